@@ -1,0 +1,87 @@
+# `make demo` first; `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+AREA ?= batch
+SF ?= 1
+
+SHOP := examples/shop
+TPCH := examples/tpch
+TPCH_DATA := $(TPCH)/.data/sf$(SF)
+
+# The first demo builds the shop as of March; later ones bring April, so that they have work to do.
+SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo demo-tpch test unit lint test-slow bench stop clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.dev-installed ## Set up .venv with all that development and tests need
+
+demo: $(VENV)/.installed ## Build the example shop and show its tables; run it twice
+	SHOP_TODAY=$(SHOP_TODAY) $(BIN)/dbt build --project-dir $(SHOP) --profiles-dir $(SHOP)
+	@$(BIN)/python $(SHOP)/show_lakehouse.py
+
+demo-tpch: $(VENV)/.tpch-installed $(TPCH_DATA)/.done ## TPC-H: tables, 22 queries, answers checked (SF=1)
+	@start=$$(date +%s); \
+	TPCH_DATA="$(CURDIR)/$(TPCH_DATA)" $(BIN)/dbt build --project-dir $(TPCH) --profiles-dir $(TPCH) && \
+	$(BIN)/python $(TPCH)/check_answers.py --sf $(SF) && \
+	echo "TPC-H at scale factor $(SF): built and checked in $$(( $$(date +%s) - start )) s."
+
+test: lint ## Run the whole suite
+	$(BIN)/pytest tests -m "not slow"
+
+unit: $(VENV)/.dev-installed ## Run the tests that need no Spark
+	$(BIN)/pytest tests/unit
+
+lint: $(VENV)/.dev-installed ## Check style, types and the rules of import
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy dbt
+	$(BIN)/lint-imports
+
+test-slow: $(VENV)/.dev-installed ## Run the long tests
+	$(BIN)/pytest tests -m slow
+
+bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch)
+	$(BIN)/python -m benchmarks.run --area $(AREA)
+
+stop: ## Stop the engines that the demos left warm
+	@for project in $(SHOP) $(TPCH); do \
+	    $(BIN)/iceberg-stream stop --project-dir $$project || exit 1; \
+	done
+
+clean: ## Remove what the demos and tests made, but not .venv
+	@if [ -x $(BIN)/iceberg-stream ]; then $(MAKE) --no-print-directory stop || true; fi
+	rm -rf $(SHOP)/lakehouse $(SHOP)/target $(SHOP)/logs $(SHOP)/.iceberg_stream
+	rm -rf $(TPCH)/lakehouse $(TPCH)/target $(TPCH)/logs $(TPCH)/.iceberg_stream $(TPCH)/.data
+	rm -rf build dist logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+# What is installed is remembered by a file, so that a second run starts at once.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "Python 3.10 or newer is needed. Choose one: make PYTHON=python3.12 …"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu:"; \
+	    echo "    sudo apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: setup.py | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev-installed: dev-requirements.txt $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -r dev-requirements.txt
+	@touch $@
+
+$(VENV)/.tpch-installed: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check 'tpchgen-cli>=4.0,<5'
+	@touch $@
+
+$(TPCH_DATA)/.done: | $(VENV)/.tpch-installed
+	$(BIN)/tpchgen-cli parquet -s $(SF) --output-dir $(TPCH_DATA)
+	@touch $@

@@ -1,0 +1,25 @@
+from dbt.adapters.base import AdapterPlugin
+from dbt.include import iceberg_stream
+
+from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
+from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
+from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
+
+__all__ = [
+    "IcebergStreamAdapter",
+    "IcebergStreamColumn",
+    "IcebergStreamConnectionManager",
+    "IcebergStreamCredentials",
+    "IcebergStreamRelation",
+    "Plugin",
+]
+
+# "spark" lets packages that know Spark but not this adapter dispatch to their `spark__` macros.
+Plugin = AdapterPlugin(
+    adapter=IcebergStreamAdapter,  # type: ignore[arg-type]
+    credentials=IcebergStreamCredentials,
+    include_path=iceberg_stream.PACKAGE_PATH,
+    dependencies=["spark"],
+)

@@ -1,0 +1,92 @@
+"""The catalog as `dbt docs` wants it: a row for each column of each relation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from dbt_common.contracts.metadata import (
+    CatalogTable,
+    ColumnMetadata,
+    StatsItem,
+    TableMetadata,
+)
+
+from dbt.adapters.iceberg_stream.catalog.lake import Description
+
+if TYPE_CHECKING:
+    import agate
+
+COLUMNS = (
+    "table_database",
+    "table_schema",
+    "table_name",
+    "table_type",
+    "table_comment",
+    "table_owner",
+    "column_name",
+    "column_index",
+    "column_type",
+    "column_comment",
+)
+
+
+def catalog_table(database: str, relations: Iterable[Description]) -> agate.Table:
+    """Columns of COLUMNS, then four for each statistic: label, value, description, include."""
+    from dbt_common.clients.agate_helper import table_from_data_flat
+
+    rows = [row for relation in relations for row in _rows(database, relation)]
+    names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
+    complete = [{name: row.get(name) for name in names} for row in rows]
+    return table_from_data_flat(complete, names)
+
+
+def _rows(database: str, relation: Description) -> Iterable[dict[str, Any]]:
+    namespace, name = relation.name
+    statistics = _statistics(relation)
+    for index, column in enumerate(relation.columns):
+        yield {
+            "table_database": database,
+            "table_schema": namespace,
+            "table_name": name,
+            "table_type": relation.kind,
+            "table_comment": relation.comment,
+            "table_owner": None,
+            "column_name": column.name,
+            "column_index": index,
+            "column_type": column.type,
+            "column_comment": column.comment,
+            **statistics,
+        }
+
+
+def _statistics(relation: Description) -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for identifier, (label, value) in relation.statistics.items():
+        cells[f"stats:{identifier}:label"] = label
+        cells[f"stats:{identifier}:value"] = value
+        cells[f"stats:{identifier}:description"] = f"{label}, from the table's current metadata"
+        cells[f"stats:{identifier}:include"] = True
+    return cells
+
+
+def single_relation(database: str, relation: Description) -> CatalogTable:
+    """One relation with its columns and statistics."""
+    namespace, name = relation.name
+    return CatalogTable(
+        metadata=TableMetadata(
+            type=relation.kind,
+            schema=namespace,
+            name=name,
+            database=database,
+            comment=relation.comment,
+        ),
+        columns={
+            column.name: ColumnMetadata(column.type, index, column.name, column.comment)
+            for index, column in enumerate(relation.columns)
+        },
+        stats={
+            identifier: StatsItem(identifier, label, value, True, label)
+            for identifier, (label, value) in relation.statistics.items()
+        },
+    )

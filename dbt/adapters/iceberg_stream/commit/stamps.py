@@ -1,0 +1,32 @@
+"""What every snapshot of ours says about the write that made it."""
+
+from __future__ import annotations
+
+import uuid
+
+from dbt.adapters.iceberg_stream.__version__ import version
+
+PREFIX = "iceberg-stream."
+WRITE_ID = f"{PREFIX}write-id"
+# Iceberg copies session settings with this prefix into the summaries of snapshots.
+SPARK_PREFIX = "spark.sql.iceberg.snapshot-property."
+
+
+def new_write_id() -> str:
+    return uuid.uuid4().hex
+
+
+def stamps(write_id: str, invocation_id: str, node_id: str, model: str) -> dict[str, str]:
+    """Snapshot summary properties of one write."""
+    return {
+        WRITE_ID: write_id,
+        f"{PREFIX}invocation-id": invocation_id,
+        f"{PREFIX}node-id": node_id,
+        f"{PREFIX}model": model,
+        f"{PREFIX}adapter-version": version,
+    }
+
+
+def spark_settings(properties: dict[str, str]) -> dict[str, str]:
+    """The same as settings of a Spark session."""
+    return {f"{SPARK_PREFIX}{key}": value for key, value in properties.items()}

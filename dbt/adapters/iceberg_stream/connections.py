@@ -1,0 +1,206 @@
+"""dbt's connections: each one a Spark session of its own on the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.contracts.connection import (
+    AdapterRequiredConfig,
+    AdapterResponse,
+    Connection,
+    ConnectionState,
+)
+from dbt.adapters.events.logging import AdapterLogger
+from dbt.adapters.exceptions import FailedToConnectError
+from dbt.adapters.sql import SQLConnectionManager
+from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.settings import (
+    DEFAULT_PACKAGES,
+    EngineError,
+    EngineSettings,
+)
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.lake import Lake
+    from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
+
+logger = AdapterLogger("Iceberg_Stream")
+
+
+@dataclass
+class IcebergStreamResponse(AdapterResponse):
+    """What a statement did; the numbers come from the snapshot it committed."""
+
+    snapshot_id: int | None = None
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
+    files_added: int | None = None
+    files_removed: int | None = None
+    bytes_written: int | None = None
+    relation: str | None = None
+
+
+class IcebergStreamConnectionManager(SQLConnectionManager):
+    TYPE = "iceberg_stream"
+
+    def __init__(self, profile: AdapterRequiredConfig, mp_context: SpawnContext) -> None:
+        super().__init__(profile, mp_context)
+        self._shared = threading.Lock()
+        self._lake: Lake | None = None
+        self._engine: EmbeddedEngine | None = None
+        self._idle: list[Handle] = []
+
+    @property
+    def credentials(self) -> IcebergStreamCredentials:
+        credentials = self.profile.credentials
+        assert isinstance(credentials, IcebergStreamCredentials)
+        return credentials
+
+    @property
+    def project_root(self) -> Path:
+        return Path(getattr(self.profile, "project_root", None) or Path.cwd())
+
+    @property
+    def warehouse(self) -> Path:
+        return self.credentials.warehouse_path(self.project_root)
+
+    @property
+    def engine(self) -> EmbeddedEngine:
+        with self._shared:
+            if self._engine is None:
+                self._engine = EmbeddedEngine(engine_settings(self.credentials, self.project_root))
+            return self._engine
+
+    @property
+    def lake(self) -> Lake:
+        """The Iceberg catalog, shared by the threads of this invocation."""
+        from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+        from dbt.adapters.iceberg_stream.catalog.lake import Lake
+
+        with self._shared:
+            if self._lake is None:
+                try:
+                    self._lake = Lake(self.credentials.database, self.warehouse)
+                except CatalogError as error:
+                    raise DbtRuntimeError(str(error)) from error
+            return self._lake
+
+    def open(self, connection: Connection) -> Connection:  # type: ignore[override]
+        """Give the connection a session of its own: an idle one, or a new one."""
+        if connection.state == ConnectionState.OPEN:
+            return connection
+        with self._shared:
+            idle = self._idle.pop() if self._idle else None
+        connection.handle = idle or self._new_handle(connection)
+        connection.state = ConnectionState.OPEN
+        return connection
+
+    def _new_handle(self, connection: Connection) -> Handle:
+        from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
+        from dbt.adapters.iceberg_stream.cursor import Handle
+        from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
+
+        lake = self.lake
+        try:
+            endpoint = self.engine.endpoint()
+            quiet_pyspark()
+            settings = spark_settings(self.credentials.database, self.warehouse)
+            session = Session(endpoint.url, settings)
+        except (EngineError, StatementError) as error:
+            connection.state = ConnectionState.FAIL
+            raise FailedToConnectError(f"The embedded engine cannot be used. {error}") from error
+        return Handle(session, lake, self.credentials.progress, on_close=self._take_back)
+
+    def _take_back(self, handle: Handle) -> None:
+        """Keep a session for the next node, unless it is left with settings or failed work."""
+        if handle.reusable:
+            with self._shared:
+                self._idle.append(handle)
+        else:
+            handle.session.close()
+
+    def cleanup_all(self) -> None:
+        super().cleanup_all()
+        with self._shared:
+            for handle in self._idle:
+                handle.session.close()
+            self._idle.clear()
+            if self._lake is not None:
+                self._lake.close()
+                self._lake = None
+            if self._engine is not None:
+                self._engine.release()
+                self._engine = None
+
+    def cancel(self, connection: Connection) -> None:
+        handle: Handle = connection.handle
+        logger.debug(f"Canceling what {connection.name} runs")
+        handle.interrupt()
+
+    @contextmanager
+    def exception_handler(self, sql: str) -> Iterator[None]:
+        try:
+            yield
+        except StatementError as error:
+            logger.debug(f"Error while running:\n{sql}\n{error}")
+            raise DbtDatabaseError(str(error)) from error
+
+    @classmethod
+    def get_response(cls, cursor: Cursor) -> IcebergStreamResponse:
+        return cursor.response()
+
+    @classmethod
+    def data_type_code_to_name(cls, type_code: int | str) -> str:
+        return str(type_code)
+
+    # Every statement is its own commit: Iceberg has no transactions over statements.
+    def begin(self) -> Connection:
+        return self._mark_transaction(opened=True)
+
+    def commit(self) -> Connection:
+        return self._mark_transaction(opened=False)
+
+    def clear_transaction(self) -> None:
+        self._mark_transaction(opened=False)
+
+    def add_begin_query(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def add_commit_query(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def _mark_transaction(self, opened: bool) -> Connection:
+        connection = self.get_thread_connection()
+        connection.transaction_open = opened
+        return connection
+
+    @classmethod
+    def _rollback_handle(cls, connection: Connection) -> None:
+        return None
+
+
+def engine_settings(
+    credentials: IcebergStreamCredentials, project_root: str | Path
+) -> EngineSettings:
+    """The engine that a profile asks for."""
+    return EngineSettings(
+        home=Path(project_root).resolve() / ".iceberg_stream",
+        driver_memory=credentials.driver_memory,
+        keep_alive=float(credentials.keep_alive),
+        packages=(*DEFAULT_PACKAGES, *credentials.packages),
+        maven_repository=credentials.maven_repository,
+        spark_conf=tuple(sorted((str(k), str(v)) for k, v in credentials.spark_conf.items())),
+        start_timeout=float(credentials.start_timeout),
+        java_home=Path(credentials.java_home) if credentials.java_home else None,
+    )

@@ -1,0 +1,162 @@
+"""A dbt cursor on a Spark session: classify, stamp, run, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dbt_common.events.contextvars import get_node_info
+from dbt_common.invocation import get_invocation_id
+
+from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
+from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
+from dbt.adapters.iceberg_stream.connections import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.progress import Progress
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.engines.statements import Statement, classify, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+
+ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
+
+
+# Statements after which a session is not what the next model expects.
+SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
+
+
+class Handle:
+    """What one dbt connection holds: a session, and the catalog it shares with the others."""
+
+    def __init__(
+        self,
+        session: Session,
+        lake: Lake,
+        show_progress: bool,
+        on_close: Callable[[Handle], None],
+    ) -> None:
+        self.session = session
+        self.lake = lake
+        self.reusable = True
+        self._on_close = on_close
+        self.progress = Progress()
+        if show_progress:
+            session.on_progress(self.progress)
+
+    def cursor(self) -> Cursor:
+        return Cursor(self)
+
+    def interrupt(self) -> None:
+        self.reusable = False
+        self.session.interrupt()
+
+    def close(self) -> None:
+        self._on_close(self)
+
+
+class Cursor:
+    """Runs one statement."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._statement = Statement("unknown")
+        self._table: pa.Table | None = None
+        self._rows: list[tuple[Any, ...]] | None = None
+        self.outcome: Outcome | None = None
+        self.target: Name | None = None
+
+    def execute(self, sql: str, bindings: Sequence[Any] | None = None) -> None:
+        """Run a statement; rows of a query are brought here, a write's outcome is read.
+
+        Of several statements, as a `sql_header` makes them, the last one gives the result.
+
+        Raises:
+            StatementError: with the cause, and the cure where it is known.
+        """
+        if bindings:
+            raise StatementError("The iceberg_stream adapter takes no bindings: inline the values.")
+        for statement in split(sql):
+            self._execute_one(statement)
+
+    def _execute_one(self, sql: str) -> None:
+        self._statement = classify(sql)
+        self._table = self.outcome = self.target = None
+        handle = self._handle
+        handle.progress.start(_node("node_name") or "statement")
+        if self._statement.verb in SETTING_VERBS:
+            handle.reusable = False
+        try:
+            if self._statement.writes:
+                self._write(sql)
+            else:
+                self._table = handle.session.query(sql)
+        except StatementError:
+            handle.reusable = False
+            raise
+        finally:
+            handle.progress.finish()
+
+    def _write(self, sql: str) -> None:
+        write_id = new_write_id()
+        node_id, model = _node("unique_id"), _node("node_name")
+        properties = stamps(write_id, get_invocation_id(), node_id, model)
+        self._handle.session.configure(spark_settings(properties))
+        self._handle.session.run(sql)
+        self.target = self._target()
+        if self._statement.verb in ROW_VERBS and self.target is not None:
+            table = self._handle.lake.find_table(self.target)
+            self.outcome = find_outcome(table, write_id) if table is not None else None
+
+    def _target(self) -> Name | None:
+        """The changed relation's name in our catalog, None if it is not there."""
+        parts = self._statement.target or ()
+        if len(parts) == 3 and parts[0].lower() == self._handle.lake.name.lower():
+            return parts[1], parts[2]
+        return (parts[0], parts[1]) if len(parts) == 2 else None
+
+    def response(self) -> IcebergStreamResponse:
+        """What happened, for the status line and run_results.json."""
+        verb = self._statement.verb.upper()
+        relation = ".".join(self.target) if self.target else None
+        if self.outcome is None:
+            rows = None if self._table is None else self._table.num_rows
+            code = "OK" if rows is None else verb
+            return IcebergStreamResponse(code, code=code, rows_affected=rows, relation=relation)
+        done = asdict(self.outcome)
+        done.pop("operation")
+        message = f"{verb} {self.outcome.rows_affected:,} rows"
+        return IcebergStreamResponse(message, code=verb, relation=relation, **done)
+
+    @property
+    def description(self) -> list[tuple[Any, ...]] | None:
+        if self._table is None:
+            return None
+        return [(f.name, str(f.type), None, None, None, None, True) for f in self._table.schema]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.fetchmany(None)
+
+    def fetchmany(self, size: int | None) -> list[tuple[Any, ...]]:
+        """The next rows, all that are left without a size."""
+        if self._rows is None:
+            self._rows = as_rows(self._table) if self._table is not None else []
+        taken, self._rows = (
+            (self._rows, []) if size is None else (self._rows[:size], self._rows[size:])
+        )
+        return taken
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        rows = self.fetchmany(1)
+        return rows[0] if rows else None
+
+    def close(self) -> None:
+        self._table = self._rows = None
+
+
+def _node(key: str) -> str:
+    """A fact of the dbt node that runs in this thread; empty outside of nodes."""
+    return str(get_node_info().get(key) or "")

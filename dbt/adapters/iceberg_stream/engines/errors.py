@@ -1,0 +1,109 @@
+"""Errors of Spark and Iceberg, in words that name the cause and the cure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CANCELED = "OPERATION_CANCELED"
+STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
+JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
+
+# Text of an error, and what a user can do about it.
+CURES = (
+    (
+        r"Found conflicting files|Cannot commit|Commit failed|CommitFailedException"
+        r"|has been updated by another process|no schema has been added|Table UUID does not match"
+        r"|Missing required files to delete|stale table metadata",
+        "Another writer committed to the table while this statement ran; nothing of it is visible. "
+        "Run the model again.",
+    ),
+    (
+        r"MERGE_CARDINALITY_VIOLATION",
+        "Two rows of the model have the same unique_key, so it is undecided which one a row of "
+        "the table becomes. Make the model return one row for each key.",
+    ),
+    (
+        r"Cannot delete file where some, but not all, rows match filter",
+        "The replaced range cuts through data files. Partition the table by the range's column.",
+    ),
+    (r"No space left on device|Disk quota exceeded", "The disk is full. Free space and run again."),
+    (
+        r"database is locked|SQLITE_BUSY",
+        "Another process holds the SQLite catalog for long. Wait for it and run again.",
+    ),
+    (
+        r"SQLITE_CORRUPT|SQLITE_NOTADB|database disk image is malformed|file is not a database",
+        "The SQLite catalog is damaged. Restore catalog.db in the warehouse folder from a backup.",
+    ),
+    (
+        r"View with same name already exists",
+        "A view of this name stands in the way of the table: drop it, or build the table by a "
+        "model, which replaces it.",
+    ),
+    (
+        r"Table with same name already exists",
+        "A table of this name stands in the way of the view: drop it, or build the view by a "
+        "model, which replaces it.",
+    ),
+    (
+        r"OutOfMemoryError|Java heap space",
+        "The engine ran out of memory. Raise `driver_memory` in the profile.",
+    ),
+    (
+        r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed",
+        "The engine is gone. Its log is server.log in the project's .iceberg_stream folder; "
+        "run again to start a new one.",
+    ),
+)
+
+
+class StatementError(Exception):
+    """A statement failed. The message is the cause and, where it is known, the cure."""
+
+    def __init__(self, message: str, condition: str | None = None) -> None:
+        super().__init__(message)
+        self.condition = condition
+
+    @property
+    def canceled(self) -> bool:
+        return self.condition == CANCELED
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether another writer was faster."""
+        return re.search(CURES[0][0], str(self)) is not None
+
+
+@contextmanager
+def explain() -> Iterator[None]:
+    """Turn what the client raises into a StatementError.
+
+    The client raises a few classes only, so an error is known by its condition or its text.
+    """
+    import grpc
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise StatementError(describe(str(error)), error.getCondition()) from error
+    except grpc.RpcError as error:
+        raise StatementError(describe(_status(error))) from error
+
+
+def describe(text: str) -> str:
+    """The first part of an error's text, without stack trace, and the cure if we know one."""
+    message = JAVA_CLASS.sub("", STACK.sub("", text).strip())
+    for pattern, cure in CURES:
+        if re.search(pattern, text):
+            return f"{message}\n{cure}"
+    return message
+
+
+def _status(error: object) -> str:
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if callable(code) and callable(details):
+        return f"{code()}: {details()}"
+    return str(error)

@@ -1,0 +1,190 @@
+"""Fetches Maven packages once into the user's cache; every later start only lists files."""
+
+import hashlib
+import importlib.util
+import logging
+import os
+import re
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.sax.saxutils import quoteattr
+
+import platformdirs
+from filelock import FileLock
+
+from .java import Java
+from .settings import EngineError
+
+logger = logging.getLogger(__name__)
+
+MAVEN_CENTRAL = "https://repo1.maven.org/maven2/"
+FETCH_TIMEOUT = 900.0
+COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
+
+
+def cache_root() -> Path:
+    """The user's cache; may be filled on one machine and copied to another."""
+    override = os.environ.get("DBT_ICEBERG_STREAM_CACHE")
+    return Path(override) if override else Path(platformdirs.user_cache_dir("dbt-iceberg-stream"))
+
+
+def spark_jars() -> list[Path]:
+    """The jars inside the installed pyspark, found without importing it (which takes a second)."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError("pyspark is not installed: pip install 'pyspark[connect]>=4.1.1,<4.2'.")
+    folder = Path(spec.submodule_search_locations[0]) / "jars"
+    jars = sorted(folder.glob("*.jar"))
+    if not jars:
+        raise EngineError(
+            f"{folder} has no jars: `pyspark-client` is installed, the local engine needs the "
+            "whole `pyspark`. Install it, or use `method: connect` with a server of your own."
+        )
+    return jars
+
+
+def resolve_packages(packages: tuple[str, ...], java: Java, repository: str | None) -> list[Path]:
+    """The jar files of Maven coordinates and all they need, except what Spark ships itself."""
+    for package in packages:
+        if not COORDINATE.fullmatch(package):
+            raise EngineError(
+                f"`{package}` is not a Maven coordinate: write group:artifact:version."
+            )
+    if not packages:
+        return []
+    bundled = spark_jars()
+    wanted = "\n".join([*sorted(packages), *(jar.name for jar in bundled)])
+    folder = cache_root() / "jars" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    if not folder.is_dir():
+        _fetch_locked(packages, java, repository or MAVEN_CENTRAL, bundled, folder)
+    return sorted(folder.glob("*.jar"))
+
+
+def _fetch_locked(
+    packages: tuple[str, ...], java: Java, repository: str, bundled: list[Path], folder: Path
+) -> None:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # The folder appears complete, by a rename: whoever sees it may use it without the lock.
+        with (
+            FileLock(folder.with_suffix(".lock")),
+            tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch,
+        ):
+            if not folder.is_dir():
+                _run_ivy(packages, java, repository, bundled, Path(scratch))
+                os.replace(Path(scratch) / "jars", folder)
+    except OSError as error:
+        raise EngineError(
+            f"The cache for Spark's jars cannot be written: {error}. "
+            "Free some space, or set DBT_ICEBERG_STREAM_CACHE to a folder that can be written."
+        ) from error
+
+
+def _run_ivy(
+    packages: tuple[str, ...], java: Java, repository: str, bundled: list[Path], scratch: Path
+) -> None:
+    logger.info("Fetching %s from %s", ", ".join(packages), _public(repository))
+    (scratch / "settings.xml").write_text(_ivy_settings(repository))
+    (scratch / "ivy.xml").write_text(_ivy_module(packages, bundled))
+    ivy = next((jar for jar in bundled if jar.name.startswith("ivy-")), None)
+    if ivy is None:
+        raise EngineError("This pyspark ships no Apache Ivy: use pyspark>=4.1.1,<4.2.")
+    command = [str(java.executable), "-XX:TieredStopAtLevel=1", *_proxy_options()]
+    command += ["-cp", str(ivy), "org.apache.ivy.Main", "-warn"]
+    command += ["-settings", str(scratch / "settings.xml"), "-ivy", str(scratch / "ivy.xml")]
+    command += ["-cache", str(scratch / "ivy"), "-types", "jar", "bundle", "-retrieve"]
+    command += [str(scratch / "jars" / "[organisation]_[artifact]-[revision](-[classifier]).[ext]")]
+    try:
+        result = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=FETCH_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise _unfetched(packages, repository, f"no end after {FETCH_TIMEOUT:.0f} s") from None
+    fetched = {jar.name for jar in (scratch / "jars").glob("*.jar")}
+    missing = [package for package in packages if _file_name(package) not in fetched]
+    if result.returncode or missing:
+        raise _unfetched(missing or packages, repository, _reason(result.stdout))
+
+
+def _file_name(package: str) -> str:
+    group, artifact, version = package.split(":")
+    return f"{group}_{artifact}-{version}.jar"
+
+
+def _unfetched(packages: list[str] | tuple[str, ...], repository: str, why: str) -> EngineError:
+    return EngineError(
+        f"Could not fetch {', '.join(packages)} from {_public(repository)}: {why}.\n"
+        "Check the coordinate and the network. Behind a firewall, set `maven_repository` in the "
+        "profile to your company's mirror, or copy the folder "
+        f"{cache_root() / 'jars'} from a machine that has them."
+    )
+
+
+def _reason(output: str) -> str:
+    """The one line of Ivy's talk that tells what went wrong."""
+    if "No space left on device" in output:
+        return f"no space left on the disk of {cache_root()}"
+    unreachable = re.search(r"Host (\S+) not found|(\S*UnknownHost\S*.*)", output)
+    if unreachable:
+        return f"the host cannot be reached ({unreachable[0].strip()})"
+    refused = re.search(r"(?:Server access error|Connection refused|timed out|PKIX).*", output)
+    if refused:
+        return refused[0].strip()
+    if re.search(r": not found\b", output):
+        return "it is not there"
+    lines = [line.strip() for line in output.splitlines() if line.strip(": \t")]
+    return lines[-1] if lines else "Ivy said nothing"
+
+
+def _ivy_settings(repository: str) -> str:
+    return f"""<ivysettings>
+  <settings defaultResolver="maven"/>
+  <resolvers>
+    <ibiblio name="maven" m2compatible="true" root={quoteattr(repository.rstrip("/") + "/")}/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def _ivy_module(packages: tuple[str, ...], bundled: list[Path]) -> str:
+    """An Ivy module that depends on the packages, and never on a second copy of Spark's own jars."""
+    coordinates = [package.split(":") for package in packages]
+    asked = {artifact for _, artifact, _ in coordinates}
+    shipped = {re.sub(r"-\d[\w.+-]*$", "", jar.stem) for jar in bundled} - asked
+    dependencies = [
+        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)} "
+        'conf="default->default"/>'
+        for group, artifact, version in coordinates
+    ]
+    excludes = [f"<exclude module={quoteattr(name)}/>" for name in sorted(shipped)]
+    return (
+        '<ivy-module version="2.0"><info organisation="dbt" module="engine"/>'
+        '<configurations><conf name="default"/></configurations><dependencies>\n'
+        + "\n".join(dependencies + excludes)
+        + "\n</dependencies></ivy-module>\n"
+    )
+
+
+def _proxy_options() -> list[str]:
+    """Java does not read https_proxy and its like: tell it what Python found."""
+    options = []
+    proxies = urllib.request.getproxies()
+    for scheme in ("http", "https"):
+        proxy = urlsplit(proxies.get(scheme, ""))
+        if proxy.hostname:
+            options.append(f"-D{scheme}.proxyHost={proxy.hostname}")
+            options.append(f"-D{scheme}.proxyPort={proxy.port or 80}")
+    return options
+
+
+def _public(repository: str) -> str:
+    """The address without a user name and password."""
+    parts = urlsplit(repository)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

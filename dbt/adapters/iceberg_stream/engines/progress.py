@@ -1,0 +1,72 @@
+"""The progress of a long statement: a live line in a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+from dbt.adapters.events.logging import AdapterLogger
+
+QUIET_SECONDS = 5.0
+LINE_EVERY_SECONDS = 30.0
+BAR_WIDTH = 24
+
+logger = AdapterLogger("Iceberg_Stream")
+
+
+class Progress:
+    """Shows how far the running statement of one connection is.
+
+    Nothing is shown for statements shorter than QUIET_SECONDS. The live line belongs to one
+    connection at a time, so that threads do not overwrite each other.
+    """
+
+    _live_line = threading.Lock()
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._started = 0.0
+        self._last_line = 0.0
+        self._live = False
+
+    def start(self, label: str) -> None:
+        """A statement begins; the label names its model."""
+        self._label = label
+        self._started = self._last_line = time.monotonic()
+
+    def finish(self) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._live = False
+            self._live_line.release()
+
+    def __call__(self, stages: Any, inflight_tasks: int, done: bool, **_: Any) -> None:
+        """Spark Connect's progress handler; raising here would end the statement."""
+        now = time.monotonic()
+        if done or not stages or now - self._started < QUIET_SECONDS:
+            return
+        text = describe(self._label, stages, inflight_tasks, now - self._started)
+        if sys.stderr.isatty():
+            self._live = self._live or self._live_line.acquire(blocking=False)
+            if self._live:
+                sys.stderr.write(f"\r\x1b[K{text}")
+                sys.stderr.flush()
+        elif now - self._last_line >= LINE_EVERY_SECONDS:
+            self._last_line = now
+            logger.info(text)
+
+
+def describe(label: str, stages: Any, inflight_tasks: int, seconds: float) -> str:
+    """One line: bar, tasks done of all, tasks running, bytes read, time."""
+    total = sum(stage.num_tasks for stage in stages)
+    done = sum(stage.num_completed_tasks for stage in stages)
+    read = sum(stage.num_bytes_read for stage in stages)
+    filled = BAR_WIDTH * done // max(total, 1)
+    bar = "█" * filled + "·" * (BAR_WIDTH - filled)
+    return (
+        f"{label} {bar} {done}/{total} tasks, {inflight_tasks} running, "
+        f"{read / 1e6:,.0f} MB read, {seconds:,.0f} s"
+    )

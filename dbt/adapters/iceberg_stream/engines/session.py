@@ -1,0 +1,104 @@
+"""One Spark Connect session: the engine as one dbt connection sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+# dbt forks nothing after it has opened connections; gRPC's fork handlers would only add a lock.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# A dead server must fail a statement within seconds; the client's default retries for minutes.
+CONNECT_RETRIES = 6
+ProgressHandler = Callable[..., None]
+
+
+class Session:
+    """Runs statements on a Spark Connect server; not shared between connections.
+
+    Every method raises StatementError with a message in plain words.
+    """
+
+    def __init__(self, url: str, settings: Mapping[str, str]) -> None:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        with explain():
+            self._spark: SparkSession = SparkSession.builder.remote(url).create()
+            policy = DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)
+            self._spark.client.set_retry_policies([policy])
+            self.configure(settings)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session itself, for Python models."""
+        return self._spark
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Set several settings in one call to the server."""
+        with explain():
+            self._spark.conf._set_all(dict(settings), silent=True)
+
+    def run(self, sql: str) -> None:
+        """Run a command; its rows, if any, are left on the server."""
+        with explain():
+            self._spark.sql(sql)
+
+    def query(self, sql: str) -> pa.Table:
+        """Run a query and bring all its rows here."""
+        with explain():
+            return self._spark.sql(sql).toArrow()
+
+    def schema(self, sql: str) -> list[tuple[str, str]]:
+        """Names and types of a query's columns, without running it."""
+        with explain():
+            return [(f.name, f.dataType.simpleString()) for f in self._spark.sql(sql).schema]
+
+    def register(self, name: str, rows: pa.Table) -> None:
+        """Make local rows a temporary view of this session."""
+        with explain():
+            frame: DataFrame = self._spark.createDataFrame(rows)
+            frame.createOrReplaceTempView(name)
+
+    def on_progress(self, handler: ProgressHandler) -> None:
+        """Call the handler while statements run, with stages, inflight_tasks, done."""
+        self._spark.registerProgressHandler(handler)
+
+    def interrupt(self) -> None:
+        """Cancel what runs; may be called from any thread."""
+        with explain():
+            self._spark.interruptAll()
+
+    def version(self) -> str:
+        with explain():
+            return str(self._spark.version)
+
+    def close(self) -> None:
+        """End the session; a server that is gone has nothing to be told."""
+        try:
+            with explain():
+                self._spark.stop()
+        except StatementError:
+            return
+
+
+def quiet_pyspark() -> None:
+    """Keep pyspark's own loggers out of dbt's output: errors come as exceptions."""
+    import logging
+
+    for name in ("pyspark.sql.connect.logging", "pyspark.sql.connect.client.logging"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def as_rows(table: Any) -> list[tuple[Any, ...]]:
+    """Rows of an Arrow table as tuples of Python values."""
+    columns = [column.to_pylist() for column in table.columns]
+    return list(zip(*columns, strict=True)) if columns else []

@@ -1,0 +1,105 @@
+"""What a SQL statement does, and to which relation, told from its first tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot.dialects import Spark
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType
+
+# Words that may stand between the verb and the relation's name.
+FILLERS = {
+    "into", "overwrite", "from", "table", "view", "or", "replace", "if", "not", "exists", "only",
+}  # fmt: skip
+WRITE_VERBS = {"insert", "merge", "update", "delete", "truncate"}
+MAIN_VERBS = WRITE_VERBS | {"select"}
+QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
+DEFINITION_VERBS = {"create", "replace", "drop", "alter"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A classified statement.
+
+    Attributes:
+        verb: first keyword, lower case, e.g. `merge`, `create`, `select`.
+        target: name parts of the relation it changes, None if it changes none.
+    """
+
+    verb: str
+    target: tuple[str, ...] | None = None
+
+    @property
+    def writes(self) -> bool:
+        return self.target is not None
+
+
+def classify(sql: str) -> Statement:
+    """Tell a statement's verb and the relation it changes.
+
+    Text that Spark itself will refuse is classified as `unknown`.
+    """
+    try:
+        tokens = Spark().tokenize(sql)
+    except TokenError:
+        return Statement("unknown")
+    start = _main_verb(tokens)
+    if start is None:
+        return Statement("unknown")
+    verb = tokens[start].text.lower()
+    words = [t.text.lower() for t in tokens[start : start + 4]]
+    if verb in WRITE_VERBS or (verb in DEFINITION_VERBS and _defines_relation(words)):
+        return Statement(verb, _name(tokens, start + 1))
+    return Statement(verb)
+
+
+def _main_verb(tokens: list[Token]) -> int | None:
+    """Index of the verb; behind `with …` it is the first verb outside the parentheses."""
+    if not tokens:
+        return None
+    if tokens[0].text.lower() not in ("with", "from"):
+        return 0
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.token_type == TokenType.L_PAREN:
+            depth += 1
+        elif token.token_type == TokenType.R_PAREN:
+            depth -= 1
+        elif depth == 0 and token.text.lower() in MAIN_VERBS and token.token_type not in QUOTED:
+            return index
+    return 0
+
+
+def _defines_relation(words: list[str]) -> bool:
+    if "temporary" in words or "temp" in words or "global" in words:
+        return False
+    return "table" in words or "view" in words
+
+
+def _name(tokens: list[Token], index: int) -> tuple[str, ...] | None:
+    while index < len(tokens) and tokens[index].text.lower() in FILLERS:
+        if tokens[index].token_type == TokenType.IDENTIFIER:
+            break
+        index += 1
+    parts: list[str] = []
+    while index < len(tokens):
+        parts.append(tokens[index].text)
+        if index + 2 >= len(tokens) or tokens[index + 1].token_type != TokenType.DOT:
+            break
+        index += 2
+    return tuple(parts) or None
+
+
+def split(sql: str) -> list[str]:
+    """The statements of a text; a semicolon in a string or comment separates nothing."""
+    try:
+        tokens = Spark().tokenize(sql)
+    except TokenError:
+        return [sql]
+    ends = [t.start for t in tokens if t.token_type == TokenType.SEMICOLON]
+    if not ends:
+        return [sql]
+    starts = [0, *(end + 1 for end in ends)]
+    parts = [sql[start:end].strip() for start, end in zip(starts, [*ends, len(sql)], strict=True)]
+    return [part for part in parts if part and Spark().tokenize(part)]

@@ -1,0 +1,55 @@
+"""A model's config, read once into typed objects; all its faults in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dbt_common.exceptions import CompilationError
+
+from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
+from dbt.adapters.iceberg_stream.merge.options import incremental_faults, misspelled
+
+GRANTS_REFUSED = (
+    "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
+    "has no GRANT. Grant them in the catalog and remove the config"
+)
+
+
+def check_model_config(model: Mapping[str, Any]) -> TableConfig:
+    """Read the layout and check all options of a model, before any work is done.
+
+    Raises:
+        CompilationError: names the model and lists every fault with its cure.
+    """
+    config = {k: v for k, v in dict(model["config"]).items() if v is not None}
+    layout, faults = parse_table_config(config)
+    faults += misspelled(config)
+    file_format = config.get("file_format") or "iceberg"
+    if file_format != "iceberg":
+        faults.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
+    if config.get("materialized") == "incremental":
+        faults += incremental_faults(config)
+    if config.get("grants"):
+        faults.append(GRANTS_REFUSED)
+    if faults:
+        lines = "\n".join(f"  - {fault}" for fault in faults)
+        raise CompilationError(f"The config of {model['unique_id']} has faults:\n{lines}")
+    return layout
+
+
+def check_key_columns(model: Mapping[str, Any], columns: list[str]) -> None:
+    """Check that the model's query returns the columns of its unique_key.
+
+    Raises:
+        CompilationError: names the key and the columns there are.
+    """
+    key = model["config"].get("unique_key")
+    keys = [key] if isinstance(key, str) else list(key or [])
+    there = {column.lower() for column in columns}
+    missing = [k for k in keys if k.strip("`").lower() not in there]
+    if missing:
+        raise CompilationError(
+            f"`unique_key` of {model['unique_id']} names {', '.join(f'`{k}`' for k in missing)}, "
+            f"which the model does not return. It returns: {', '.join(columns)}"
+        )

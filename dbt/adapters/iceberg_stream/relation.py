@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dbt.adapters.base.relation import BaseRelation
+from dbt.adapters.contracts.relation import Policy, RelationType
+
+
+@dataclass
+class IcebergStreamQuotePolicy(Policy):
+    database: bool = True
+    schema: bool = True
+    identifier: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IcebergStreamRelation(BaseRelation):
+    """A table or view, named by catalog, namespace and identifier."""
+
+    quote_policy: Policy = field(default_factory=lambda: IcebergStreamQuotePolicy())
+    quote_character: str = "`"
+    renameable_relations: frozenset = frozenset({RelationType.Table, RelationType.View})
+    replaceable_relations: frozenset = frozenset({RelationType.Table, RelationType.View})
+    require_alias: bool = False
+
+    def quoted(self, identifier: str) -> str:
+        return quote(identifier)
+
+    @property
+    def namespace_and_name(self) -> tuple[str, str]:
+        """The Iceberg identifier, without the catalog."""
+        return str(self.schema), str(self.identifier)
+
+    def matches_name(self, name: Mapping[str, str]) -> bool:
+        return all(str(self.path.get_lowered_part(k)) == v.lower() for k, v in name.items())
+
+
+def quote(identifier: str) -> str:
+    """An identifier in backticks, with backticks of its own doubled."""
+    return f"`{identifier.replace('`', '``')}`"

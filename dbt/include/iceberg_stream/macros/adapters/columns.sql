@@ -1,0 +1,49 @@
+{% macro iceberg_stream__alter_relation_add_remove_columns(relation, add_columns, remove_columns) %}
+  {% if add_columns %}
+    {% do run_query(get_add_columns_sql(relation, add_columns)) %}
+  {% endif %}
+  {% if remove_columns %}
+    {% do run_query(get_drop_columns_sql(relation, remove_columns)) %}
+  {% endif %}
+{% endmacro %}
+
+{% macro get_add_columns_sql(relation, columns) -%}
+  alter table {{ relation.render() }} add columns (
+    {%- for column in columns %}
+    {{ column.quoted }} {{ column.data_type }}{{ ',' if not loop.last }}
+    {%- endfor %}
+  )
+{%- endmacro %}
+
+{% macro get_drop_columns_sql(relation, columns) -%}
+  alter table {{ relation.render() }} drop columns (
+    {%- for column in columns %}
+    {{ column.quoted }}{{ ',' if not loop.last }}
+    {%- endfor %}
+  )
+{%- endmacro %}
+
+{% macro iceberg_stream__create_columns(relation, columns) %}
+  {% if columns %}
+    {% do run_query(get_add_columns_sql(relation, columns)) %}
+  {% endif %}
+{% endmacro %}
+
+{% macro iceberg_stream__alter_column_type(relation, column_name, new_column_type) -%}
+  {%- set current = adapter.get_columns_in_relation(relation)
+        | selectattr('name', 'equalto', column_name) | first -%}
+  {%- if not current.can_expand_to(api.Column(column_name, new_column_type)) -%}
+    {% do exceptions.raise_compiler_error(
+        "Column `" ~ column_name ~ "` of " ~ relation.render() ~ " is " ~ current.data_type
+        ~ " and the model now returns " ~ new_column_type ~ ". Iceberg changes a type in place"
+        ~ " only from int to bigint, float to double, or to a wider decimal of the same scale."
+        ~ " Cast the column in the model, or rebuild the table with --full-refresh.") %}
+  {%- endif -%}
+  {% call statement('alter_column_type') -%}
+    alter table {{ relation.render() }} alter column {{ adapter.quote(column_name) }} type {{ new_column_type }}
+  {%- endcall %}
+{%- endmacro %}
+
+{% macro iceberg_stream__get_columns_in_query(select_sql) %}
+  {{ return(adapter.get_column_schema_from_query(select_sql) | map(attribute='name') | list) }}
+{% endmacro %}

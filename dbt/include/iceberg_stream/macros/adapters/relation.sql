@@ -1,0 +1,46 @@
+{% macro iceberg_stream__make_temp_relation(base_relation, suffix='__dbt_tmp') %}
+  {#- Unique for each node and run: models of one name in two schemas must not share a view. -#}
+  {%- set identifier = base_relation.identifier ~ suffix ~ '_' ~ adapter.unique_suffix() -%}
+  {%- do return(api.Relation.create(identifier=identifier, type='view')) -%}
+{% endmacro %}
+
+{% macro make_staged_relation(relation) %}
+  {%- set identifier = relation.identifier ~ '__dbt_staged_' ~ adapter.unique_suffix() -%}
+  {%- do return(relation.incorporate(path={'identifier': identifier})) -%}
+{% endmacro %}
+
+{% macro iceberg_stream__drop_relation(relation) -%}
+  {% call statement('drop_relation', auto_begin=False) -%}
+    {{ get_drop_relation_sql(relation) }}
+  {%- endcall %}
+{%- endmacro %}
+
+{% macro get_drop_relation_sql(relation) -%}
+  {%- if relation.type is none or relation.is_table -%}
+    drop table if exists {{ relation.render() }} purge
+  {%- else -%}
+    drop view if exists {{ relation.render() }}
+  {%- endif -%}
+{%- endmacro %}
+
+{% macro iceberg_stream__rename_relation(from_relation, to_relation) -%}
+  {#- Iceberg takes the new name's first part for a namespace: it must come without the catalog. -#}
+  {% call statement('rename_relation') -%}
+    alter {{ from_relation.type }} {{ from_relation.render() }}
+    rename to {{ to_relation.include(database=(from_relation.is_view)).render() }}
+  {%- endcall %}
+{%- endmacro %}
+
+{% macro iceberg_stream__truncate_relation(relation) -%}
+  {% call statement('truncate_relation') -%}
+    delete from {{ relation.render() }} where true
+  {%- endcall %}
+{%- endmacro %}
+
+{% macro iceberg_stream__get_columns_in_relation(relation) -%}
+  {{ return(adapter.get_columns_in_relation(relation)) }}
+{%- endmacro %}
+
+{% macro iceberg_stream__generate_database_name(custom_database_name=none, node=none) -%}
+  {{ return(custom_database_name | trim if custom_database_name else target.database) }}
+{%- endmacro %}

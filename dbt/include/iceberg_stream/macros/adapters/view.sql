@@ -1,0 +1,27 @@
+{% macro iceberg_stream__create_view_as(relation, sql) -%}
+  {%- if config.get('contract').enforced -%}
+    {{ get_assert_columns_equivalent(sql) }}
+  {%- endif -%}
+  {{ config.get('sql_header') or '' }}
+  create or replace view {{ relation.render() }}
+  {{ get_view_columns_clause(sql) }}
+  {{ get_relation_comment_clause() }}
+  as
+  {{ sql }}
+{%- endmacro %}
+
+{% macro get_view_columns_clause(sql) -%}
+  {%- if config.persist_column_docs() and model.columns -%}
+    {%- set documented = {} -%}
+    {%- for name, column in model.columns.items() -%}
+      {%- do documented.update({name | lower: column.description}) -%}
+    {%- endfor -%}
+    (
+    {%- for column in adapter.get_column_schema_from_query(sql) %}
+      {{ column.quoted }}
+      {%- if documented.get(column.name | lower) %} comment {{ sql_literal(documented[column.name | lower]) }}{% endif %}
+      {{- ',' if not loop.last }}
+    {%- endfor %}
+    )
+  {%- endif -%}
+{%- endmacro %}

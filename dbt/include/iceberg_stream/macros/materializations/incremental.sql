@@ -1,0 +1,59 @@
+{% materialization incremental, adapter='iceberg_stream', supported_languages=['sql', 'python'] %}
+  {%- set layout = adapter.check_model(model) -%}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+
+  {{ run_hooks(pre_hooks) }}
+
+  {%- set select = get_model_select(compiled_code, model['language']) -%}
+  {% if config.get('unique_key') %}
+    {% do adapter.check_key_columns(model, adapter.get_column_schema_from_query(select)) %}
+  {% endif %}
+  {% if existing is none or existing.is_view or should_full_refresh() %}
+    {% do build_table(existing, relation, select, layout) %}
+  {% else %}
+    {% do apply_layout(relation, layout) %}
+    {% do apply_increment(relation, select) %}
+  {% endif %}
+  {% do persist_docs(relation, model) %}
+
+  {{ run_hooks(post_hooks) }}
+
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}
+
+{% macro apply_increment(relation, select) %}
+  {%- set strategy = config.get('incremental_strategy') or adapter.default_strategy(config) -%}
+  {%- set staging = stage_increment(relation, select, strategy) -%}
+  {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
+  {%- set arguments = {
+      'target_relation': relation,
+      'temp_relation': staging,
+      'unique_key': config.get('unique_key'),
+      'dest_columns': changed or adapter.get_columns_in_relation(relation),
+      'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
+  } -%}
+  {%- if strategy == 'merge' and not merge_changes_anything(arguments) -%}
+    {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
+      {{ adapter.get_incremental_strategy_macro(context, strategy)(arguments) }}
+    {%- endcall %}
+  {%- else -%}
+    {% call statement('main') -%}
+      {{ adapter.get_incremental_strategy_macro(context, strategy)(arguments) }}
+    {%- endcall %}
+  {%- endif -%}
+  {% do adapter.drop_relation(staging) %}
+{% endmacro %}
+
+{#- The increment as a temporary view. Strategies that read it more than once get it materialised
+    in the engine, so that the model's query runs once and always gives the same rows. -#}
+{% macro stage_increment(relation, select, strategy) %}
+  {%- set staging = make_temp_relation(relation) -%}
+  {%- set checked = get_contract_checked_sql(select) -%}
+  {%- if strategy in ('merge', 'delete+insert', 'microbatch') -%}
+    {% do run_query((config.get('sql_header') or '') ~ ' cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
+  {%- else -%}
+    {% do run_query(get_create_table_as_sql(True, staging, select)) %}
+  {%- endif -%}
+  {{ return(staging) }}
+{% endmacro %}

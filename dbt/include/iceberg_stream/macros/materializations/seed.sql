@@ -1,0 +1,37 @@
+{% materialization seed, adapter='iceberg_stream' %}
+  {%- set layout = adapter.check_model(model) -%}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+  {%- set rows = load_agate_table() -%}
+  {%- do store_result('agate_table', response='OK', agate_table=rows) -%}
+
+  {{ run_hooks(pre_hooks) }}
+
+  {%- set view = make_temp_relation(this, '__dbt_seed') -%}
+  {% do adapter.register_seed(view.identifier, rows) %}
+  {% do build_table(existing, relation, get_seed_select_sql(view, rows), layout) %}
+  {% do persist_docs(relation, model) %}
+  {% do adapter.drop_relation(view) %}
+
+  {{ run_hooks(post_hooks) }}
+
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}
+
+{% macro get_seed_select_sql(view, rows) -%}
+  {%- set types = {} -%}
+  {%- for name, type in (config.get('column_types') or {}).items() -%}
+    {%- do types.update({name | lower: type}) -%}
+  {%- endfor -%}
+  select
+  {%- for name in rows.column_names %}
+    {%- set quoted = adapter.quote(name) %}
+    {% if types.get(name | lower) -%}
+      cast({{ quoted }} as {{ types[name | lower] }}) as {{ quoted }}
+    {%- else -%}
+      {{ quoted }}
+    {%- endif -%}
+    {{ ',' if not loop.last }}
+  {%- endfor %}
+  from {{ view.render() }}
+{%- endmacro %}

@@ -1,0 +1,14 @@
+{% materialization view, adapter='iceberg_stream' %}
+  {%- do adapter.check_model(model) -%}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='view') -%}
+
+  {{ run_hooks(pre_hooks) }}
+
+  {% do build_view(existing, relation, sql) %}
+  {% do persist_docs(relation, model) %}
+
+  {{ run_hooks(post_hooks) }}
+
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}

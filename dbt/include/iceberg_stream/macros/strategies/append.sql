@@ -1,0 +1,13 @@
+{% macro iceberg_stream__get_incremental_append_sql(arg_dict) -%}
+  {%- set columns = get_quoted_names(arg_dict['dest_columns']) -%}
+  insert into {{ arg_dict['target_relation'].render() }} ({{ columns }})
+  select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
+{%- endmacro %}
+
+{% macro iceberg_stream__get_incremental_default_sql(arg_dict) -%}
+  {%- if arg_dict['unique_key'] -%}
+    {{ get_incremental_merge_sql(arg_dict) }}
+  {%- else -%}
+    {{ get_incremental_append_sql(arg_dict) }}
+  {%- endif -%}
+{%- endmacro %}

@@ -1,0 +1,124 @@
+{% macro iceberg_stream__get_incremental_merge_sql(arg_dict) -%}
+  {{ get_merge_statement(arg_dict, get_merge_plan(arg_dict)) }}
+{%- endmacro %}
+
+{#- The merge options of the config, resolved against the columns. -#}
+{% macro get_merge_plan(arg_dict) %}
+  {%- set target = config.get('target_alias') or 'DBT_INTERNAL_DEST' -%}
+  {%- set source = config.get('source_alias') or 'DBT_INTERNAL_SOURCE' -%}
+  {%- set on = [get_key_match_sql(arg_dict['unique_key'], source, target)]
+        + get_predicate_list(arg_dict['incremental_predicates']) -%}
+  {%- set updated = get_merge_updated_columns(arg_dict) -%}
+  {%- set changed = [] -%}
+  {%- for column in updated -%}
+    {#- Spark compares neither maps nor variants: such a column counts as changed. -#}
+    {%- if 'map<' in column.data_type or 'variant' in column.data_type -%}
+      {%- do changed.append('true') -%}
+    {%- else -%}
+      {%- do changed.append('not (' ~ target ~ '.' ~ column.quoted ~ ' <=> ' ~ source ~ '.' ~ column.quoted ~ ')') -%}
+    {%- endif -%}
+  {%- endfor -%}
+  {%- set update_when = ['(' ~ changed | join(' or ') ~ ')'] -%}
+  {%- if config.get('matched_condition') -%}
+    {%- do update_when.append('(' ~ config.get('matched_condition') ~ ')') -%}
+  {%- endif -%}
+  {{ return({
+      'target': target,
+      'source': source,
+      'on': on | join(' and '),
+      'updated': [] if config.get('skip_matched_step') else updated,
+      'update_when': update_when | join(' and '),
+      'inserts': not config.get('skip_not_matched_step'),
+      'insert_when': config.get('not_matched_condition'),
+      'source_action': config.get('not_matched_by_source_action'),
+      'source_when': config.get('not_matched_by_source_condition'),
+  }) }}
+{% endmacro %}
+
+{% macro get_merge_updated_columns(arg_dict) %}
+  {%- set keys = get_key_list(arg_dict['unique_key']) | map('replace', '`', '') | map('lower') | list -%}
+  {%- set only = config.get('merge_update_columns') -%}
+  {%- set only = [only] if only is string else only -%}
+  {%- set never = config.get('merge_exclude_columns') or [] -%}
+  {%- set never = [never] if never is string else never -%}
+  {%- set never = never | map('lower') | list -%}
+  {%- set updated = [] -%}
+  {%- for column in arg_dict['dest_columns'] -%}
+    {%- set name = column.name | lower -%}
+    {%- if only -%}
+      {%- if name in only | map('lower') | list -%}{%- do updated.append(column) -%}{%- endif -%}
+    {%- elif name not in keys and name not in never -%}
+      {%- do updated.append(column) -%}
+    {%- endif -%}
+  {%- endfor -%}
+  {{ return(updated) }}
+{% endmacro %}
+
+{% macro get_merge_statement(arg_dict, plan) -%}
+  {%- set columns = arg_dict['dest_columns'] -%}
+  merge into {{ arg_dict['target_relation'].render() }} as {{ plan.target }}
+  using {{ arg_dict['temp_relation'].render() }} as {{ plan.source }}
+  on {{ plan.on }}
+  {%- if plan.updated %}
+  when matched and {{ plan.update_when }} then update set
+    {%- for column in plan.updated %}
+    {{ column.quoted }} = {{ plan.source }}.{{ column.quoted }}{{ ',' if not loop.last }}
+    {%- endfor %}
+  {%- endif %}
+  {%- if plan.inserts %}
+  when not matched {%- if plan.insert_when %} and ({{ plan.insert_when }}){% endif %}
+    then insert ({{ get_quoted_names(columns) }})
+    values ({{ get_quoted_names(columns, plan.source) }})
+  {%- endif %}
+  {%- if plan.source_action %}
+  when not matched by source {%- if plan.source_when %} and ({{ plan.source_when }}){% endif %}
+    then {{ plan.source_action }}
+  {%- endif %}
+{%- endmacro %}
+
+{#- Looks before the merge: keys that stand in the increment twice are refused by name, and a
+    merge that would change nothing is not run, for it would rewrite files and commit. -#}
+{% macro merge_changes_anything(arg_dict) %}
+  {%- set found = run_query(get_merge_preview_sql(arg_dict, get_merge_plan(arg_dict))).rows[0] -%}
+  {%- if found[0] > 0 -%}
+    {% do raise_duplicate_keys(arg_dict) %}
+  {%- endif -%}
+  {{ return(found[1] > 0) }}
+{% endmacro %}
+
+{% macro get_merge_preview_sql(arg_dict, plan) -%}
+  {%- set keys = get_key_list(arg_dict['unique_key']) -%}
+  {%- set staging = arg_dict['temp_relation'].render() -%}
+  {%- set relation = arg_dict['target_relation'].render() -%}
+  select
+    (select count(*) - count(distinct struct({% for key in keys %}{{ quote_key(key) }}{{ ', ' if not loop.last }}{% endfor %}))
+     from {{ staging }}) as duplicate_keys,
+    (select count_if(
+        {%- if plan.updated %} ({{ plan.target }}.__dbt_present and {{ plan.update_when }}){% else %} false{% endif %}
+        {%- if plan.inserts %} or ({{ plan.target }}.__dbt_present is null
+          {%- if plan.insert_when %} and ({{ plan.insert_when }}){% endif %}){% endif %})
+     from {{ staging }} as {{ plan.source }}
+     left join (select *, true as __dbt_present from {{ relation }}) as {{ plan.target }}
+       on {{ plan.on }})
+    {%- if plan.source_action %}
+    + (select count(*) from {{ relation }} as {{ plan.target }}
+       left anti join {{ staging }} as {{ plan.source }} on {{ plan.on }}
+       {%- if plan.source_when %} where {{ plan.source_when }}{% endif %})
+    {%- endif %} as changes
+{%- endmacro %}
+
+{% macro raise_duplicate_keys(arg_dict) %}
+  {%- set names -%}
+    {%- for key in get_key_list(arg_dict['unique_key']) -%}{{ quote_key(key) }}{{ ', ' if not loop.last }}{%- endfor -%}
+  {%- endset -%}
+  {%- set examples = run_query(
+      'select concat_ws(", ", ' ~ names ~ '), count(*) from ' ~ arg_dict['temp_relation'].render()
+      ~ ' group by ' ~ names ~ ' having count(*) > 1 order by 2 desc limit 3') -%}
+  {%- set shown = [] -%}
+  {%- for row in examples.rows -%}
+    {%- do shown.append('(' ~ row[0] ~ ') ' ~ row[1] ~ ' times') -%}
+  {%- endfor -%}
+  {% do exceptions.raise_compiler_error(
+      model.unique_id ~ ' returns more than one row for a unique_key (' ~ names | replace('`', '') ~ '): '
+      ~ shown | join(', ') ~ '. Make the model return one row for each key, or add a column to unique_key.') %}
+{% endmacro %}

@@ -1,0 +1,18 @@
+{#- Replaces the batch's range of event_time in one commit. Whole partitions are swapped by
+    metadata alone; a range that cuts through files is rewritten. -#}
+{% macro iceberg_stream__get_incremental_microbatch_sql(arg_dict) -%}
+  {%- set relation = arg_dict['target_relation'] -%}
+  {%- set event_time = config.get('event_time') -%}
+  {%- set column = quote_key(event_time) -%}
+  {%- set range -%}
+    {{ column }} >= timestamp '{{ model.batch.event_time_start }}' and {{ column }} < timestamp '{{ model.batch.event_time_end }}'
+  {%- endset -%}
+  {%- if adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
+    {%- set columns = get_quoted_names(arg_dict['dest_columns']) -%}
+    insert into {{ relation.render() }} by name replace where {{ range }}
+    select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
+  {%- else -%}
+    {%- set keys = 'select distinct ' ~ column ~ ' from ' ~ relation.render() ~ ' where ' ~ range -%}
+    {{ get_delete_insert_sql(arg_dict, [event_time], keys) }}
+  {%- endif -%}
+{%- endmacro %}

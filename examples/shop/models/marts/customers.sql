@@ -1,0 +1,16 @@
+select
+    customers.customer_id,
+    customers.name,
+    customers.city,
+    min(orders.order_date) as first_order,
+    max(orders.order_date) as last_order,
+    count(orders.order_id) as orders,
+    coalesce(sum(orders.amount), 0) as spent
+from {{ ref('stg_customers') }} as customers
+left join {{ ref('orders') }} as orders
+    on orders.customer_id = customers.customer_id
+    and orders.status <> 'returned'
+group by
+    customers.customer_id,
+    customers.name,
+    customers.city

@@ -1,0 +1,10 @@
+-- What customers spent is what the days earned, to the cent.
+with totals as (
+    select
+        (select sum(spent) from {{ ref('customers') }}) as spent,
+        (select sum(revenue) from {{ ref('daily_revenue') }}) as earned
+)
+
+select *
+from totals
+where spent <> earned or spent is null

