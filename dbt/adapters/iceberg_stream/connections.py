@@ -195,7 +195,7 @@ def engine_settings(
 ) -> EngineSettings:
     """The engine that a profile asks for."""
     return EngineSettings(
-        home=Path(project_root).resolve() / ".iceberg_stream",
+        home=credentials.engine_path(project_root),
         driver_memory=credentials.driver_memory,
         keep_alive=float(credentials.keep_alive),
         packages=(*DEFAULT_PACKAGES, *credentials.packages),

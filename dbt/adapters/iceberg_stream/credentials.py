@@ -39,6 +39,7 @@ class IcebergStreamCredentials(Credentials):
         packages: Maven coordinates added to the engine's class path.
         maven_repository: mirror to fetch the engine's jars from.
         java_home: Java 17 or 21 to run the engine on.
+        engine_home: folder of the engine's state; projects that name one share its engine.
         start_timeout: seconds the engine may take to start.
         progress: show the progress of long statements; by default in a terminal.
     """
@@ -53,6 +54,7 @@ class IcebergStreamCredentials(Credentials):
     packages: list[str] = field(default_factory=list)
     maven_repository: str | None = None
     java_home: str | None = None
+    engine_home: str = ".iceberg_stream"
     start_timeout: int = 120
     progress: bool = True
 
@@ -88,6 +90,10 @@ class IcebergStreamCredentials(Credentials):
     def warehouse_path(self, project_root: str | Path) -> Path:
         """The folder of tables and catalog, as an absolute path."""
         return (Path(project_root) / Path(self.warehouse).expanduser()).resolve()
+
+    def engine_path(self, project_root: str | Path) -> Path:
+        """The folder of the engine's state, as an absolute path."""
+        return (Path(project_root) / Path(self.engine_home).expanduser()).resolve()
 
 
 def _unknown_keys(cls: type[IcebergStreamCredentials], data: dict[str, Any]) -> list[str]:

@@ -175,6 +175,11 @@ class IcebergStreamAdapter(SQLAdapter):
         self.lake.drop_namespace(str(relation.schema))
         self.cache.drop_schema(relation.database, relation.schema)
 
+    @available.parse_none
+    def drop_from_catalog(self, relation: BaseRelation) -> None:
+        """Drop a table or view with its files. Spark's own purge starts jobs and takes a second."""
+        self.lake.drop((str(relation.schema), str(relation.identifier)))
+
     def _check_database(self, relation: BaseRelation) -> None:
         if relation.database and relation.database.lower() != self.lake.name.lower():
             raise DbtRuntimeError(

@@ -11,8 +11,10 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    NoSuchViewError,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table
 from pyiceberg.view.metadata import ViewMetadata
 from sqlalchemy.exc import IntegrityError
@@ -105,13 +107,24 @@ class Lake:
         location = self._catalog.view_metadata_location(name)
         io = self._catalog._load_file_io(location=location)
         with io.new_input(location).open() as stream:
-            return ViewMetadata.model_validate_json(stream.read())
+            plain = Compressor.get_compressor(location).stream_decompressor(stream)
+            return ViewMetadata.model_validate_json(plain.read())
 
     def columns(self, name: Name, kind: str | None) -> list[Column]:
-        """Columns of a table, or of a view where there is no such table."""
+        """Columns of a table, or of a view where there is no such table; none if neither is."""
         if kind != "view" and (table := self.find_table(name)) is not None:
             return _columns(table.schema())
-        return _columns(_view_schema(self.view(name)))
+        try:
+            return _columns(_view_schema(self.view(name)))
+        except NoSuchViewError:
+            return []
+
+    def drop(self, name: Name) -> None:
+        """Drop a table or view with its files; a missing one is fine."""
+        try:
+            self._catalog.purge_table(name)
+        except NoSuchTableError:
+            self._catalog.drop_view(name)
 
     def require_columns(self, name: Name, columns: list[str]) -> None:
         """Make optional columns required. The caller has checked that they hold no null."""

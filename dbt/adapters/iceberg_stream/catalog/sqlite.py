@@ -10,7 +10,7 @@ from filelock import FileLock
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchViewError
 from pyiceberg.typedef import Identifier
-from sqlalchemy import event, select
+from sqlalchemy import delete, event, select
 from sqlalchemy.orm import Session
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
@@ -106,6 +106,19 @@ class SqliteCatalog(SqlCatalog):
         if location is None:
             raise NoSuchViewError(f"View does not exist: {namespace}.{name}")
         return str(location)
+
+    def drop_view(self, identifier: str | Identifier) -> None:
+        """Drop a view; a missing one is fine."""
+        namespace, name = self.identifier_to_tuple(identifier)
+        statement = delete(IcebergTables).where(
+            IcebergTables.catalog_name == self.name,
+            IcebergTables.table_namespace == namespace,
+            IcebergTables.table_name == name,
+            IcebergTables.iceberg_type == VIEW_TYPE,
+        )
+        with Session(self.engine) as session:
+            session.execute(statement)
+            session.commit()
 
 
 def _check_readable(path: Path) -> None:

@@ -10,16 +10,10 @@
 {% endmacro %}
 
 {% macro iceberg_stream__drop_relation(relation) -%}
-  {% call statement('drop_relation', auto_begin=False) -%}
-    {{ get_drop_relation_sql(relation) }}
-  {%- endcall %}
-{%- endmacro %}
-
-{% macro get_drop_relation_sql(relation) -%}
-  {%- if relation.type is none or relation.is_table -%}
-    drop table if exists {{ relation.render() }} purge
+  {%- if relation.schema -%}
+    {% do adapter.drop_from_catalog(relation) %}
   {%- else -%}
-    drop view if exists {{ relation.render() }}
+    {% do run_query('drop view if exists ' ~ relation.render()) %}
   {%- endif -%}
 {%- endmacro %}
 

@@ -2,6 +2,8 @@
   {%- set layout = adapter.check_model(model) -%}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
+  {%- set strategy = config.get('incremental_strategy') or adapter.default_strategy(config) -%}
+  {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}
 
   {{ run_hooks(pre_hooks) }}
 
@@ -13,7 +15,7 @@
     {% do build_table(existing, relation, select, layout) %}
   {% else %}
     {% do apply_layout(relation, layout) %}
-    {% do apply_increment(relation, select) %}
+    {% do apply_increment(relation, select, strategy, make_sql) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 
@@ -22,8 +24,7 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro apply_increment(relation, select) %}
-  {%- set strategy = config.get('incremental_strategy') or adapter.default_strategy(config) -%}
+{% macro apply_increment(relation, select, strategy, make_sql) %}
   {%- set staging = stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
   {%- set arguments = {
@@ -35,11 +36,11 @@
   } -%}
   {%- if strategy == 'merge' and not merge_changes_anything(arguments) -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
-      {{ adapter.get_incremental_strategy_macro(context, strategy)(arguments) }}
+      {{ make_sql(arguments) }}
     {%- endcall %}
   {%- else -%}
     {% call statement('main') -%}
-      {{ adapter.get_incremental_strategy_macro(context, strategy)(arguments) }}
+      {{ make_sql(arguments) }}
     {%- endcall %}
   {%- endif -%}
   {% do adapter.drop_relation(staging) %}

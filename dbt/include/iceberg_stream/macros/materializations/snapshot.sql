@@ -1,0 +1,72 @@
+{% materialization snapshot, adapter='iceberg_stream' %}
+  {%- set layout = adapter.check_model(model) -%}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+  {%- if existing is not none and existing.is_view -%}
+    {% do exceptions.relation_wrong_type(existing, 'table', model) %}
+  {%- endif -%}
+
+  {{ run_hooks(pre_hooks) }}
+
+  {%- set make_strategy = strategy_dispatch(config.get('strategy')) -%}
+  {%- set strategy = make_strategy(model, 'snapshotted_data', 'source_data', model['config'], existing is not none) -%}
+  {% if existing is none %}
+    {% do build_table(none, relation, build_snapshot_table(strategy, model['compiled_code']), layout) %}
+  {% else %}
+    {% do apply_snapshot_changes(relation, strategy) %}
+  {% endif %}
+  {% do persist_docs(relation, model) %}
+
+  {{ run_hooks(post_hooks) }}
+
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}
+
+{% macro apply_snapshot_changes(relation, strategy) %}
+  {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
+  {% do adapter.assert_valid_snapshot_target_given_strategy(relation, columns, strategy) %}
+  {%- set staging = make_temp_relation(relation) -%}
+  {% do run_query('cache table ' ~ staging.render() ~ ' as ' ~ snapshot_staging_table(strategy, sql, relation)) %}
+  {%- set helpers = get_snapshot_helper_columns(strategy.unique_key) -%}
+  {% do create_columns(relation, adapter.get_missing_columns(staging, relation)
+        | rejectattr('name', 'in', helpers) | list) %}
+  {%- set names = [] -%}
+  {%- for column in adapter.get_columns_in_relation(staging) if column.name not in helpers -%}
+    {%- do names.append(column.quoted) -%}
+  {%- endfor -%}
+  {%- set merge = snapshot_merge_sql(target=relation, source=staging, insert_cols=names) -%}
+  {%- if run_query('select count(*) from ' ~ staging.render()).rows[0][0] > 0 -%}
+    {% call statement('main') -%}
+      {{ merge }}
+    {%- endcall %}
+  {%- else -%}
+    {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
+      {{ merge }}
+    {%- endcall %}
+  {%- endif -%}
+  {% do adapter.drop_relation(staging) %}
+{% endmacro %}
+
+{% macro get_snapshot_helper_columns(unique_key) %}
+  {%- set helpers = ['dbt_change_type', 'dbt_unique_key'] -%}
+  {%- for key in get_key_list(unique_key) -%}
+    {%- do helpers.append('dbt_unique_key_' ~ loop.index) -%}
+  {%- endfor -%}
+  {{ return(helpers) }}
+{% endmacro %}
+
+{% macro iceberg_stream__snapshot_merge_sql(target, source, insert_cols) -%}
+  {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
+  {%- set valid_to = 'DBT_INTERNAL_DEST.' ~ columns.dbt_valid_to -%}
+  {%- set current = config.get('dbt_valid_to_current') -%}
+  merge into {{ target.render() }} as DBT_INTERNAL_DEST
+  using {{ source.render() }} as DBT_INTERNAL_SOURCE
+  on DBT_INTERNAL_SOURCE.{{ columns.dbt_scd_id }} = DBT_INTERNAL_DEST.{{ columns.dbt_scd_id }}
+  when matched
+    and ({{ valid_to }} is null {%- if current %} or {{ valid_to }} = {{ current }}{% endif %})
+    and DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')
+    then update set {{ columns.dbt_valid_to }} = DBT_INTERNAL_SOURCE.{{ columns.dbt_valid_to }}
+  when not matched and DBT_INTERNAL_SOURCE.dbt_change_type = 'insert'
+    then insert ({{ insert_cols | join(', ') }})
+    values ({{ insert_cols | join(', ') }})
+{%- endmacro %}
