@@ -6,12 +6,17 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
 from dbt.adapters.contracts.connection import Credentials
 from dbt_common.exceptions import DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.engines.java import find_java
+from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
 
 METHODS = ("embedded",)
 WARM_SECONDS = 300
@@ -74,6 +79,11 @@ class IcebergStreamCredentials(Credentials):
     def _connection_keys(self) -> tuple[str, ...]:
         return ("method", "database", "schema", "warehouse", "keep_alive", "driver_memory")
 
+    def connection_info(self, *, with_aliases: bool = False) -> Iterable[tuple[str, Any]]:
+        """What `dbt debug` shows: the profile, then what runs where, with versions."""
+        yield from super().connection_info(with_aliases=False)
+        yield from versions(self.java_home)
+
     @classmethod
     def validate(cls, data: Any) -> None:
         """Check the profile's output before it is turned into an object.
@@ -94,6 +104,18 @@ class IcebergStreamCredentials(Credentials):
     def engine_path(self, project_root: str | Path) -> Path:
         """The folder of the engine's state, as an absolute path."""
         return (Path(project_root) / Path(self.engine_home).expanduser()).resolve()
+
+
+def versions(java_home: str | None) -> Iterable[tuple[str, str]]:
+    """The parts of the embedded engine and their versions."""
+    try:
+        java = find_java(Path(java_home) if java_home else None)
+        yield "java", f"{java.version} ({java.executable})"
+    except EngineError as error:
+        yield "java", str(error)
+    for package in ("pyspark", "pyiceberg", "pyarrow"):
+        yield package, version(package)
+    yield "jars", ", ".join(DEFAULT_PACKAGES)
 
 
 def _unknown_keys(cls: type[IcebergStreamCredentials], data: dict[str, Any]) -> list[str]:

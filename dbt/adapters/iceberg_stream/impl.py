@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.connections import (
     IcebergStreamConnectionManager,
     IcebergStreamResponse,
 )
+from dbt.adapters.iceberg_stream.engines.statements import split
 from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, default_strategy
 from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_model_config
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
@@ -161,6 +162,11 @@ class IcebergStreamAdapter(SQLAdapter):
             for name, kind in self.lake.relations(str(namespace))
         ]
 
+    def _make_match_kwargs(self, database: str, schema: str, identifier: str) -> dict[str, str]:
+        # Names of an Iceberg catalog are case-sensitive, quoted or not.
+        names = {"database": database, "schema": schema, "identifier": identifier}
+        return {key: name for key, name in names.items() if name is not None}
+
     @available.parse_none
     def create_schema(self, relation: BaseRelation) -> None:
         self._check_database(relation)
@@ -198,9 +204,12 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: [])
     def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:  # type: ignore[override]
-        """Columns of a query, without running it."""
+        """Columns of a query, without running it; a `sql_header` before it is run."""
+        *header, query = split(sql)
+        for statement in header:
+            self.execute(statement)
         with self.connections.exception_handler(sql):
-            return self._columns(self.session.schema(sql))
+            return self._columns(self.session.schema(query))
 
     def _columns(self, columns: Iterable[tuple[str, str]]) -> list[IcebergStreamColumn]:
         return [self.Column(name, dtype) for name, dtype in columns]

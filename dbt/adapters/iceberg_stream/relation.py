@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dbt.adapters.base.relation import BaseRelation
@@ -31,9 +30,6 @@ class IcebergStreamRelation(BaseRelation):
     def namespace_and_name(self) -> tuple[str, str]:
         """The Iceberg identifier, without the catalog."""
         return str(self.schema), str(self.identifier)
-
-    def matches_name(self, name: Mapping[str, str]) -> bool:
-        return all(str(self.path.get_lowered_part(k)) == v.lower() for k, v in name.items())
 
 
 def quote(identifier: str) -> str:

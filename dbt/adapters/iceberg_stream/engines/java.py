@@ -1,4 +1,6 @@
-"""Finds a Java that can run Spark, without starting one where a file can tell its version."""
+"""Finds a Java that can run Spark, and reads what it says when it cannot."""
+
+from __future__ import annotations
 
 import importlib.util
 import os
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .settings import EngineError
+from dbt.adapters.iceberg_stream.engines.settings import EngineError
 
 SUPPORTED = (17, 21)
 
@@ -80,3 +82,40 @@ def _version(executable: Path) -> str | None:
 def _modern(version: str) -> str:
     """1.8.0_402 is Java 8; a suffix such as -ea does not matter."""
     return re.sub(r"^1\.", "", version).split("-")[0]
+
+
+CURES = (
+    (
+        r"No space left on device|ENOSPC",
+        "The disk is full: free some space and run again.",
+    ),
+    (
+        r"Could not reserve enough space|insufficient memory|Cannot allocate memory"
+        r"|Invalid maximum heap size|Too small (?:maximum|initial) heap|OutOfMemoryError"
+        r"|System memory \d+ must be at least|larger than the max",
+        "The machine or the heap has the wrong size for this: change `driver_memory`.",
+    ),
+    (
+        r"Address already in use|BindException",
+        "Another program took the port in the same moment: run again.",
+    ),
+    (
+        r"UnsupportedClassVersionError|getSubject is not supported",
+        "This Java cannot run Spark: point `java_home` to a Java 17 or 21.",
+    ),
+    (
+        r"ClassNotFoundException|NoClassDefFoundError|Could not find or load main class",
+        "A class is missing: check `packages` and `spark_conf`, or clear the cache of jars.",
+    ),
+)
+
+
+def diagnose(log: str) -> str:
+    """The lines of a server's log that matter, and the cure if we know it."""
+    lines = [line.strip() for line in log.splitlines()]
+    lines = [line for line in lines if line and not re.match(r"at |\.\.\. \d+ |[*#]", line)]
+    causes = [line for line in lines if re.search(r"Error|Exception|error|Caused by|ERROR", line)]
+    # The first failure and the last: between them there are only its echoes.
+    shown = list(dict.fromkeys([*causes[:2], *causes[-2:]])) or lines[-5:]
+    cure = next((text for pattern, text in CURES if re.search(pattern, log)), "")
+    return "\n".join(f"  {line[:300]}" for line in shown) + (f"\n{cure}" if cure else "")

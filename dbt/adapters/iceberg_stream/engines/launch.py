@@ -1,18 +1,40 @@
-"""The command that starts the server, and what its log says when that fails. No side effects."""
+"""Starts the server: its command, its environment, and the supervisor that runs it."""
 
-import hashlib
+from __future__ import annotations
+
+import contextlib
+import json
 import os
 import re
+import secrets
 import shlex
+import shutil
+import socket
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from .settings import EngineError, EngineSettings
+import psutil
+
+from dbt.adapters.iceberg_stream.engines.jars import (
+    TRAINING,
+    archive_path,
+    resolve_packages,
+    spark_jars,
+)
+from dbt.adapters.iceberg_stream.engines.java import diagnose, find_java
+from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings, EngineStatus
 
 MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+POLL = 0.02
+LOG_HEAD = 50_000
+CRASH_LOG = "server.crash.log"
 
 # What spark-submit opens for Spark (JavaModuleOptions). We write the command line ourselves
 # because spark-submit also adds jdk.incubator.vector, which a slim Java does not have.
@@ -33,6 +55,25 @@ OPENED_PACKAGES = (
     "sun.util.calendar",
 )
 
+JVM_OPTIONS = (
+    # Plans of long SQL recurse deeply.
+    "-Xss4m",
+    "-XX:-UsePerfData",
+    "-XX:-CreateCoredumpOnCrash",
+    # The optimizing compiler waits ten times longer than usual before it thinks a method hot:
+    # that takes a fifth off the start, and a long query passes the limit in its first instants.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+    # Quiet about an archive that does not fit, which only costs time.
+    "-Xlog:disable",
+    "-Xlog:all=error:stderr",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+)
+
 # They would change the server behind the profile's back.
 FOREIGN_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "CLASSPATH")
 
@@ -48,30 +89,9 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.utils.name = org.apache.spark.util.Utils
 logger.utils.level = error
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
 """
-
-
-@dataclass(frozen=True)
-class Archive:
-    """An AppCDS archive: JVM classes ready to be mapped, which halves the start."""
-
-    path: Path
-    dump_to: Path | None = None  # set when this server is the one to make it
-
-    def options(self) -> list[str]:
-        if self.dump_to:
-            return [f"-XX:ArchiveClassesAtExit={self.dump_to}"]
-        # `auto`: an archive that does not fit is ignored.
-        return [f"-XX:SharedArchiveFile={self.path}", "-Xshare:auto"]
-
-
-def archive_name(java_version: str, executable: Path, class_path: Iterable[Path]) -> str:
-    """A name that changes with everything that would make the archive stale."""
-    facts = [java_version, str(executable.resolve())]
-    for jar in class_path:
-        stat = jar.stat()
-        facts.append(f"{jar}:{stat.st_size}:{stat.st_mtime_ns}")
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16] + ".jsa"
 
 
 def server_arguments(
@@ -79,34 +99,23 @@ def server_arguments(
     class_path: Iterable[Path],
     port: int,
     scratch: Path,
-    archive: Archive | None = None,
+    archive: str | None = None,
 ) -> list[str]:
-    """Everything after `java`."""
+    """Everything after `java`; `archive` is the option that uses or makes an AppCDS archive."""
     conf = spark_settings(settings, port, scratch)
     heap = conf.pop("spark.driver.memory").lower().removesuffix("b")
     if not re.fullmatch(r"\d+[kmgt]", heap):
         raise EngineError(f"driver_memory `{heap}` is not a size: write for example 2g or 1500m.")
-    extra = shlex.split(conf.pop("spark.driver.extraJavaOptions", ""))
+    users = shlex.split(conf.pop("spark.driver.extraJavaOptions", ""))
     return [
         f"-Xmx{heap}",
-        # Plans of long SQL recurse deeply.
-        "-Xss4m",
-        "-XX:-UsePerfData",
-        *(archive.options() if archive else ()),
-        # Quiet about an archive that does not fit; it only costs time.
-        "-Xlog:disable",
-        "-Xlog:all=error:stderr",
-        # A crash must not litter the project.
-        f"-XX:ErrorFile={settings.home / 'server.crash.log'}",
-        "-XX:-CreateCoredumpOnCrash",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
-        "-Djdk.reflect.useDirectMethodHandle=false",
-        "-Dio.netty.tryReflectionSetAccessible=true",
-        "-Djava.net.preferIPv4Stack=true",
+        *JVM_OPTIONS,
+        *([archive] if archive else []),
+        f"-XX:ErrorFile={settings.home / CRASH_LOG}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dderby.system.home={scratch}",
         f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'}",
-        *extra,
+        *users,
         *(f"-D{name}={value}" for name, value in conf.items()),
         "-cp",
         os.pathsep.join(str(jar) for jar in class_path),
@@ -119,7 +128,6 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
     user = dict(settings.spark_conf)
     if "spark.jars.packages" in user:
         raise EngineError("Write the coordinates of `spark.jars.packages` under `packages`.")
-    cores = os.cpu_count() or 1
     defaults = {
         "spark.app.name": "dbt-iceberg-stream",
         "spark.master": "local[*]",
@@ -134,7 +142,7 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.sql.session.timeZone": "UTC",
         # Adaptive execution joins small partitions: the number only bounds the large ones.
         "spark.sql.adaptive.enabled": "true",
-        "spark.sql.shuffle.partitions": str(max(16, 2 * cores)),
+        "spark.sql.shuffle.partitions": str(max(16, 2 * (os.cpu_count() or 1))),
     }
     extensions = user.get("spark.sql.extensions", "")
     if ICEBERG_EXTENSIONS not in extensions:
@@ -163,38 +171,128 @@ def argument_file(arguments: Iterable[str]) -> str:
     return "".join(f'"{argument}"\n' for argument in escaped)
 
 
-CURES = (
-    (
-        r"No space left on device|ENOSPC",
-        "The disk is full: free some space and run again.",
-    ),
-    (
-        r"Could not reserve enough space|insufficient memory|Cannot allocate memory"
-        r"|Invalid maximum heap size|Too small (?:maximum|initial) heap|OutOfMemoryError"
-        r"|System memory \d+ must be at least|larger than the max",
-        "The machine or the heap has the wrong size for this: change `driver_memory`.",
-    ),
-    (
-        r"Address already in use|BindException",
-        "Another program took the port in the same moment: run again.",
-    ),
-    (
-        r"UnsupportedClassVersionError|getSubject is not supported",
-        "This Java cannot run Spark: point `java_home` to a Java 17 or 21.",
-    ),
-    (
-        r"ClassNotFoundException|NoClassDefFoundError|Could not find or load main class",
-        "A class is missing: check `packages` and `spark_conf`, or clear the cache of jars.",
-    ),
-)
+class Launch:
+    """One start of a server, by the client that holds the launch lock."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._java = find_java(settings.java_home)
+        self._class_path = [
+            *spark_jars(),
+            *resolve_packages(settings.packages, self._java, settings.maven_repository),
+        ]
+        self._archive = archive_path(self._java, self._class_path)
+
+    def run(self) -> EngineStatus:
+        """The server, ready; its supervisor goes on without us.
+
+        Raises:
+            EngineError: with what the log says, if it does not start.
+        """
+        _sweep(self._settings.home / "tmp")
+        crash = self._settings.home / CRASH_LOG
+        crash.unlink(missing_ok=True)
+        archived = self._archive.exists()
+        server = self._try(archived)
+        if archived and crash.exists():
+            # A broken archive is the one thing here that crashes a JVM; a new one will be made.
+            self._archive.unlink(missing_ok=True)
+            server = self._try(archived=False)
+        if server is None:
+            log = self._settings.home / "server.log"
+            text = log.read_text(errors="replace")[:LOG_HEAD]
+            raise EngineError(f"The engine did not start:\n{diagnose(text)}\nIts log: {log}")
+        return server
+
+    def _try(self, archived: bool) -> EngineStatus | None:
+        scratch = self._settings.home / "tmp" / secrets.token_hex(4)
+        scratch.mkdir(parents=True, mode=0o700)
+        (scratch / "log4j2.properties").write_text(LOG4J)
+        # `auto`: an archive that does not fit is ignored.
+        option = f"-XX:SharedArchiveFile={self._archive}" if archived else None
+        orders = self._orders(scratch) | self._command(scratch, "server", option)
+        # Making the archive takes a while after the end, when 0 says that nothing may be left.
+        if not archived and self._settings.keep_alive > 0:
+            orders["training"] = self._training(scratch)
+        process = self._supervise(orders)
+        while process.poll() is None:
+            server = EngineStatus.read(self._settings.home)
+            if server and server.ready and server.supervisor.pid == process.pid:
+                # Its exit status must be collected one day, or it would look alive for ever.
+                threading.Thread(target=process.wait, daemon=True).start()
+                return server
+            time.sleep(POLL)
+        return None
+
+    def _command(self, scratch: Path, name: str, archive: str | None) -> dict[str, Any]:
+        port = _free_port()
+        file = scratch / f"{name}.args"
+        arguments = server_arguments(self._settings, self._class_path, port, scratch, archive)
+        file.write_text(argument_file(arguments))
+        return {"command": [str(self._java.executable), f"@{file}"], "port": port}
+
+    def _training(self, scratch: Path) -> dict[str, Any]:
+        draft = scratch / "classes.jsa"
+        command = self._command(scratch, "training", f"-XX:ArchiveClassesAtExit={draft}")
+        return command | {
+            "client": [sys.executable, "-c", TRAINING, str(command["port"]), str(scratch)],
+            "draft": str(draft),
+            "archive": str(self._archive),
+        }
+
+    def _orders(self, scratch: Path) -> dict[str, Any]:
+        token = secrets.token_urlsafe(24)
+        spark = next((j.stem for j in self._class_path if j.stem.startswith("spark-core")), "")
+        return {
+            "environment": server_environment(token, os.environ),
+            # Relative paths in SQL mean the same to every client of the project.
+            "directory": str(self._settings.home.parent),
+            "scratch": str(scratch),
+            "keep_alive": self._settings.keep_alive,
+            "start_timeout": self._settings.start_timeout,
+            "training": None,
+            "record": {
+                "token": token,
+                "started": time.time(),
+                "fingerprint": self._settings.fingerprint(),
+                "settings": self._settings.summary(),
+                "java": self._java.version,
+                "spark": spark.rpartition("-")[2],
+            },
+        }
+
+    def _supervise(self, orders: dict[str, Any]) -> subprocess.Popen[str]:
+        log = self._settings.home / "server.log"
+        if log.exists():
+            os.replace(log, log.with_suffix(".log.1"))
+        with open(log, "w") as output:
+            process = subprocess.Popen(
+                [sys.executable, str(SUPERVISOR), str(self._settings.home)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the command, not for the server
+            )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            json.dump(orders, process.stdin)
+        return process
 
 
-def diagnose(log: str) -> str:
-    """The lines of a server's log that matter, and the cure if we know it."""
-    lines = [line.strip() for line in log.splitlines()]
-    lines = [line for line in lines if line and not re.match(r"at |\.\.\. \d+ |[*#]", line)]
-    causes = [line for line in lines if re.search(r"Error|Exception|error|Caused by|ERROR", line)]
-    # The first failure and the last: between them there are only its echoes.
-    shown = list(dict.fromkeys([*causes[:2], *causes[-2:]])) or lines[-5:]
-    cure = next((text for pattern, text in CURES if re.search(pattern, log)), "")
-    return "\n".join(f"  {line[:300]}" for line in shown) + (f"\n{cure}" if cure else "")
+def _sweep(folder: Path) -> None:
+    """Removes the scratch folders of servers that could not do it themselves."""
+    for scratch in folder.glob("*"):
+        try:
+            owner = int((scratch / "supervisor.pid").read_text())
+        except (OSError, ValueError):
+            owner = 0
+        if not owner or not psutil.pid_exists(owner):
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

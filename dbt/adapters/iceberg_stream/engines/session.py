@@ -94,7 +94,7 @@ def quiet_pyspark() -> None:
     """Keep pyspark's own loggers out of dbt's output: errors come as exceptions."""
     import logging
 
-    for name in ("pyspark.sql.connect.logging", "pyspark.sql.connect.client.logging"):
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 

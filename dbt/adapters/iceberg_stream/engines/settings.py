@@ -1,11 +1,19 @@
-"""What an engine is asked to be, and where it answers."""
+"""What an engine is asked to be, where it answers, and what is known of the one that runs."""
 
+from __future__ import annotations
+
+import contextlib
 import hashlib
 import json
 import os
+import signal
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from dbt.adapters.iceberg_stream.__version__ import version
 
@@ -38,7 +46,18 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The local server of one project."""
+    """The local server of one project.
+
+    Attributes:
+        home: folder of the engine's state.
+        driver_memory: heap of the JVM, e.g. `2g`.
+        keep_alive: seconds an idle server stays warm; 0 stops it with its last client.
+        packages: Maven coordinates on the class path.
+        maven_repository: mirror to use instead of Maven Central.
+        spark_conf: settings of the server.
+        start_timeout: seconds until a start has failed.
+        java_home: Java to use instead of the one that is found.
+    """
 
     home: Path
     driver_memory: str = "2g"
@@ -70,3 +89,76 @@ class EngineSettings:
             f"driver_memory={self.driver_memory}, packages={list(self.packages)}, "
             f"spark_conf={names}, python={sys.executable}, version={version}"
         )
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from a later one with the same number by the time of its start."""
+
+    pid: int
+    created: float
+
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.created) < 2
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """A server, as its supervisor describes it in `server.json`."""
+
+    home: Path
+    ready: bool
+    port: int
+    token: str = field(repr=False)
+    supervisor: Process
+    jvm: Process
+    started: float
+    fingerprint: str
+    settings: str
+    java: str
+    spark: str
+
+    @classmethod
+    def read(cls, home: Path) -> EngineStatus | None:
+        try:
+            record: dict[str, Any] = json.loads((home / "server.json").read_text())
+            record |= {name: Process(**record[name]) for name in ("supervisor", "jvm")}
+            return cls(home=home, **record)
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+            # Absent, damaged, or of another version: in each case not a server to use.
+            return None
+
+    def alive(self) -> bool:
+        return self.supervisor.alive() and self.jvm.alive()
+
+    def answers(self) -> bool:
+        if not (self.ready and self.alive()):
+            return False
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        # Spark's client sends a token in plain text to the word `localhost` only.
+        return Endpoint("localhost", self.port, self.token)
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The living processes that took a lease since the server was last idle."""
+        try:
+            lines = (self.home / "clients.lock").read_text().splitlines()
+        except OSError:
+            return ()
+        pids = dict.fromkeys(int(line.split()[0]) for line in lines if line)
+        return tuple(pid for pid in pids if psutil.pid_exists(pid))

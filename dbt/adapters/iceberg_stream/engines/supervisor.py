@@ -4,6 +4,8 @@ Runs detached, as a script: `python supervisor.py HOME`, with its orders as JSON
 input. It imports nothing of the adapter, whose package takes a second to load.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import fcntl
@@ -15,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -26,10 +29,12 @@ POLL = 0.25
 # A server that nobody wants still waits this long: commands follow each other in scripts.
 GRACE = 1.0
 STOP_TIMEOUT = 10.0
-DUMP_TIMEOUT = 180.0
 PR_SET_PDEATHSIG = 1
-FAILED, CRASHED = 1, 3  # exit codes
-DUMPS_KEPT = 3
+FAILED = 1  # exit code
+TERMINATED = 143  # exit code of a JVM that ended properly on SIGTERM
+# Training an archive: it has all the time, but not for ever.
+TRAINING_TIMEOUT = 300.0
+ARCHIVES_KEPT = 3
 
 
 class Leases:
@@ -38,102 +43,141 @@ class Leases:
     Each has also written a line, `pid keep_alive`, of which the last one counts.
     """
 
-    def __init__(self, path: Path, keep_alive: float):
+    def __init__(self, path: Path, keep_alive: float) -> None:
         self._file: IO[bytes] = open(path, "a+b")  # noqa: SIM115 - open for life
         self._idle_since: float | None = None
-        self.keep_alive = keep_alive
+        self._keep_alive = keep_alive
 
     def expired(self) -> bool:
         """Whether nobody has been there for as long as the latest client wished."""
-        if not self._lock():
-            self._idle_since = None
-            return False
-        self._remember_wish()
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        with self.nobody() as alone:
+            if not alone:
+                self._idle_since = None
+                return False
+            self._remember_wish()
         now = time.monotonic()
         if self._idle_since is None:
             self._idle_since = now
-        return now - self._idle_since >= max(self.keep_alive, GRACE)
+        return now - self._idle_since >= max(self._keep_alive, GRACE)
 
     @contextlib.contextmanager
-    def nobody(self) -> Any:
-        """Holds off new clients; yields False if one has just come."""
-        locked = self._lock()
-        try:
-            yield locked
-        finally:
-            if locked:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def _lock(self) -> bool:
+    def nobody(self) -> Iterator[bool]:
+        """Holds off new clients; False if there is one already."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        return True
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _remember_wish(self) -> None:
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
         if len(lines) > 1:
-            self.keep_alive = float(lines[-2].split()[1])
+            self._keep_alive = float(lines[-2].split()[1])
             self._file.truncate(0)
             # A client has been here between two looks: the idle time starts anew.
             self._idle_since = None
 
 
+class Jvm:
+    """A Spark Connect server that must not outlive this process."""
+
+    def __init__(self, orders: dict[str, Any], common: dict[str, Any], log: int | None) -> None:
+        self.port: int = orders["port"]
+        self._process = subprocess.Popen(
+            orders["command"],
+            env=common["environment"],
+            cwd=common["directory"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_die_with_parent,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def listening(self) -> bool:
+        """Whether the port is open, and is this JVM's: the token must not go to another's."""
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", self.port)):
+                return False
+        try:
+            connections = psutil.Process(self.pid).net_connections("tcp")
+        except psutil.Error:
+            return False
+        return any(
+            c.status == psutil.CONN_LISTEN and c.laddr.port == self.port for c in connections
+        )
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 class Supervisor:
     """One server, from its start to its end."""
 
-    def __init__(self, home: Path, orders: dict[str, Any]):
+    def __init__(self, home: Path, orders: dict[str, Any]) -> None:
         self._orders = orders
         self._record_path = home / "server.json"
         self._scratch = Path(orders["scratch"])
         self._leases = Leases(home / "clients.lock", orders["keep_alive"])
-        self._dump_to: str | None = orders["dump_to"]
         self._told_to_stop = False
-        self._jvm: subprocess.Popen[bytes]
 
     def run(self) -> int:
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        own = Path(self._scratch, "supervisor.pid")
-        own.write_text(str(os.getpid()))
-        self._jvm = subprocess.Popen(
-            self._orders["command"],
-            env=self._orders["environment"],
-            cwd=self._orders["directory"],
-            stdin=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
-        )
         try:
-            return self._watch()
+            (self._scratch / "supervisor.pid").write_text(str(os.getpid()))
+            jvm = Jvm(self._orders, self._orders, log=None)
+            try:
+                code = self._watch(jvm)
+            finally:
+                self._withdraw()
+                jvm.stop()
+            if self._orders["training"] and not (code or self._told_to_stop):
+                self._train(self._orders["training"])
+            return code
         finally:
-            self._withdraw()
-            self._stop_jvm()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._told_to_stop = True
 
-    def _watch(self) -> int:
+    def _watch(self, jvm: Jvm) -> int:
         """Until the JVM dies, or is not needed any more."""
         ready = False
         deadline = time.monotonic() + self._orders["start_timeout"]
-        self._record(ready)
+        self._record(jvm, ready)
         while not self._told_to_stop:
-            code = self._jvm.poll()
+            code = jvm.exit_code()
             if code is not None:
-                print(f"The server's JVM ended with code {code}", flush=True)
-                return CRASHED if code < 0 else FAILED
-            if not ready:
-                ready = self._listening()
-                if ready:
-                    self._record(ready)
-                elif time.monotonic() > deadline:
-                    print(f"ERROR no answer in {self._orders['start_timeout']} s", flush=True)
-                    return FAILED
+                _log(f"ERROR the server's JVM ended with code {code}")
+                return FAILED
+            if not ready and jvm.listening():
+                ready = True
+                self._record(jvm, ready)
+            if not ready and time.monotonic() > deadline:
+                _log(f"ERROR no answer within start_timeout, {self._orders['start_timeout']} s")
+                return FAILED
             if self._leases.expired():
                 with self._leases.nobody() as alone:
                     if alone:
@@ -141,31 +185,14 @@ class Supervisor:
                         self._withdraw()
                         return 0
             time.sleep(POLL if ready else START_POLL)
-        # Somebody waits for the end: no time for an archive.
-        self._dump_to = None
         return 0
 
-    def _listening(self) -> bool:
-        """Whether the port is open, and is our JVM's: the token must not go to anyone else."""
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", self._orders["port"])):
-                return False
-        try:
-            connections = psutil.Process(self._jvm.pid).net_connections("tcp")
-        except psutil.Error:
-            return False
-        return any(
-            c.status == psutil.CONN_LISTEN and c.laddr.port == self._orders["port"]
-            for c in connections
-        )
-
-    def _record(self, ready: bool) -> None:
+    def _record(self, jvm: Jvm, ready: bool) -> None:
         record = self._orders["record"] | {
             "ready": ready,
-            "port": self._orders["port"],
+            "port": jvm.port,
             "supervisor": _identity(os.getpid()),
-            "jvm": _identity(self._jvm.pid),
+            "jvm": _identity(jvm.pid),
         }
         draft = self._record_path.with_suffix(".new")
         draft.unlink(missing_ok=True)
@@ -179,33 +206,54 @@ class Supervisor:
             if json.loads(self._record_path.read_text())["supervisor"]["pid"] == os.getpid():
                 self._record_path.unlink()
 
-    def _stop_jvm(self) -> None:
-        archive = Path(self._orders["archive"] or "")
-        dump_to = Path(self._dump_to) if self._dump_to and not archive.exists() else None
-        if self._orders["dump_to"] and dump_to is None:
-            # It would write the archive before it goes.
-            self._jvm.kill()
-        else:
-            if dump_to:
-                # Nobody waits: make the archive, but let the user's other work go first.
-                with contextlib.suppress(psutil.Error):
-                    psutil.Process(self._jvm.pid).nice(19)
-            self._jvm.terminate()
+    def _train(self, orders: dict[str, Any]) -> None:
+        """Makes the AppCDS archive, with a second server that nobody waits for."""
+        archive, draft = Path(orders["archive"]), Path(orders["draft"])
+        os.nice(19)
+        with contextlib.suppress(OSError):  # no space, no permission: then there is none
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            with open(archive.with_suffix(".lock"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if archive.exists():
+                    return
+                if self._dump(orders) and draft.exists():
+                    # Another disk, perhaps: copied beside the archive first, then renamed.
+                    part = shutil.move(draft, archive.with_suffix(".part"))
+                    os.replace(part, archive)
+                    _prune(archive.parent)
+
+    def _dump(self, orders: dict[str, Any]) -> bool:
+        """Whether the JVM has come to its proper end, so that its archive is whole."""
+        deadline = time.monotonic() + TRAINING_TIMEOUT
+        jvm = Jvm(orders, self._orders, log=subprocess.DEVNULL)
         try:
-            self._jvm.wait(DUMP_TIMEOUT if dump_to else STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._jvm.kill()
-            self._jvm.wait()
-            dump_to = None
-        if dump_to and dump_to.exists():
-            os.replace(dump_to, archive)
-            _prune(archive.parent)
-        elif self._orders["dump_to"]:
-            Path(self._orders["dump_to"]).unlink(missing_ok=True)
+            while not jvm.listening() and self._may_train(jvm, deadline):
+                time.sleep(POLL)
+            client = subprocess.Popen(
+                orders["client"],
+                env=self._orders["environment"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                preexec_fn=_die_with_parent,
+            )
+            while client.poll() is None and self._may_train(jvm, deadline):
+                time.sleep(POLL)
+            client.kill()
+            client.wait()
+            if self._may_train(jvm, deadline):
+                jvm.stop(TRAINING_TIMEOUT)
+            return jvm.exit_code() == TERMINATED
+        finally:
+            jvm.kill()
+
+    def _may_train(self, jvm: Jvm, deadline: float) -> bool:
+        running = jvm.exit_code() is None
+        return running and not self._told_to_stop and time.monotonic() < deadline
 
 
 def _die_with_parent() -> None:
-    """Linux kills the JVM when its supervisor is killed; elsewhere the next client does."""
+    """Linux kills the child when its supervisor is killed; elsewhere the next client does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -216,10 +264,14 @@ def _identity(pid: int) -> dict[str, float]:
 
 
 def _prune(folder: Path) -> None:
-    """Archives are large, and of use only to the latest versions."""
+    """Archives are large, and only those of the latest versions are of use."""
     archives = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
-    for old in archives[:-DUMPS_KEPT]:
+    for old in archives[:-ARCHIVES_KEPT]:
         old.unlink(missing_ok=True)
+
+
+def _log(message: str) -> None:
+    sys.stderr.write(message + "\n")  # standard error is the server's log
 
 
 if __name__ == "__main__":

@@ -38,3 +38,11 @@
 {% macro iceberg_stream__generate_database_name(custom_database_name=none, node=none) -%}
   {{ return(custom_database_name | trim if custom_database_name else target.database) }}
 {%- endmacro %}
+
+{% macro iceberg_stream__create_schema(relation) -%}
+  {% do adapter.create_schema(relation) %}
+{%- endmacro %}
+
+{% macro iceberg_stream__drop_schema(relation) -%}
+  {% do adapter.drop_schema(relation) %}
+{%- endmacro %}

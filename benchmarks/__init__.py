@@ -1,0 +1,1 @@
+"""Measures the adapter against its peers: `python -m benchmarks.run --area batch`."""

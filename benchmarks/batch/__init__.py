@@ -1,0 +1,23 @@
+"""The area `batch`: what a `dbt build` is made of."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.bench import Benchmark
+
+from . import ctas, relation_cache, seeds, shop, small_models
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "shop_cold": shop.cold,
+    "shop_warm": shop.warm,
+    "one_model_warm": shop.one_model,
+    "tables_100": small_models.tables,
+    "merges_20": small_models.merges,
+    "seed_1000": partial(seeds.against_peer, rows=1_000, aim=8, runs=3),
+    # The peer takes about a minute.
+    "seed_4000": partial(seeds.against_peer, rows=4_000, aim=50, runs=2),
+    "seed_100000": seeds.alone,
+    "relation_cache_500": relation_cache.fill,
+    "ctas_lineitem": ctas.lineitem,
+}

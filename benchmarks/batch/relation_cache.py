@@ -1,0 +1,63 @@
+"""Filling dbt's relation cache for a namespace of 500 tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+
+from benchmarks import projects
+from benchmarks.bench import Bench
+from benchmarks.contenders import CATALOG, SCHEMA, Contender, Peer, WarmPeer
+from benchmarks.harness import BenchmarkError, Result, alternate
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteCatalog
+
+COLUMNS = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "amount", DoubleType()),
+    NestedField(3, "name", StringType()),
+)
+LISTED = re.compile(r"listed (\d+) relations in ([\d.e-]+) s")
+NOTE = "One call of `list_relations` as each dbt command makes it; connecting is not in the time."
+
+
+def fill(bench: Bench) -> list[Result]:
+    """All list the same tables of one catalog."""
+    count = bench.size(500)
+    warehouse = bench.folder / "listing" / "lakehouse"
+    _make_tables(warehouse, count)
+    # Parsing is not in the time that the macro takes: there is nothing to prepare.
+    trio = bench.trio("listing", projects.listing(), warehouse, prepare=())
+
+    def listing(contender: Contender) -> float:
+        found = LISTED.search(contender.dbt("run-operation", "time_listing").output)
+        if found is None or int(found[1]) != count:
+            raise BenchmarkError(f"{contender.label} has not listed {count} tables: {found}")
+        return float(found[2])
+
+    seconds = alternate(
+        {
+            "ours": lambda: listing(trio.ours),
+            "peer": lambda: listing(trio.peer),
+            "warm peer": lambda: listing(trio.warm_peer),
+        },
+        bench.runs(),
+    )
+    name, ours = "relation_cache_500", seconds["ours"]
+    return [
+        Result.of(name, Peer.label, ours, seconds["peer"], 10, NOTE),
+        Result.of(f"{name}_sharp", WarmPeer.label, ours, seconds["warm peer"], None, NOTE),
+    ]
+
+
+def _make_tables(warehouse: Path, count: int) -> None:
+    """Through PyIceberg, which needs milliseconds a table."""
+    catalog = SqliteCatalog.open(CATALOG, warehouse)
+    try:
+        catalog.create_namespace(SCHEMA)
+        for number in range(count):
+            catalog.create_table((SCHEMA, f"listed_{number:03}"), COLUMNS)
+    finally:
+        catalog.close()

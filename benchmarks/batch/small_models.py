@@ -1,0 +1,44 @@
+"""Many small models at four threads: tables, and incremental merges."""
+
+from __future__ import annotations
+
+from benchmarks import projects
+from benchmarks.bench import Bench, Trio
+from benchmarks.contenders import THREADS, Peer, WarmPeer, require_same_rows
+from benchmarks.harness import Result, alternate
+
+INCLUDED = f"Whole command at {THREADS} threads"
+
+
+def tables(bench: Bench) -> list[Result]:
+    """Tables of 100 rows: the first run makes all but one, the later ones rebuild them."""
+    files = projects.tables(bench.size(100))
+    trio = bench.trio("tables", files, prepare=("build", "--select", "table_001"))
+    return _compare("tables_100", trio, aim=1.5, runs=bench.runs(2))
+
+
+def merges(bench: Bench) -> list[Result]:
+    """Merges of 200 rows into tables of 1,000; every run has 100 rows to update at least."""
+    trio = bench.trio("merges", projects.merges(bench.size(20)))
+    return _compare("merges_20", trio, aim=3, runs=bench.runs(3))
+
+
+def _compare(name: str, trio: Trio, aim: float, runs: int) -> list[Result]:
+    ours, peer, warm_peer = trio
+    seconds = alternate(
+        {
+            "ours": lambda: ours.seconds("run"),
+            "peer": lambda: peer.seconds("run"),
+            "warm peer": lambda: warm_peer.seconds("run"),
+        },
+        runs,
+        lambda: require_same_rows(list(trio)),
+    )
+    note = f"{INCLUDED}; the peer has no warm mode: its start of Spark is in its time."
+    warm_note = f"{INCLUDED}; both use the same warm server."
+    sharp_name, warm_label = f"{name}_sharp", WarmPeer.label
+    our_seconds = seconds["ours"]
+    return [
+        Result.of(name, Peer.label, our_seconds, seconds["peer"], aim, note),
+        Result.of(sharp_name, warm_label, our_seconds, seconds["warm peer"], None, warm_note),
+    ]

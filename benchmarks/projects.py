@@ -1,0 +1,147 @@
+"""The dbt projects that are run, as texts by path."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+
+PROJECT = """\
+name: bench
+profile: bench
+models:
+  +file_format: iceberg
+seeds:
+  +file_format: iceberg
+"""
+
+STG_CUSTOMERS = """\
+{{ config(materialized='view') }}
+select customer_id, initcap(name) as name, cast(joined as date) as joined
+from {{ ref('raw_customers') }}
+"""
+
+STG_ORDERS = """\
+{{ config(materialized='view') }}
+select order_id, customer_id, cast(ordered as date) as ordered,
+  cast(amount as decimal(10, 2)) as amount
+from {{ ref('raw_orders') }}
+"""
+
+# The last days come again on every run, with a new time: each merge has rows to write.
+ORDERS = """\
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='order_id') }}
+select o.order_id, o.ordered, o.amount, c.name, current_timestamp() as loaded_at
+from {{ ref('stg_orders') }} as o
+join {{ ref('stg_customers') }} as c on c.customer_id = o.customer_id
+{% if is_incremental() %}
+where o.ordered >= (select date_sub(max(ordered), 7) from {{ this }})
+{% endif %}
+"""
+
+CUSTOMERS = """\
+{{ config(materialized='table') }}
+select c.customer_id, c.name, c.joined, count(o.order_id) as orders, sum(o.amount) as revenue
+from {{ ref('stg_customers') }} as c
+left join {{ ref('stg_orders') }} as o on o.customer_id = c.customer_id
+group by c.customer_id, c.name, c.joined
+"""
+
+DAILY_REVENUE = """\
+{{ config(materialized='table') }}
+select ordered, count(*) as orders, sum(amount) as revenue
+from {{ ref('orders') }}
+group by ordered
+"""
+
+TABLE = """\
+{{{{ config(materialized='table') }}}}
+select id, id * {number} as amount, concat('name ', id) as name from range(100)
+"""
+
+MERGE = """\
+{{{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}}}
+select id, id * {number} as amount, current_timestamp() as loaded_at
+from {{% if is_incremental() %}}range(900, 1100){{% else %}}range(1000){{% endif %}}
+"""
+
+# The time of the listing alone: the first query makes the connection, and the engine's start.
+LISTING = """\
+{% macro time_listing() %}
+  {% do run_query('select 1') %}
+  {% set begin = modules.datetime.datetime.now() %}
+  {% set found = adapter.list_relations(target.database, target.schema) %}
+  {% set seconds = (modules.datetime.datetime.now() - begin).total_seconds() %}
+  {{ log('listed ' ~ (found | length) ~ ' relations in ' ~ seconds ~ ' s', info=true) }}
+{% endmacro %}
+"""
+
+FIRST_DAY = date(2026, 1, 1)
+
+
+def shop(orders: int) -> dict[str, str]:
+    """Five models: two staging views, two tables and an incremental merge."""
+    chance = random.Random(1)
+    customers = orders // 5
+    return {
+        "dbt_project.yml": PROJECT,
+        "seeds/raw_customers.csv": _csv(
+            ["customer_id", "name", "joined"],
+            ([n, f"customer {n}", _day(chance.randrange(90))] for n in range(customers)),
+        ),
+        "seeds/raw_orders.csv": _csv(
+            ["order_id", "customer_id", "ordered", "amount"],
+            (
+                [n, chance.randrange(customers), _day(n * 90 // orders), chance.randrange(1, 999)]
+                for n in range(orders)
+            ),
+        ),
+        "models/stg_customers.sql": STG_CUSTOMERS,
+        "models/stg_orders.sql": STG_ORDERS,
+        "models/orders.sql": ORDERS,
+        "models/customers.sql": CUSTOMERS,
+        "models/daily_revenue.sql": DAILY_REVENUE,
+    }
+
+
+def tables(count: int) -> dict[str, str]:
+    """Small table models that do not depend on each other."""
+    return _numbered("table", TABLE, count)
+
+
+def merges(count: int) -> dict[str, str]:
+    """Small incremental models; each later run updates 100 rows and keeps 100 new ones."""
+    return _numbered("merge", MERGE, count)
+
+
+def seed(rows: int) -> dict[str, str]:
+    """One seed of six columns: whole numbers, texts, a date, fractions."""
+    chance = random.Random(1)
+    body = (
+        [n, f"name {n}", _day(n % 365), chance.randrange(10**6), n / 8, f"city {n % 50}"]
+        for n in range(rows)
+    )
+    header = ["id", "name", "born", "points", "score", "city"]
+    return {"dbt_project.yml": PROJECT, "seeds/people.csv": _csv(header, body)}
+
+
+def listing() -> dict[str, str]:
+    """A macro that times the filling of the relation cache."""
+    return {"dbt_project.yml": PROJECT, "macros/time_listing.sql": LISTING}
+
+
+def _numbered(name: str, text: str, count: int) -> dict[str, str]:
+    models = {f"models/{name}_{n:03}.sql": text.format(number=n) for n in range(1, count + 1)}
+    return {"dbt_project.yml": PROJECT, **models}
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def _day(number: int) -> str:
+    return (FIRST_DAY + timedelta(days=number)).isoformat()

@@ -1,0 +1,21 @@
+{#- Iceberg has no clone of a table: the clone is a view of the other target's relation. -#}
+{% materialization clone, adapter='iceberg_stream' %}
+  {%- if not defer_relation -%}
+    {{ log('No relation found in state manifest for ' ~ model.unique_id, info=True) }}
+    {{ return({'relations': []}) }}
+  {%- endif -%}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- if existing and not flags.FULL_REFRESH -%}
+    {{ log('Relation ' ~ existing ~ ' already exists', info=True) }}
+    {{ return({'relations': []}) }}
+  {%- endif -%}
+  {%- set relation = this.incorporate(type='view') -%}
+  {%- if defer_relation.render() != this.render() -%}
+    {% do build_view(existing, relation, 'select * from ' ~ defer_relation.render()) %}
+  {%- endif -%}
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}
+
+{% macro iceberg_stream__can_clone_table() %}
+  {{ return(False) }}
+{% endmacro %}

@@ -1,0 +1,5 @@
+from dbt.tests.adapter.catalog.relation_types import CatalogRelationTypes as _CatalogRelationTypes
+
+
+class TestCatalogRelationTypes(_CatalogRelationTypes):
+    pass

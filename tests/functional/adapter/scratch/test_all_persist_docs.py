@@ -1,0 +1,30 @@
+from dbt.tests.adapter.persist_docs.test_persist_docs import BasePersistDocs as _BasePersistDocs
+from dbt.tests.adapter.persist_docs.test_persist_docs import BasePersistDocsColumnMissing as _BasePersistDocsColumnMissing
+from dbt.tests.adapter.persist_docs.test_persist_docs import BasePersistDocsAllColumnsMissing as _BasePersistDocsAllColumnsMissing
+from dbt.tests.adapter.persist_docs.test_persist_docs import BasePersistDocsQuotedColumnCaseSensitive as _BasePersistDocsQuotedColumnCaseSensitive
+from dbt.tests.adapter.persist_docs.test_persist_docs import BasePersistDocsQuotedDescriptionNotAppliedOnMismatch as _BasePersistDocsQuotedDescriptionNotAppliedOnMismatch
+from dbt.tests.adapter.persist_docs.test_persist_docs import BasePersistDocsCommentOnQuotedColumn as _BasePersistDocsCommentOnQuotedColumn
+
+
+class TestPersistDocs(_BasePersistDocs):
+    pass
+
+
+class TestPersistDocsColumnMissing(_BasePersistDocsColumnMissing):
+    pass
+
+
+class TestPersistDocsAllColumnsMissing(_BasePersistDocsAllColumnsMissing):
+    pass
+
+
+class TestPersistDocsQuotedColumnCaseSensitive(_BasePersistDocsQuotedColumnCaseSensitive):
+    pass
+
+
+class TestPersistDocsQuotedDescriptionNotAppliedOnMismatch(_BasePersistDocsQuotedDescriptionNotAppliedOnMismatch):
+    pass
+
+
+class TestPersistDocsCommentOnQuotedColumn(_BasePersistDocsCommentOnQuotedColumn):
+    pass

@@ -1,0 +1,70 @@
+from dbt.tests.adapter.simple_snapshot.new_record_check_mode import BaseSnapshotNewRecordCheckMode as _BaseSnapshotNewRecordCheckMode
+from dbt.tests.adapter.simple_snapshot.new_record_dbt_valid_to_current import BaseSnapshotNewRecordDbtValidToCurrent as _BaseSnapshotNewRecordDbtValidToCurrent
+from dbt.tests.adapter.simple_snapshot.new_record_timestamp_mode import BaseSnapshotNewRecordTimestampMode as _BaseSnapshotNewRecordTimestampMode
+from dbt.tests.adapter.simple_snapshot.test_ephemeral_snapshot_hard_deletes import BaseSnapshotEphemeralHardDeletes as _BaseSnapshotEphemeralHardDeletes
+from dbt.tests.adapter.simple_snapshot.test_ephemeral_snapshot_hard_deletes import BaseSnapshotNewColumnTimestampStrategy as _BaseSnapshotNewColumnTimestampStrategy
+from dbt.tests.adapter.simple_snapshot.test_ephemeral_snapshot_hard_deletes import BaseSnapshotNewColumnSpecificCheckCols as _BaseSnapshotNewColumnSpecificCheckCols
+from dbt.tests.adapter.simple_snapshot.test_ephemeral_snapshot_hard_deletes import BaseSnapshotNewColumnWithDeletes as _BaseSnapshotNewColumnWithDeletes
+from dbt.tests.adapter.simple_snapshot.test_snapshot import BaseSimpleSnapshot as _BaseSimpleSnapshot
+from dbt.tests.adapter.simple_snapshot.test_snapshot import BaseSnapshotCheck as _BaseSnapshotCheck
+from dbt.tests.adapter.simple_snapshot.test_various_configs import BaseSnapshotColumnNames as _BaseSnapshotColumnNames
+from dbt.tests.adapter.simple_snapshot.test_various_configs import BaseSnapshotColumnNamesFromDbtProject as _BaseSnapshotColumnNamesFromDbtProject
+from dbt.tests.adapter.simple_snapshot.test_various_configs import BaseSnapshotInvalidColumnNames as _BaseSnapshotInvalidColumnNames
+from dbt.tests.adapter.simple_snapshot.test_various_configs import BaseSnapshotDbtValidToCurrent as _BaseSnapshotDbtValidToCurrent
+from dbt.tests.adapter.simple_snapshot.test_various_configs import BaseSnapshotMultiUniqueKey as _BaseSnapshotMultiUniqueKey
+
+
+class TestSnapshotNewRecordCheckMode(_BaseSnapshotNewRecordCheckMode):
+    pass
+
+
+class TestSnapshotNewRecordDbtValidToCurrent(_BaseSnapshotNewRecordDbtValidToCurrent):
+    pass
+
+
+class TestSnapshotNewRecordTimestampMode(_BaseSnapshotNewRecordTimestampMode):
+    pass
+
+
+class TestSnapshotEphemeralHardDeletes(_BaseSnapshotEphemeralHardDeletes):
+    pass
+
+
+class TestSnapshotNewColumnTimestampStrategy(_BaseSnapshotNewColumnTimestampStrategy):
+    pass
+
+
+class TestSnapshotNewColumnSpecificCheckCols(_BaseSnapshotNewColumnSpecificCheckCols):
+    pass
+
+
+class TestSnapshotNewColumnWithDeletes(_BaseSnapshotNewColumnWithDeletes):
+    pass
+
+
+class TestSimpleSnapshot(_BaseSimpleSnapshot):
+    pass
+
+
+class TestSnapshotCheck(_BaseSnapshotCheck):
+    pass
+
+
+class TestSnapshotColumnNames(_BaseSnapshotColumnNames):
+    pass
+
+
+class TestSnapshotColumnNamesFromDbtProject(_BaseSnapshotColumnNamesFromDbtProject):
+    pass
+
+
+class TestSnapshotInvalidColumnNames(_BaseSnapshotInvalidColumnNames):
+    pass
+
+
+class TestSnapshotDbtValidToCurrent(_BaseSnapshotDbtValidToCurrent):
+    pass
+
+
+class TestSnapshotMultiUniqueKey(_BaseSnapshotMultiUniqueKey):
+    pass

@@ -1,0 +1,185 @@
+"""The local server for real: three starts, each shared by several checks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dbt.adapters.iceberg_stream.engines.embedded import (
+    EmbeddedEngine,
+    EngineStatus,
+    status,
+    stop,
+)
+from dbt.adapters.iceberg_stream.engines.jars import cache_root
+from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings
+
+CLIENT = textwrap.dedent(
+    """
+    import sys, time
+    from pathlib import Path
+    from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+    from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+    settings = EngineSettings(Path(sys.argv[1]), driver_memory="1g", keep_alive=float(sys.argv[2]))
+    engine = EmbeddedEngine(settings)
+    print(engine.endpoint().port, flush=True)
+    time.sleep(120)
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("project") / ".iceberg_stream"
+    yield folder
+    stop(folder)
+
+
+def client(home: Path, keep_alive: float, **variables: str) -> subprocess.Popen[str]:
+    """Another dbt process, as far as the engine can tell."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(home), str(keep_alive)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
+    )
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def engine(home: Path, **changes: Any) -> EmbeddedEngine:
+    settings: dict[str, Any] = {"driver_memory": "1g", "keep_alive": 60.0} | changes
+    return EmbeddedEngine(EngineSettings(home, **settings))
+
+
+def running(home: Path) -> EngineStatus:
+    server = status(home)
+    assert server is not None
+    return server
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
+
+
+def answer(url: str, sql: str) -> Any:
+    from pyspark.sql.connect.session import SparkSession
+
+    spark = SparkSession.builder.remote(url).create()
+    try:
+        return spark.sql(sql).collect()[0][0]
+    finally:
+        spark.stop()
+
+
+def leftovers(home: Path) -> list[str]:
+    """What a server must not leave: processes that name the home, its record, its scratch."""
+    found = [str(path) for path in [*home.glob("tmp/*"), *home.glob("server.json")]]
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(home) in line and ("supervisor.py" in line or "server.args" in line):
+            found.append(line)
+    return found
+
+
+def test_one_server_for_two_processes_at_once(home: Path) -> None:
+    clients = [client(home, 60) for _ in range(2)]
+    try:
+        ports = {port_of(process) for process in clients}
+        assert ports == {running(home).port}
+        assert set(running(home).clients) == {process.pid for process in clients}
+
+        began = time.monotonic()
+        endpoint = engine(home).endpoint()
+        assert time.monotonic() - began < 0.5
+
+        assert answer(endpoint.url, "select 1") == 1
+        zone = answer(endpoint.url, "select current_timezone()")
+        assert zone == "UTC"
+
+        with pytest.raises(EngineError, match="runs with other settings") as error:
+            engine(home, driver_memory="3g").endpoint()
+        assert str(clients[0].pid) in str(error.value)
+    finally:
+        for process in clients:
+            process.kill()
+            process.wait()
+
+
+def test_secrets_are_for_the_user_only(home: Path) -> None:
+    server = running(home)
+    assert (home / "server.json").stat().st_mode & 0o077 == 0
+    assert next(home.glob("tmp/*")).stat().st_mode & 0o077 == 0
+    for process in (server.jvm, server.supervisor):
+        assert server.token not in " ".join(psutil.Process(process.pid).cmdline())
+
+
+def test_interrupt_of_a_client_leaves_the_server_warm(home: Path) -> None:
+    process = client(home, 60)
+    port = port_of(process)
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    assert running(home).port == port
+    assert os.getsid(running(home).jvm.pid) != os.getsid(0)
+
+
+def test_other_settings_replace_an_idle_server(home: Path) -> None:
+    before = running(home)
+    other = engine(home, keep_alive=60.0, spark_conf=(("spark.sql.shuffle.partitions", "3"),))
+    # The engines of this process have been dropped, so nobody else holds a lease.
+    url = other.endpoint().url
+    assert not before.jvm.alive()
+    assert answer(url, "select 1") == 1
+    other.release()
+
+
+def test_killed_supervisor_takes_the_jvm_with_it(home: Path) -> None:
+    server = running(home)
+    os.kill(server.supervisor.pid, signal.SIGKILL)
+    wait_until(lambda: not server.jvm.alive(), 5)
+    assert status(home) is None
+    assert (home / "server.json").exists()  # the next start has to see through it
+
+
+def test_killed_client_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    """Also: the stale record of the server before is replaced."""
+    (tmp_path / "jars").symlink_to(cache_root() / "jars")
+    process = client(home, 0, DBT_ICEBERG_STREAM_CACHE=str(tmp_path))
+    port_of(process)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not leftovers(home), 10)
+
+
+def test_stop(home: Path) -> None:
+    one = engine(home)
+    one.endpoint()
+    assert stop(home)
+    assert leftovers(home) == []
+    assert not stop(home)
+
+
+def test_failed_start_says_why(home: Path) -> None:
+    with pytest.raises(EngineError) as error:
+        engine(home, driver_memory="100m").endpoint()
+    message = str(error.value)
+    assert "driver_memory" in message
+    assert str(home / "server.log") in message
+    assert len(message.splitlines()) < 10
+    assert leftovers(home) == []

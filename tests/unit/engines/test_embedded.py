@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from dbt.adapters.iceberg_stream import cli
+from dbt.adapters.iceberg_stream.engines import embedded
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, Lease, status, stop
+from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings, EngineStatus
+
+
+class Launches:
+    """Stands in for the start of a server: the port is ours, the processes are this test's."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.count, self.listener = home, 0, socket.create_server(("127.0.0.1", 0))
+
+    def __call__(self, settings: EngineSettings) -> Launches:
+        self.settings = settings
+        return self
+
+    def run(self) -> EngineStatus:
+        self.count += 1
+        time.sleep(0.05)
+        port = self.listener.getsockname()[1]
+        write_record(self.home, port=port, fingerprint=self.settings.fingerprint())
+        server = EngineStatus.read(self.home)
+        assert server is not None
+        return server
+
+
+def write_record(home: Path, **changes: Any) -> None:
+    own = {"pid": os.getpid(), "created": psutil.Process().create_time()}
+    record = {
+        "ready": True,
+        "port": 1,
+        "token": "s3cret",
+        "supervisor": own,
+        "jvm": own,
+        "started": 0.0,
+        "fingerprint": "f",
+        "settings": "driver_memory=1g",
+        "java": "17",
+        "spark": "4.1.1",
+    }
+    (home / "server.json").write_text(json.dumps(record | changes))
+
+
+@pytest.fixture
+def launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    fake = Launches(tmp_path)
+    monkeypatch.setattr(embedded, "Launch", fake)
+    return fake
+
+
+def engine(home: Path, **changes: Any) -> EmbeddedEngine:
+    return EmbeddedEngine(EngineSettings(home=home, **changes))
+
+
+def test_prestart_returns_at_once_and_threads_share_one_start(
+    tmp_path: Path, launches: Launches
+) -> None:
+    one = engine(tmp_path)
+    began = time.monotonic()
+    one.prestart()
+    assert time.monotonic() - began < 0.05
+    threads = [threading.Thread(target=one.endpoint) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert launches.count == 1
+
+
+def test_a_second_engine_attaches(tmp_path: Path, launches: Launches) -> None:
+    assert engine(tmp_path).endpoint() == engine(tmp_path).endpoint()
+    assert launches.count == 1
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        {"supervisor": {"pid": os.getpid(), "created": 1.0}},  # the number was given away
+        {"supervisor": {"pid": 2**22 + 1, "created": 1.0}},
+        {"jvm": {"pid": 2**22 + 1, "created": 1.0}, "supervisor": {"pid": 1, "created": 1.0}},
+        {"version_of_a_later_release": 2},
+    ],
+)
+def test_stale_record_is_replaced(
+    tmp_path: Path, launches: Launches, stale: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    own = {"pid": os.getpid(), "created": 1.0}
+    write_record(tmp_path, **{"jvm": own} | stale)
+    assert engine(tmp_path).endpoint().port == launches.listener.getsockname()[1]
+    assert killed == []
+
+
+def test_damaged_record_is_replaced(tmp_path: Path, launches: Launches) -> None:
+    (tmp_path / "server.json").write_text('{"port": 1')
+    engine(tmp_path).endpoint()
+    assert launches.count == 1
+
+
+def test_other_settings_while_in_use(tmp_path: Path, launches: Launches) -> None:
+    first = engine(tmp_path)
+    first.endpoint()
+    with pytest.raises(EngineError) as error:
+        engine(tmp_path, driver_memory="7g").endpoint()
+    for part in (str(os.getpid()), "driver_memory=7g", "iceberg-stream stop", str(tmp_path)):
+        assert part in str(error.value)
+
+
+def test_a_failure_reaches_every_waiter_and_gives_the_lease_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(settings: EngineSettings) -> None:
+        raise EngineError("no Java")
+
+    monkeypatch.setattr(embedded, "Launch", fail)
+    one = engine(tmp_path)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="no Java"):
+            one.endpoint()
+    assert Lease(tmp_path, 0).alone()
+
+
+def test_home_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match="cannot be used"):
+        engine(tmp_path / "file" / "home").endpoint()
+
+
+def test_release_during_a_start_gives_the_lease_back(tmp_path: Path, launches: Launches) -> None:
+    one = engine(tmp_path)
+    one.prestart()
+    one.release()
+    deadline = time.monotonic() + 5
+    while not launches.count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert Lease(tmp_path, 0).alone()
+
+
+def test_lease_ends_with_its_process(tmp_path: Path) -> None:
+    code = (
+        "import fcntl, sys, time\n"
+        f"f = open({str(tmp_path / 'clients.lock')!r}, 'a'); fcntl.flock(f, fcntl.LOCK_SH)\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert other.stdout and other.stdout.readline() == b"held\n"
+    lease = Lease(tmp_path, 0)
+    assert not lease.alone()
+    other.kill()
+    other.wait()
+    assert lease.alone()
+
+
+def test_nothing_to_stop(tmp_path: Path) -> None:
+    assert stop(tmp_path) is False
+    assert status(tmp_path) is None
+
+
+def test_new_home_is_hidden_from_git(tmp_path: Path, launches: Launches) -> None:
+    launches.home = tmp_path / "new"
+    engine(launches.home).endpoint()
+    assert (launches.home / ".gitignore").read_text() == "*\n"
+
+
+def test_windows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded.sys, "platform", "win32")
+    with pytest.raises(EngineError, match="WSL"):
+        engine(tmp_path)
+
+
+def test_cli(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    assert "No engine" in run(cli.main, ["stop", "--project-dir", str(tmp_path)]).output
+    (tmp_path / cli.HOME).mkdir()
+    write_record(tmp_path / cli.HOME)
+    output = run(cli.main, ["status", "--project-dir", str(tmp_path)]).output
+    assert "ready" in output and "4.1.1" in output
+    assert "s3cret" not in output

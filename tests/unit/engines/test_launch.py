@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dbt.adapters.iceberg_stream.engines.launch import (
+    ICEBERG_EXTENSIONS,
+    MAIN_CLASS,
+    argument_file,
+    server_arguments,
+    server_environment,
+    spark_settings,
+)
+from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings
+
+HOME = Path("/project/.iceberg_stream")
+SCRATCH = HOME / "tmp" / "1"
+
+
+def arguments(**changes: object) -> list[str]:
+    settings = EngineSettings(home=HOME, **changes)  # type: ignore[arg-type]
+    return server_arguments(settings, [Path("/a.jar"), Path("/b.jar")], 15002, SCRATCH)
+
+
+def conf(*pairs: tuple[str, str]) -> dict[str, str]:
+    return spark_settings(EngineSettings(home=HOME, spark_conf=pairs), 15002, SCRATCH)
+
+
+def test_command_line() -> None:
+    line = arguments(driver_memory="3g")
+    assert line[0] == "-Xmx3g"
+    assert line[-3:] == ["-cp", "/a.jar:/b.jar", MAIN_CLASS]
+    assert "-Dspark.connect.grpc.binding.port=15002" in line
+    assert "--add-opens=java.base/java.nio=ALL-UNNAMED" in line
+
+
+def test_only_loopback() -> None:
+    settings = conf(("spark.connect.grpc.binding.address", "0.0.0.0"))
+    assert settings["spark.connect.grpc.binding.address"] == "127.0.0.1"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_users_settings_win() -> None:
+    assert conf(("spark.ui.enabled", "true"))["spark.ui.enabled"] == "true"
+    assert "-Xmx5g" in arguments(spark_conf=(("spark.driver.memory", "5gb"),))
+
+
+def test_iceberg_stays_among_the_extensions() -> None:
+    assert conf()["spark.sql.extensions"] == ICEBERG_EXTENSIONS
+    both = conf(("spark.sql.extensions", "org.x.Sedona"))["spark.sql.extensions"]
+    assert both == f"{ICEBERG_EXTENSIONS},org.x.Sedona"
+
+
+def test_users_java_options_come_after_ours() -> None:
+    line = arguments(spark_conf=(("spark.driver.extraJavaOptions", "-Xss8m -Da='b c'"),))
+    assert line.index("-Xss8m") > line.index("-Xss4m")
+    assert "-Da=b c" in line
+
+
+def test_misplaced_settings_are_refused() -> None:
+    with pytest.raises(EngineError, match="`packages`"):
+        conf(("spark.jars.packages", "a:b:1"))
+    with pytest.raises(EngineError, match="driver_memory `lots`"):
+        arguments(driver_memory="lots")
+
+
+def test_environment() -> None:
+    base = {"PATH": "/bin", "SPARK_HOME": "/s", "SPARK_REMOTE": "sc://x", "HADOOP_CONF_DIR": "/h"}
+    assert server_environment("s3cret", base) == {
+        "PATH": "/bin",
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": "s3cret",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def test_argument_file_quotes() -> None:
+    assert argument_file(["-Da=b c", '-Dd="e\\f"']) == '"-Da=b c"\n"-Dd=\\"e\\\\f\\""\n'
