@@ -19,8 +19,11 @@ COLUMNS = Schema(
     NestedField(2, "amount", DoubleType()),
     NestedField(3, "name", StringType()),
 )
-LISTED = re.compile(r"listed (\d+) relations in ([\d.e-]+) s")
-NOTE = "One call of `list_relations` as each dbt command makes it; connecting is not in the time."
+FOUND = re.compile(r"found (\S+) in ([\d.e-]+) s")
+NOTE = (
+    "The first `adapter.get_relation` of a command, which lists the whole namespace into the "
+    "cache; connecting is not in the time."
+)
 
 
 def fill(bench: Bench) -> list[Result]:
@@ -29,12 +32,13 @@ def fill(bench: Bench) -> list[Result]:
     warehouse = bench.folder / "listing" / "lakehouse"
     _make_tables(warehouse, count)
     # Parsing is not in the time that the macro takes: there is nothing to prepare.
-    trio = bench.trio("listing", projects.listing(), warehouse, prepare=())
+    trio = bench.trio("listing", projects.listing(_name(0)), warehouse, prepare=())
 
     def listing(contender: Contender) -> float:
-        found = LISTED.search(contender.dbt("run-operation", "time_listing").output)
-        if found is None or int(found[1]) != count:
-            raise BenchmarkError(f"{contender.label} has not listed {count} tables: {found}")
+        output = contender.dbt("run-operation", "time_listing").output
+        found = FOUND.search(output)
+        if found is None or found[1] != _name(0):
+            raise BenchmarkError(f"{contender.label} has not found the table:\n{output}")
         return float(found[2])
 
     seconds = alternate(
@@ -58,6 +62,10 @@ def _make_tables(warehouse: Path, count: int) -> None:
     try:
         catalog.create_namespace(SCHEMA)
         for number in range(count):
-            catalog.create_table((SCHEMA, f"listed_{number:03}"), COLUMNS)
+            catalog.create_table((SCHEMA, _name(number)), COLUMNS)
     finally:
         catalog.close()
+
+
+def _name(number: int) -> str:
+    return f"listed_{number:03}"

@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.connections import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.progress import Progress
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.engines.statements import Statement, classify, split
+from dbt.adapters.iceberg_stream.engines.statements import Statement, classify, dropped_namespace, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,6 +89,10 @@ class Cursor:
         handle.progress.start(_node("node_name") or "statement")
         if self._statement.verb in SETTING_VERBS:
             handle.reusable = False
+        if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
+            # Iceberg's catalogs drop only empty namespaces.
+            for name, _ in handle.lake.relations(namespace):
+                handle.lake.drop((namespace, name))
         try:
             if self._statement.writes:
                 self._write(sql)

@@ -120,8 +120,18 @@ def test_never_a_second_copy_of_sparks_own_jars() -> None:
 def test_archive_changes_with_java_and_jars(tmp_path: Path) -> None:
     jar = tmp_path / "a.jar"
     jar.write_text("1")
-    paths = {jars.archive_path(JAVA, [jar])}
+    paths = {jars.class_archive(JAVA, [jar]).path}
     jar.write_text("22")
-    paths.add(jars.archive_path(JAVA, [jar]))
-    paths.add(jars.archive_path(Java(JAVA.executable, "21.0.8"), [jar]))
+    paths.add(jars.class_archive(JAVA, [jar]).path)
+    paths.add(jars.class_archive(Java(JAVA.executable, "21.0.8"), [jar]).path)
     assert len(paths) == 3
+
+
+def test_archive_gets_a_base_where_java_has_none(tmp_path: Path) -> None:
+    java = Java(tmp_path / "bin" / "java", "17.0.1")
+    slim = jars.class_archive(java, [])
+    assert slim.made(Path("/d"))[0] == f"-XX:SharedArchiveFile={slim.base}"
+    server = tmp_path / "lib" / "server"
+    server.mkdir(parents=True)
+    (server / "classes.jsa").write_text("")
+    assert jars.class_archive(java, []).made(Path("/d")) == ["-XX:ArchiveClassesAtExit=/d"]

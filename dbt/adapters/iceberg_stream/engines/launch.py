@@ -22,7 +22,7 @@ import psutil
 
 from dbt.adapters.iceberg_stream.engines.jars import (
     TRAINING,
-    archive_path,
+    class_archive,
     resolve_packages,
     spark_jars,
 )
@@ -33,7 +33,6 @@ MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
-LOG_HEAD = 50_000
 CRASH_LOG = "server.crash.log"
 
 # What spark-submit opens for Spark (JavaModuleOptions). We write the command line ourselves
@@ -99,9 +98,9 @@ def server_arguments(
     class_path: Iterable[Path],
     port: int,
     scratch: Path,
-    archive: str | None = None,
+    archive: Iterable[str] = (),
 ) -> list[str]:
-    """Everything after `java`; `archive` is the option that uses or makes an AppCDS archive."""
+    """Everything after `java`; `archive` are the options that use or make an AppCDS archive."""
     conf = spark_settings(settings, port, scratch)
     heap = conf.pop("spark.driver.memory").lower().removesuffix("b")
     if not re.fullmatch(r"\d+[kmgt]", heap):
@@ -110,7 +109,7 @@ def server_arguments(
     return [
         f"-Xmx{heap}",
         *JVM_OPTIONS,
-        *([archive] if archive else []),
+        *archive,
         f"-XX:ErrorFile={settings.home / CRASH_LOG}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dderby.system.home={scratch}",
@@ -181,7 +180,7 @@ class Launch:
             *spark_jars(),
             *resolve_packages(settings.packages, self._java, settings.maven_repository),
         ]
-        self._archive = archive_path(self._java, self._class_path)
+        self._archive = class_archive(self._java, self._class_path)
 
     def run(self) -> EngineStatus:
         """The server, ready; its supervisor goes on without us.
@@ -192,15 +191,15 @@ class Launch:
         _sweep(self._settings.home / "tmp")
         crash = self._settings.home / CRASH_LOG
         crash.unlink(missing_ok=True)
-        archived = self._archive.exists()
+        archived = self._archive.path.exists()
         server = self._try(archived)
         if archived and crash.exists():
             # A broken archive is the one thing here that crashes a JVM; a new one will be made.
-            self._archive.unlink(missing_ok=True)
+            self._archive.path.unlink(missing_ok=True)
             server = self._try(archived=False)
         if server is None:
             log = self._settings.home / "server.log"
-            text = log.read_text(errors="replace")[:LOG_HEAD]
+            text = log.read_text(errors="replace")
             raise EngineError(f"The engine did not start:\n{diagnose(text)}\nIts log: {log}")
         return server
 
@@ -208,9 +207,8 @@ class Launch:
         scratch = self._settings.home / "tmp" / secrets.token_hex(4)
         scratch.mkdir(parents=True, mode=0o700)
         (scratch / "log4j2.properties").write_text(LOG4J)
-        # `auto`: an archive that does not fit is ignored.
-        option = f"-XX:SharedArchiveFile={self._archive}" if archived else None
-        orders = self._orders(scratch) | self._command(scratch, "server", option)
+        used = self._archive.used() if archived else []
+        orders = self._orders(scratch) | self._command(scratch, "server", used)
         # Making the archive takes a while after the end, when 0 says that nothing may be left.
         if not archived and self._settings.keep_alive > 0:
             orders["training"] = self._training(scratch)
@@ -224,7 +222,7 @@ class Launch:
             time.sleep(POLL)
         return None
 
-    def _command(self, scratch: Path, name: str, archive: str | None) -> dict[str, Any]:
+    def _command(self, scratch: Path, name: str, archive: list[str]) -> dict[str, Any]:
         port = _free_port()
         file = scratch / f"{name}.args"
         arguments = server_arguments(self._settings, self._class_path, port, scratch, archive)
@@ -233,11 +231,14 @@ class Launch:
 
     def _training(self, scratch: Path) -> dict[str, Any]:
         draft = scratch / "classes.jsa"
-        command = self._command(scratch, "training", f"-XX:ArchiveClassesAtExit={draft}")
+        command = self._command(scratch, "training", self._archive.made(draft))
+        base = self._archive.base
+        dump = [str(self._java.executable), "-Xshare:dump"]
         return command | {
+            "base": [*dump, f"-XX:SharedArchiveFile={base}"] if base else None,
             "client": [sys.executable, "-c", TRAINING, str(command["port"]), str(scratch)],
             "draft": str(draft),
-            "archive": str(self._archive),
+            "archive": str(self._archive.path),
         }
 
     def _orders(self, scratch: Path) -> dict[str, Any]:

@@ -54,6 +54,18 @@ def classify(sql: str) -> Statement:
     return Statement(verb)
 
 
+def dropped_namespace(sql: str) -> str | None:
+    """The namespace of a `drop schema … cascade`, None for any other statement."""
+    words = [t.text for t in Spark().tokenize(sql)]
+    lower = [word.lower() for word in words]
+    if lower[:1] != ["drop"] or lower[-1:] != ["cascade"]:
+        return None
+    if lower[1] not in ("schema", "namespace", "database"):
+        return None
+    start = 4 if lower[2:4] == ["if", "exists"] else 2
+    return "".join(words[start:-1]).rsplit(".", 1)[-1]
+
+
 def _main_verb(tokens: list[Token]) -> int | None:
     """Index of the verb; behind `with …` it is the first verb outside the parentheses."""
     if not tokens:

@@ -225,6 +225,8 @@ class Supervisor:
     def _dump(self, orders: dict[str, Any]) -> bool:
         """Whether the JVM has come to its proper end, so that its archive is whole."""
         deadline = time.monotonic() + TRAINING_TIMEOUT
+        if orders["base"]:
+            subprocess.run(orders["base"], capture_output=True, preexec_fn=_die_with_parent)
         jvm = Jvm(orders, self._orders, log=subprocess.DEVNULL)
         try:
             while not jvm.listening() and self._may_train(jvm, deadline):
@@ -267,7 +269,8 @@ def _prune(folder: Path) -> None:
     """Archives are large, and only those of the latest versions are of use."""
     archives = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
     for old in archives[:-ARCHIVES_KEPT]:
-        old.unlink(missing_ok=True)
+        for path in (old, old.with_suffix(".base"), old.with_suffix(".lock")):
+            path.unlink(missing_ok=True)
 
 
 def _log(message: str) -> None:
