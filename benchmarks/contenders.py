@@ -27,6 +27,8 @@ THREADS = 4
 KEEP_ALIVE = 600
 # A JVM that has just been told to end still takes the processor for a moment.
 REST_SECONDS = 1.0
+# Long enough to look at the engine before it ends.
+ARCHIVE_KEEP_ALIVE = 5
 ARCHIVE_SECONDS = 240.0
 
 Files = Mapping[str, str]
@@ -144,7 +146,7 @@ class OursCold(Ours):
         """Build the project once, untimed."""
         # An engine that ends by itself leaves the archive of JVM classes that every later start
         # uses: a user has it from the first command on.
-        self.keep_alive = 1
+        self.keep_alive = ARCHIVE_KEEP_ALIVE
         self.write_profile()
         super(Ours, self).dbt("build")
         server = status(self.engine)

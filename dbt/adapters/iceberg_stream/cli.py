@@ -18,6 +18,13 @@ project_dir = click.option(
     show_default=True,
     help="The dbt project whose engine is meant.",
 )
+engine_home = click.option(
+    "--engine-home",
+    type=click.Path(path_type=Path),
+    default=HOME,
+    show_default=True,
+    help="The profile's `engine_home`, where it is set.",
+)
 
 
 @click.group()
@@ -27,17 +34,19 @@ def main() -> None:
 
 @main.command()
 @project_dir
-def stop(project_dir: Path) -> None:
+@engine_home
+def stop(project_dir: Path, engine_home: Path) -> None:
     """Stop the engine of a project."""
-    stopped = embedded.stop(project_dir / HOME)
+    stopped = embedded.stop(project_dir / engine_home)
     click.echo("The engine has stopped." if stopped else "No engine is running here.")
 
 
 @main.command()
 @project_dir
-def status(project_dir: Path) -> None:
+@engine_home
+def status(project_dir: Path, engine_home: Path) -> None:
     """Tell whether the engine of a project is running, and who uses it."""
-    engine = embedded.status(project_dir / HOME)
+    engine = embedded.status(project_dir / engine_home)
     if engine is None:
         click.echo("No engine is running here.")
         return

@@ -19,12 +19,14 @@ from dbt.adapters.iceberg_stream.engines.statements import Statement, classify, 
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.connect.dataframe import DataFrame
 
     from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 
 
+QUERY_VERBS = {"select", "with", "values"}
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
 
@@ -65,6 +67,7 @@ class Cursor:
         self._handle = handle
         self._statement = Statement("unknown")
         self._table: pa.Table | None = None
+        self._frame: DataFrame | None = None
         self._rows: list[tuple[Any, ...]] | None = None
         self.outcome: Outcome | None = None
         self.target: Name | None = None
@@ -84,7 +87,7 @@ class Cursor:
 
     def _execute_one(self, sql: str) -> None:
         self._statement = classify(sql)
-        self._table = self.outcome = self.target = None
+        self._table = self._frame = self.outcome = self.target = None
         handle = self._handle
         handle.progress.start(_node("node_name") or "statement")
         if self._statement.verb in SETTING_VERBS:
@@ -96,8 +99,10 @@ class Cursor:
         try:
             if self._statement.writes:
                 self._write(sql)
-            else:
+            elif self._statement.verb in QUERY_VERBS:
                 self._table = handle.session.query(sql)
+            else:
+                self._frame = handle.session.run(sql)
         except StatementError:
             handle.reusable = False
             raise
@@ -137,6 +142,8 @@ class Cursor:
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
+        if self._table is None and self._frame is not None:
+            self._table = self._handle.session.fetch(self._frame)
         if self._table is None:
             return None
         return [(f.name, str(f.type), None, None, None, None, True) for f in self._table.schema]
@@ -147,7 +154,8 @@ class Cursor:
     def fetchmany(self, size: int | None) -> list[tuple[Any, ...]]:
         """The next rows, all that are left without a size."""
         if self._rows is None:
-            self._rows = as_rows(self._table) if self._table is not None else []
+            described = self.description
+            self._rows = as_rows(self._table) if described and self._table is not None else []
         taken, self._rows = (
             (self._rows, []) if size is None else (self._rows[:size], self._rows[size:])
         )
@@ -158,7 +166,7 @@ class Cursor:
         return rows[0] if rows else None
 
     def close(self) -> None:
-        self._table = self._rows = None
+        self._table = self._frame = self._rows = None
 
 
 def _node(key: str) -> str:

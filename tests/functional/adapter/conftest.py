@@ -33,8 +33,18 @@ def run_translated(adapter: Any, sql: str, fetch: str | None = None) -> Any:
 
     result = None
     for statement in dialect.statements(sql.format(**names), schema):
-        result = run_sql_with_adapter(adapter, statement.replace("{", "{{").replace("}", "}}"), fetch)
+        result = run_sql_with_adapter(
+            adapter, statement.replace("{", "{{").replace("}", "}}"), fetch
+        )
     return result
+
+
+def tables_in_schema(project: Any) -> dict[str, str]:
+    """Names and kinds of what is in the test's schema: Iceberg has no information_schema."""
+    schema = project.adapter.Relation.create(project.database, project.test_schema)
+    with util.get_connection(project.adapter):
+        found = project.adapter.list_relations_without_caching(schema)
+    return {relation.identifier: str(relation.type) for relation in found}
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -44,6 +54,7 @@ def postgres_dialect() -> Any:
         patch.setattr(util, "write_file", write_translated)
         patch.setattr(project_fixtures, "run_sql_with_adapter", run_translated)
         patch.setattr(util, "run_sql_with_adapter", run_translated)
+        patch.setattr(project_fixtures.TestProjInfo, "get_tables_in_schema", tables_in_schema)
         yield
 
 

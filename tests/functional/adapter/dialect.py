@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import sqlglot
 from sqlglot import expressions as exp
@@ -16,7 +16,12 @@ TYPES = (
     (r"text", "string"),
     (r"int4", "int"),
 )
-JINJA = re.compile(r"(\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|'(?:[^']|'')*')", re.DOTALL)
+STRING = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+DICT = rf"\{{(?!\{{)(?:{STRING}|[^{{}}\"'])*\}}"
+JINJA = re.compile(
+    rf"(\{{\{{(?:{STRING}|{DICT}|(?!\}}\}}).)*\}}\}}|\{{%.*?%\}}|\{{#.*?#\}}|'(?:[^']|'')*')",
+    re.DOTALL,
+)
 # Types of a table's columns by lower-case name.
 Schema = Callable[[str], dict[str, str]]
 
@@ -27,13 +32,22 @@ def model(text: str) -> str:
     return "".join(part if index % 2 else _sql(part) for index, part in enumerate(parts))
 
 
-def statements(text: str, schema: Schema) -> list[str]:
-    """Statements that a test runs directly; what is no Postgres is left as it is."""
+def statements(text: str, schema: Schema) -> Iterator[str]:
+    """Statements that a test runs directly; what is no Postgres is left as it is.
+
+    One at a time: an insert is translated when the table before it has been created.
+    """
     try:
-        parsed = sqlglot.parse(text, read="postgres")
+        parsed = sqlglot.parse(text.replace("`", '"'), read="postgres")
     except sqlglot.errors.ParseError:
-        return [text]
-    return [_statement(tree, schema).sql("spark") for tree in parsed if tree is not None]
+        yield text
+        return
+    for tree in parsed:
+        if tree is not None:
+            fill = _fill_default(tree)
+            yield _statement(tree, schema).sql("spark")
+            if fill is not None:
+                yield fill.sql("spark")
 
 
 def _statement(tree: exp.Expression, schema: Schema) -> exp.Expression:
@@ -56,6 +70,17 @@ def _statement(tree: exp.Expression, schema: Schema) -> exp.Expression:
     return tree
 
 
+def _fill_default(tree: exp.Expression) -> exp.Update | None:
+    """Iceberg adds a column without its default: the rows that are there get it by an update."""
+    if not isinstance(tree, exp.Alter):
+        return None
+    for column in tree.find_all(exp.ColumnDef):
+        for constraint in column.find_all(exp.DefaultColumnConstraint):
+            if not isinstance(constraint.this, exp.Null):
+                return exp.update(tree.this.copy(), {column.name: constraint.this.copy()})
+    return None
+
+
 def _cast_inserted(tree: exp.Insert, schema: Schema) -> None:
     target = tree.this
     table = target.this if isinstance(target, exp.Schema) else target
@@ -66,15 +91,12 @@ def _cast_inserted(tree: exp.Insert, schema: Schema) -> None:
         else list(types)
     )
     source = tree.expression
-    if isinstance(source, exp.Values):
-        for row in source.expressions:
-            cells = [_cast(c, types.get(n.lower())) for n, c in zip(names, row.expressions)]
+    rows = source.expressions if isinstance(source, exp.Values) else [source]
+    for row in rows:
+        if len(row.expressions) == len(names):
+            pairs = zip(names, row.expressions, strict=True)
+            cells = [_cast(cell.unalias(), types.get(name.lower())) for name, cell in pairs]
             row.set("expressions", cells)
-    elif isinstance(source, exp.Select) and len(source.expressions) == len(names):
-        cells = [
-            _cast(c.unalias(), types.get(n.lower())) for n, c in zip(names, source.expressions)
-        ]
-        source.set("expressions", cells)
 
 
 def _cast(cell: exp.Expression, kind: str | None) -> exp.Expression:

@@ -40,11 +40,11 @@ class TestIncremental(BaseIncremental):
     pass
 
 
-class TestIncrementalBadStrategy(BaseIncrementalBadStrategy):
+class TestIncrementalNotSchemaChange(BaseIncrementalNotSchemaChange):
     pass
 
 
-class TestIncrementalNotSchemaChange(BaseIncrementalNotSchemaChange):
+class TestIncrementalBadStrategy(BaseIncrementalBadStrategy):
     pass
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
+# Spark adds the query's plan to errors of analysis.
+PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
 JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 
 # Text of an error, and what a user can do about it.
@@ -95,7 +97,7 @@ def explain() -> Iterator[None]:
 
 def describe(text: str) -> str:
     """The first part of an error's text, without stack trace, and the cure if we know one."""
-    message = JAVA_CLASS.sub("", STACK.sub("", text).strip())
+    message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
     for pattern, cure in CURES:
         if re.search(pattern, text):
             return f"{message}\n{cure}"

@@ -47,15 +47,27 @@ class Session:
         with explain():
             self._spark.conf._set_all(dict(settings), silent=True)
 
-    def run(self, sql: str) -> None:
-        """Run a command; its rows, if any, are left on the server."""
+    def run(self, sql: str) -> DataFrame:
+        """Run a command, in one call; its rows, if any, are left on the server."""
         with explain():
-            self._spark.sql(sql)
+            return self._spark.sql(sql)
 
     def query(self, sql: str) -> pa.Table:
-        """Run a query and bring all its rows here."""
+        """Run a query and bring all its rows here, in one call.
+
+        `sql(…).toArrow()` makes three calls: one to look at the text, one for the schema, one for
+        the rows. A command must not come here, for it would run anew for each look at it.
+        """
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import SQL
+
         with explain():
-            return self._spark.sql(sql).toArrow()
+            return DataFrame(SQL(sql), self._spark)._to_table()[0]
+
+    def fetch(self, frame: DataFrame) -> pa.Table:
+        """Bring the rows of a command here."""
+        with explain():
+            return frame._to_table()[0]
 
     def schema(self, sql: str) -> list[tuple[str, str]]:
         """Names and types of a query's columns, without running it."""
@@ -64,8 +76,14 @@ class Session:
 
     def register(self, name: str, rows: pa.Table) -> None:
         """Make local rows a temporary view of this session."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         with explain():
-            frame: DataFrame = self._spark.createDataFrame(rows)
+            frame: DataFrame = (
+                self._spark.createDataFrame(rows)
+                if rows.num_rows
+                else self._spark.createDataFrame([], schema=from_arrow_schema(rows.schema))
+            )
             frame.createOrReplaceTempView(name)
 
     def on_progress(self, handler: ProgressHandler) -> None:

@@ -8,13 +8,19 @@
 {%- endmacro %}
 
 {#- Delete the target's rows with one of the given keys and insert the increment, in one commit: a
-    merge whose source has two kinds of rows, keys to delete and rows to insert. -#}
+    merge whose source has two kinds of rows, keys to delete and rows to insert. Its columns are
+    numbered, so that a bare name in a predicate means the target's column, as in a delete. -#}
 {% macro get_delete_insert_sql(arg_dict, keys, keys_sql) -%}
   {%- set columns = arg_dict['dest_columns'] -%}
-  {%- set key_names = keys | map('lower') | list -%}
+  {%- set numbers = get_column_numbers(columns) -%}
+  {%- set key_names = keys | map('replace', '`', '') | map('lower') | list -%}
   merge into {{ arg_dict['target_relation'].render() }} as DBT_INTERNAL_DEST
   using (
-    select {{ get_quoted_names(columns) }}, false as __dbt_deletes
+    select
+      {%- for column in columns %}
+      {{ column.quoted }} as __dbt_{{ loop.index }},
+      {%- endfor %}
+      false as __dbt_deletes
     from {{ arg_dict['temp_relation'].render() }}
     union all
     select
@@ -24,13 +30,27 @@
       true
     from ({{ keys_sql }})
   ) as DBT_INTERNAL_SOURCE
-  on {{ get_key_match_sql(keys, 'DBT_INTERNAL_SOURCE', 'DBT_INTERNAL_DEST') }}
-    and DBT_INTERNAL_SOURCE.__dbt_deletes
+  on DBT_INTERNAL_SOURCE.__dbt_deletes
+    {%- for key in key_names %}
+    and DBT_INTERNAL_SOURCE.__dbt_{{ numbers[key] }} <=> DBT_INTERNAL_DEST.{{ adapter.quote(key) }}
+    {%- endfor %}
     {%- for predicate in get_predicate_list(arg_dict['incremental_predicates']) %}
-    and {{ predicate }}
+    and ({{ predicate }})
     {%- endfor %}
   when matched then delete
   when not matched and not DBT_INTERNAL_SOURCE.__dbt_deletes
     then insert ({{ get_quoted_names(columns) }})
-    values ({{ get_quoted_names(columns, 'DBT_INTERNAL_SOURCE') }})
+    values (
+      {%- for column in columns -%}
+      DBT_INTERNAL_SOURCE.__dbt_{{ loop.index }}{{ ', ' if not loop.last }}
+      {%- endfor -%}
+    )
 {%- endmacro %}
+
+{% macro get_column_numbers(columns) %}
+  {%- set numbers = {} -%}
+  {%- for column in columns -%}
+    {%- do numbers.update({column.name | lower: loop.index}) -%}
+  {%- endfor -%}
+  {{ return(numbers) }}
+{% endmacro %}

@@ -8,8 +8,9 @@
     {{ column }} >= timestamp '{{ model.batch.event_time_start }}' and {{ column }} < timestamp '{{ model.batch.event_time_end }}'
   {%- endset -%}
   {%- if adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
-    {%- set columns = get_quoted_names(arg_dict['dest_columns']) -%}
-    insert into {{ relation.render() }} by name replace where {{ range }}
+    {#- This statement takes no column list: the columns must come in the table's order. -#}
+    {%- set columns = get_quoted_names(adapter.get_columns_in_relation(relation)) -%}
+    insert into {{ relation.render() }} replace where {{ range }}
     select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
   {%- else -%}
     {%- set keys = 'select distinct ' ~ column ~ ' from ' ~ relation.render() ~ ' where ' ~ range -%}

@@ -1,0 +1,9 @@
+{#- Spark 4 has the standard's listagg; a limit cuts the ordered list at a character no text holds. -#}
+{% macro iceberg_stream__listagg(measure, delimiter_text, order_by_clause, limit_num) -%}
+  {%- set order = ' within group (' ~ order_by_clause ~ ')' if order_by_clause else '' -%}
+  {%- if limit_num -%}
+    array_join(slice(split(listagg({{ measure }}, '\u001f'){{ order }}, '\u001f'), 1, {{ limit_num }}), {{ delimiter_text }})
+  {%- else -%}
+    listagg({{ measure }}, {{ delimiter_text }}){{ order }}
+  {%- endif -%}
+{%- endmacro %}

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.adapter.hooks import fixtures
+from dbt.tests.adapter.hooks.test_model_hooks import (
+    BaseDuplicateHooksInConfigs,
+    BaseHookRefs,
+    BaseHooksRefsOnSeeds,
+    BasePrePostModelHooks,
+    BasePrePostModelHooksInConfig,
+    BasePrePostModelHooksInConfigKwargs,
+    BasePrePostModelHooksInConfigWithCount,
+    BasePrePostModelHooksOnSeeds,
+    BasePrePostModelHooksOnSeedsPlusPrefixed,
+    BasePrePostModelHooksOnSeedsPlusPrefixedWhitespace,
+    BasePrePostModelHooksOnSnapshots,
+    BasePrePostSnapshotHooksInConfigKwargs,
+)
+from dbt.tests.adapter.hooks.test_run_hooks import BaseAfterRunHooks, BasePrePostRunHooks
+
+
+@pytest.fixture(scope="class")
+def test_data_dir() -> Path:
+    return Path(fixtures.__file__).parent / "data"
+
+
+def in_spark_sql(hooks: Any) -> Any:
+    """Hooks of a project file: Spark has no vacuum and no type `text`."""
+    if isinstance(hooks, dict):
+        return {key: in_spark_sql(value) for key, value in hooks.items()}
+    if isinstance(hooks, list):
+        return [in_spark_sql(value) for value in hooks]
+    if isinstance(hooks, str):
+        return hooks.replace("vacuum ", "refresh table ").replace(" text", " string")
+    return hooks
+
+
+def check_context(context: dict[str, Any], state: str, project: Any) -> None:
+    """The target's fields, less `dbname`, `host`, `user`, `pass`: our profile has none."""
+    assert context["test_state"] == state
+    assert context["target_name"] == "default"
+    assert context["target_schema"] == project.test_schema
+    assert context["target_threads"] == 4
+    assert context["target_type"] == "iceberg_stream"
+    assert context["run_started_at"]
+    assert context["invocation_id"]
+    assert context["thread_id"].startswith("Thread-") or context["thread_id"] == "MainThread"
+
+
+class OurTarget:
+    """Checks of the model hooks with our target's fields instead of Postgres's."""
+
+    def check_hooks(self, state: str, project: Any, host: Any, count: int = 1) -> None:
+        for context in self.get_ctx_vars(state, count=count, project=project):
+            check_context(context, state, project)
+
+
+# The hooks use Postgres's vacuum and target fields.
+class TestPrePostModelHooks(OurTarget, BasePrePostModelHooks):
+    @pytest.fixture(scope="class")
+    def project_config_update(self):
+        return in_spark_sql(BasePrePostModelHooks.project_config_update.__wrapped__(self))
+
+
+# The target's fields are not Postgres's.
+class TestHookRefs(OurTarget, BaseHookRefs):
+    pass
+
+
+# The target's fields are not Postgres's.
+class TestPrePostModelHooksInConfig(OurTarget, BasePrePostModelHooksInConfig):
+    pass
+
+
+# The hooks use Postgres's vacuum and target fields.
+class TestPrePostModelHooksInConfigWithCount(OurTarget, BasePrePostModelHooksInConfigWithCount):
+    @pytest.fixture(scope="class")
+    def project_config_update(self):
+        base = BasePrePostModelHooksInConfigWithCount.project_config_update
+        return in_spark_sql(base.__wrapped__(self))
+
+
+# The target's fields are not Postgres's.
+class TestPrePostModelHooksInConfigKwargs(OurTarget, BasePrePostModelHooksInConfigKwargs):
+    pass
+
+
+class TestPrePostModelHooksOnSeeds(BasePrePostModelHooksOnSeeds):
+    pass
+
+
+class TestHooksRefsOnSeeds(BaseHooksRefsOnSeeds):
+    pass
+
+
+class TestHooksOnSeedsPlusPrefixed(BasePrePostModelHooksOnSeedsPlusPrefixed):
+    pass
+
+
+class TestHooksOnSeedsPlusPrefixedWhitespace(BasePrePostModelHooksOnSeedsPlusPrefixedWhitespace):
+    pass
+
+
+class TestPrePostModelHooksOnSnapshots(BasePrePostModelHooksOnSnapshots):
+    pass
+
+
+class TestPrePostSnapshotHooksInConfigKwargs(BasePrePostSnapshotHooksInConfigKwargs):
+    pass
+
+
+class TestDuplicateHooksInConfigs(BaseDuplicateHooksInConfigs):
+    pass
+
+
+# The hooks create tables with Postgres's types; the target's fields are not Postgres's.
+class TestPrePostRunHooks(BasePrePostRunHooks):
+    @pytest.fixture(scope="class")
+    def project_config_update(self):
+        return in_spark_sql(BasePrePostRunHooks.project_config_update.__wrapped__(self))
+
+    def check_hooks(self, state, project, host):
+        check_context(self.get_ctx_vars(state, project), state, project)
+
+
+class TestAfterRunHooks(BaseAfterRunHooks):
+    pass

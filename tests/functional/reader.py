@@ -1,0 +1,35 @@
+"""A reader of its own: counts a table's rows over and over, through PyIceberg alone.
+
+Run as a script: reader.py WAREHOUSE SCHEMA NAME EXPECTED_COUNTS STOP_FILE; prints reads and faults.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+
+
+def main() -> None:
+    warehouse, schema, name, expected, stop_file = sys.argv[1:]
+    allowed = {int(count) for count in expected.split(",")}
+    lake = SqlCatalog(
+        "lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=Path(warehouse).as_uri()
+    )
+    reads, faults = 0, []
+    while not Path(stop_file).exists():
+        reads += 1
+        try:
+            runs = lake.load_table((schema, name)).scan().to_arrow()
+        except (NoSuchTableError, FileNotFoundError) as error:
+            faults.append(repr(error))
+            continue
+        versions = set(runs.column("version").to_pylist())
+        if runs.num_rows not in allowed or len(versions) != 1:
+            faults.append(f"{runs.num_rows} rows of versions {versions}")
+    sys.stdout.write(f"{reads}\n" + "\n".join(faults))
+
+
+main()

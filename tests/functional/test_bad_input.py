@@ -1,0 +1,94 @@
+"""Each fault of a project or profile has one message: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from dbt.tests.util import run_dbt
+
+CASES = {
+    "misspelled": ("partiton_by=['id']", "unknown config `partiton_by`: did you mean `partition_by`"),
+    "transform": ("partition_by=['weekly(at)']", "`partition_by: weekly(at)` is no column or partition"),
+    "sort": ("sort_order=['a b c']", "`sort_order: a b c`"),
+    "version": ("format_version=4", "`format_version: 4` is none of 1, 2, 3"),
+    "size": ("target_file_size='big'", "`target_file_size: big` is no size"),
+    "format": ("file_format='delta'", "`file_format: delta` is not supported"),
+    "grants": ("grants={'select': ['me']}", "privileges on Iceberg tables are kept by the catalog"),
+    "no_key": (
+        "materialized='incremental', incremental_strategy='merge'",
+        "`incremental_strategy: merge` needs a `unique_key`",
+    ),
+    "both": (
+        "materialized='incremental', unique_key='id', merge_update_columns=['a'],"
+        " merge_exclude_columns=['b']",
+        "`merge_update_columns` and `merge_exclude_columns` contradict each other",
+    ),
+    "not_merge": (
+        "materialized='incremental', incremental_strategy='append', matched_condition='true'",
+        "`matched_condition` can only be used with `incremental_strategy: merge`",
+    ),
+    "no_column": (
+        "materialized='incremental', unique_key='nowhere'",
+        "names `nowhere`, which the model does not return. It returns: id",
+    ),
+    "change": (
+        "materialized='incremental', on_schema_change='sync'",
+        "`on_schema_change: sync` is none of ignore, fail",
+    ),
+}  # fmt: skip
+
+
+class TestModelConfig:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        def sql(config: str) -> str:
+            kind = "" if "materialized" in config else "materialized='table', "
+            return "{{ config(" + kind + config + ") }} select 1 as id"
+
+        return {f"{name}.sql": sql(config) for name, (config, _) in CASES.items()}
+
+    @pytest.fixture(scope="class")
+    def messages(self, project: Any) -> dict[str, str]:
+        return {r.node.name: r.message for r in run_dbt(["run"], expect_pass=False)}
+
+    @pytest.mark.parametrize("name", CASES)
+    def test_the_message(self, messages: dict[str, str], name: str) -> None:
+        assert CASES[name][1] in messages[name]
+        assert f"model.test.{name}" in messages[name]
+
+
+class TestMissing:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "no_table.sql": "{{ config(materialized='table') }} select * from nowhere.at_all",
+            "elsewhere.sql": "{{ config(database='other', materialized='table') }} select 1 as id",
+        }
+
+    def test_messages_have_no_stack_trace(self, project: Any) -> None:
+        message = run_dbt(["run", "-s", "no_table"], expect_pass=False)[0].message
+        assert "`nowhere`.`at_all` cannot be found" in message
+        assert "org.apache" not in message
+        assert "JVM stacktrace" not in message
+
+
+class TestProfile:
+    def test_all_faults_at_once(self, project: Any, profiles_root: Any) -> None:
+        bad = {
+            "type": "iceberg_stream",
+            "method": "magic",
+            "driver_memory": "lots",
+            "warehose": "here",
+        }
+        profile = {"test": {"outputs": {"default": bad}, "target": "default"}}
+        with open(profiles_root / "profiles.yml", "w") as file:
+            yaml.safe_dump(profile, file)
+        with pytest.raises(Exception) as raised:
+            run_dbt(["run"])
+        text = str(raised.value)
+        assert "`schema` is missing" in text
+        assert "`method: magic` is unknown" in text
+        assert "`driver_memory: lots` is no size" in text
+        assert "unknown key `warehose`: did you mean `warehouse`?" in text

@@ -1,0 +1,183 @@
+"""Incremental merges: what they write, and when they write nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, snapshot_ids, summary
+
+BY_KEY = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+{% if is_incremental() %}
+select * from values (1, 'one', 10), (2, 'TWO', 20), (null, 'none again', 5) as t(id, name, n)
+{% else %}
+select * from values (1, 'one', 10), (2, 'two', 20), (null, 'none', 5) as t(id, name, n)
+{% endif %}
+"""
+UNCHANGED = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key=['a', 'b']) }}
+select * from values (1, 'x', 1.5), (1, null, 2.5), (2, 'x', 3.5) as t(a, b, v)
+"""
+EMPTY = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+select 1 as id, 'a' as name {% if is_incremental() %} where false {% endif %}
+"""
+QUOTED = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key=['the key', 'order']) }}
+select 1 as `the key`, 2 as `order`, {{ 5 if is_incremental() else 4 }} as `select`
+"""
+OPTIONS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    target_alias='t', source_alias='s',
+    matched_condition='t.locked = false', merge_exclude_columns=['note'],
+    not_matched_condition="s.name != 'skipped'",
+    not_matched_by_source_action='delete', not_matched_by_source_condition='t.id > 100') }}
+{% if is_incremental() %}
+select * from values (1, 'new', false, 'n2'), (2, 'new', true, 'n2'), (3, 'skipped', false, 'n'),
+  (4, 'added', false, 'n') as v(id, name, locked, note)
+{% else %}
+select * from values (1, 'old', false, 'n1'), (2, 'old', true, 'n1'), (50, 'stays', false, 'n'),
+  (101, 'goes', false, 'n') as v(id, name, locked, note)
+{% endif %}
+"""
+SKIPS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    skip_matched_step=true) }}
+select id, {{ "'second'" if is_incremental() else "'first'" }} as run
+from range(1, {{ 4 if is_incremental() else 3 }})
+"""
+SOME_COLUMNS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    merge_update_columns=['a']) }}
+select 1 as id, {{ 2 if is_incremental() else 1 }} as a, {{ 2 if is_incremental() else 1 }} as b
+"""
+ON_READ = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    merge_mode='merge-on-read') }}
+select id, if(id = 3 and {{ is_incremental() }}, 'new', 'old') as v from range(10)
+"""
+MAPS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+select 1 as id, map('k', {{ 2 if is_incremental() else 1 }}) as m
+"""
+
+
+class TestMerge:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "by_key.sql": BY_KEY,
+            "unchanged.sql": UNCHANGED,
+            "empty.sql": EMPTY,
+            "quoted.sql": QUOTED,
+            "options.sql": OPTIONS,
+            "skips.sql": SKIPS,
+            "some_columns.sql": SOME_COLUMNS,
+            "on_read.sql": ON_READ,
+            "maps.sql": MAPS,
+        }
+
+    @pytest.fixture(scope="class")
+    def results(self, project: Any) -> dict[str, Any]:
+        run_dbt(["run"])
+        self.before = {
+            name: snapshot_ids(project, name) for name in ("unchanged", "empty", "by_key")
+        }
+        found = {r.node.name: r.adapter_response for r in run_dbt(["run"])}
+        return {"responses": found, "before": self.before}
+
+    def test_a_null_key_is_a_key(self, project: Any, results: Any) -> None:
+        found = rows(project, "select id, name, n from {schema}.by_key order by id nulls first")
+        assert found == [(None, "none again", 5), (1, "one", 10), (2, "TWO", 20)]
+
+    def test_rows_affected_are_the_rows_that_changed(self, project: Any, results: Any) -> None:
+        response = results["responses"]["by_key"]
+        assert response["rows_affected"] == 2
+        assert response["rows_updated"] == 2
+        assert response["_message"] == "MERGE 2 rows"
+        assert response["snapshot_id"] == snapshot_ids(project, "by_key")[-1]
+        assert response["bytes_written"] > 0
+
+    @pytest.mark.parametrize("name", ["unchanged", "empty"])
+    def test_nothing_changed_commits_nothing(self, project: Any, results: Any, name: str) -> None:
+        assert snapshot_ids(project, name) == results["before"][name]
+        assert results["responses"][name]["rows_affected"] == 0
+
+    def test_quoted_composite_key(self, project: Any, results: Any) -> None:
+        assert rows(project, "select * from {schema}.quoted") == [(1, 2, 5)]
+
+    def test_databricks_options(self, project: Any, results: Any) -> None:
+        assert rows(project, "select * from {schema}.options order by id") == [
+            (1, "new", False, "n1"),
+            (2, "old", True, "n1"),
+            (4, "added", False, "n"),
+            (50, "stays", False, "n"),
+        ]
+
+    def test_skip_matched_step(self, project: Any, results: Any) -> None:
+        found = rows(project, "select id, run from {schema}.skips order by id")
+        assert found == [(1, "first"), (2, "first"), (3, "second")]
+
+    def test_merge_update_columns(self, project: Any, results: Any) -> None:
+        assert rows(project, "select * from {schema}.some_columns") == [(1, 2, 1)]
+
+    def test_copy_on_write_leaves_no_delete_files(self, project: Any, results: Any) -> None:
+        assert summary(project, "by_key")["total-delete-files"] == "0"
+
+    def test_merge_on_read_by_config(self, project: Any, results: Any) -> None:
+        assert int(summary(project, "on_read")["total-delete-files"]) >= 1
+        assert rows(project, "select count(*) from {schema}.on_read where v = 'new'") == [(1,)]
+
+    def test_columns_that_spark_cannot_compare(self, project: Any, results: Any) -> None:
+        assert rows(project, "select m['k'] from {schema}.maps") == [(2,)]
+
+
+DUPLICATES = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key=['a', 'b']) }}
+{% if is_incremental() %}
+select * from values (1, 'x', 1), (1, 'x', 2), (2, 'y', 3) as t(a, b, v)
+{% else %}
+select * from values (1, 'x', 0) as t(a, b, v)
+{% endif %}
+"""
+
+
+class TestDuplicateKeys:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"duplicates.sql": DUPLICATES}
+
+    def test_the_keys_are_named_and_the_table_is_untouched(self, project: Any) -> None:
+        run_dbt(["run"])
+        before = snapshot_ids(project, "duplicates")
+        message = run_dbt(["run"], expect_pass=False)[0].message
+        assert "more than one row for a unique_key (a, b): (1, x) 2 times" in message
+        assert snapshot_ids(project, "duplicates") == before
+
+
+MODEL_OF_A_SCHEMA = """
+{{{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    schema='{schema}', alias='same_name') }}}}
+select id, '{schema}' as owner, {{{{ 1 if is_incremental() else 0 }}}} as run from range(200)
+"""
+
+
+class TestSameAliasInTwoSchemas:
+    """One temporary view for both would give one table the other's rows."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {f"{s}.sql": MODEL_OF_A_SCHEMA.format(schema=s) for s in ("a", "b", "c", "d")}
+
+    def test_each_table_has_its_own_rows(self, project: Any) -> None:
+        for _ in range(3):
+            run_dbt(["run", "--threads", "4"])
+        for schema in ("a", "b", "c", "d"):
+            found = rows(
+                project,
+                f"select owner, run, count(*) from {{schema}}_{schema}.same_name group by 1, 2",
+            )
+            assert found == [(schema, 1, 200)]

@@ -1,0 +1,125 @@
+"""Tables and views that change their kind, docs, schemas, comments, contracts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, run, table
+
+CHANGING = "{{ config(materialized=var('kind', 'view')) }} select 1 as id, '{{ var('kind', 'view') }}' as kind"
+TABLE = "{{ config(materialized='table') }} select 1 as id, 'it''s' as name"
+VIEW = "select id, name from {{ ref('a_table') }}"
+DOCS = """
+models:
+  - name: a_table
+    description: "It's a table with \\\\ and 'quotes'"
+    config: {persist_docs: {relation: true, columns: true}}
+    columns:
+      - {name: id, description: "the id's comment"}
+  - name: a_view
+    description: a view
+    config: {persist_docs: {relation: true, columns: true}}
+    columns:
+      - {name: name, description: the name}
+"""
+
+
+class TestKindChanges:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"changing.sql": CHANGING}
+
+    @pytest.mark.parametrize("flags", [[], ["--full-refresh"]])
+    def test_every_way(self, project: Any, flags: list[str]) -> None:
+        for kind in ("view", "table", "view", "incremental", "view", "table"):
+            run_dbt(["run", *flags, "--vars", f"kind: {kind}"])
+            assert rows(project, "select kind from {schema}.changing") == [(kind,)]
+            expected = "view" if kind == "view" else "table"
+            assert project.adapter.lake.relations(project.test_schema) == [("changing", expected)]
+
+
+class TestDocs:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"a_table.sql": TABLE, "a_view.sql": VIEW, "docs.yml": DOCS}
+
+    @pytest.fixture(scope="class")
+    def nodes(self, project: Any) -> dict[str, Any]:
+        run_dbt(["run"])
+        run_dbt(["run"])
+        run_dbt(["docs", "generate"])
+        found = json.loads((Path(project.project_root) / "target/catalog.json").read_text())
+        return {key.split(".")[-1]: node for key, node in found["nodes"].items()}
+
+    def test_views_and_tables_are_in_the_docs(self, nodes: dict[str, Any]) -> None:
+        assert nodes["a_table"]["metadata"]["type"] == "table"
+        assert nodes["a_view"]["metadata"]["type"] == "view"
+        assert [c["name"] for c in nodes["a_view"]["columns"].values()] == ["id", "name"]
+        assert nodes["a_view"]["columns"]["name"]["type"] == "string"
+
+    def test_comments(self, nodes: dict[str, Any]) -> None:
+        assert nodes["a_table"]["metadata"]["comment"] == "It's a table with \\ and 'quotes'"
+        assert nodes["a_table"]["columns"]["id"]["comment"] == "the id's comment"
+        assert nodes["a_view"]["columns"]["name"]["comment"] == "the name"
+
+    def test_statistics(self, nodes: dict[str, Any]) -> None:
+        stats = nodes["a_table"]["stats"]
+        assert stats["num_rows"]["value"] == 1
+        assert stats["bytes"]["value"] > 0
+        assert stats["snapshot_id"]["include"]
+
+
+CONTRACT = """
+models:
+  - name: kept
+    config: {contract: {enforced: true}}
+    constraints:
+      - {type: check, expression: "n < 10"}
+    columns:
+      - name: id
+        data_type: int
+        constraints: [{type: not_null}]
+      - {name: n, data_type: int}
+"""
+KEPT = """
+{{ config(materialized=var('kind', 'table'), unique_key='id', incremental_strategy='merge',
+    on_schema_change='append_new_columns') }}
+select cast({{ var('id', 1) }} as int) as id, {{ var('n', 1) }} as n
+"""
+
+
+class TestContract:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"kept.sql": KEPT, "schema.yml": CONTRACT}
+
+    @pytest.mark.parametrize("kind", ["table", "incremental"])
+    @pytest.mark.parametrize("broken", ["id: 'null'", "n: 10"])
+    def test_a_broken_row_leaves_the_table(self, project: Any, kind: str, broken: str) -> None:
+        run_dbt(["run", "--full-refresh", "--vars", f"kind: {kind}"])
+        results = run_dbt(["run", "--vars", f"{{kind: {kind}, {broken}}}"], expect_pass=False)
+        assert "Contract of model.test.kept is broken" in results[0].message
+        assert rows(project, "select id, n from {schema}.kept") == [(1, 1)]
+
+    def test_other_writers_must_keep_not_null(self, project: Any) -> None:
+        run_dbt(["run", "--full-refresh"])
+        assert table(project, "kept").schema().find_field("id").required
+
+
+class TestSchemas:
+    def test_a_schema_is_dropped_with_all_that_is_in_it(self, project: Any) -> None:
+        lake = project.adapter.lake
+        name = f"{project.test_schema}_full"
+        lake.create_namespace(name)
+        run(project, f"create table {name}.t using iceberg as select 1 as a")
+        run(project, f"create view {name}.v as select * from {name}.t")
+        files = Path(lake.table((name, "t")).location().removeprefix("file:"))
+        assert list(files.rglob("*.parquet"))
+        run(project, f"drop schema {name} cascade")
+        assert not lake.namespace_exists(name)
+        assert not list(files.rglob("*.parquet"))

@@ -1,0 +1,80 @@
+"""Seeds: what stands in the file stands in the table."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, snapshot_ids, table
+
+VALUES = "\n".join(
+    [
+        "id,name,big,day,at,flag,price,note",
+        "1,O'Brien,9007199254740993,2024-02-29,2024-02-29 10:11:12,true,1.50,back\\slash",
+        '2,,3,,,false,,"two, ""quoted"""',
+        "3,Zoë 🚲,-1,1969-12-31,1969-12-31 23:59:59,,0.25,None",
+    ]
+)
+TYPES = """zip,amount,wide
+00123,1.10,123456789012345678901234567890
+"""
+EMPTY = "id,name\n"
+SCHEMA = """
+version: 2
+seeds:
+  - name: overrides
+    config:
+      column_types: {zip: string, amount: "decimal(10,2)"}
+"""
+
+
+class TestSeeds:
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {
+            "seed_values.csv": VALUES,
+            "overrides.csv": TYPES,
+            "empty.csv": EMPTY,
+            "schema.yml": SCHEMA,
+        }
+
+    @pytest.fixture(scope="class", autouse=True)
+    def seeded(self, project: Any) -> None:
+        run_dbt(["seed"])
+
+    def test_values(self, project: Any) -> None:
+        found = rows(project, "select * from {schema}.seed_values order by id")
+        utc = timezone.utc
+        assert [tuple(row) for row in found] == [
+            (1, "O'Brien", 9007199254740993, date(2024, 2, 29),
+             datetime(2024, 2, 29, 10, 11, 12, tzinfo=utc), True, 1.5, "back\\slash"),
+            (2, None, 3, None, None, False, None, 'two, "quoted"'),
+            (3, "Zoë 🚲", -1, date(1969, 12, 31),
+             datetime(1969, 12, 31, 23, 59, 59, tzinfo=utc), None, 0.25, "None"),
+        ]  # fmt: skip
+
+    def test_types(self, project: Any) -> None:
+        types = {f.name: str(f.field_type) for f in table(project, "seed_values").schema().fields}
+        assert types["big"] == "long"
+        assert types["day"] == "date"
+        assert types["at"] == "timestamptz"
+        assert types["flag"] == "boolean"
+
+    def test_overrides_keep_the_text(self, project: Any) -> None:
+        found = rows(project, "select zip, cast(amount as string), cast(wide as string) from {schema}.overrides")
+        assert found == [("00123", "1.10", "123456789012345678901234567890")]
+        fields = table(project, "overrides").schema().fields
+        assert str(fields[1].field_type) == "decimal(10, 2)"
+
+    def test_an_empty_seed_is_an_empty_table(self, project: Any) -> None:
+        assert rows(project, "select * from {schema}.empty") == []
+        assert [f.name for f in table(project, "empty").schema().fields] == ["id", "name"]
+
+    def test_a_second_seed_is_one_commit(self, project: Any) -> None:
+        before = snapshot_ids(project, "seed_values")
+        run_dbt(["seed", "--select", "seed_values"])
+        assert len(snapshot_ids(project, "seed_values")) == len(before) + 1
+        assert rows(project, "select count(*) from {schema}.seed_values") == [(3,)]

@@ -1,0 +1,139 @@
+"""The other incremental strategies: each one a single commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, snapshot_ids, table
+
+APPEND = """
+{{ config(materialized='incremental', incremental_strategy='append') }}
+select {{ 2 if is_incremental() else 1 }} as id
+"""
+DELETE_INSERT = """
+{{ config(materialized='incremental', incremental_strategy='delete+insert', unique_key='day') }}
+{% if is_incremental() %}
+select * from values (2, 'c'), (2, 'd'), (3, 'e') as t(day, v)
+{% else %}
+select * from values (1, 'a'), (2, 'b'), (null, 'n') as t(day, v)
+{% endif %}
+"""
+OVERWRITE = """
+{{ config(materialized='incremental', incremental_strategy='insert_overwrite',
+    partition_by=['day']) }}
+{% if is_incremental() %} select * from values (2, 'new') as t(day, v)
+{% else %} select * from values (1, 'old'), (2, 'old'), (2, 'old too') as t(day, v) {% endif %}
+"""
+OVERWRITE_ALL = """
+{{ config(materialized='incremental', incremental_strategy='insert_overwrite') }}
+select {{ "'new'" if is_incremental() else "'old'" }} as v
+"""
+
+
+class TestStrategies:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "append.sql": APPEND,
+            "delete_insert.sql": DELETE_INSERT,
+            "overwrite.sql": OVERWRITE,
+            "overwrite_all.sql": OVERWRITE_ALL,
+        }
+
+    @pytest.fixture(scope="class", autouse=True)
+    def two_runs(self, project: Any) -> None:
+        run_dbt(["run"])
+        run_dbt(["run"])
+
+    def test_append(self, project: Any) -> None:
+        assert rows(project, "select id from {schema}.append order by 1") == [(1,), (2,)]
+
+    def test_delete_insert_keeps_duplicates_of_the_source(self, project: Any) -> None:
+        found = rows(project, "select day, v from {schema}.delete_insert order by day nulls first, v")
+        assert found == [(None, "n"), (1, "a"), (2, "c"), (2, "d"), (3, "e")]
+
+    def test_insert_overwrite_replaces_partitions(self, project: Any) -> None:
+        found = rows(project, "select day, v from {schema}.overwrite order by day")
+        assert found == [(1, "old"), (2, "new")]
+
+    def test_insert_overwrite_without_partitions_replaces_the_table(self, project: Any) -> None:
+        assert rows(project, "select v from {schema}.overwrite_all") == [("new",)]
+
+    @pytest.mark.parametrize("name", ["append", "delete_insert", "overwrite", "overwrite_all"])
+    def test_one_commit_a_run(self, project: Any, name: str) -> None:
+        assert len(snapshot_ids(project, name)) == 2
+
+
+EVENTS = """
+{{ config(materialized='table', event_time='at') }}
+select id, timestamp '2024-01-01 06:00:00' + make_interval(0, 0, 0, cast(id as int)) as at
+from range(4)
+"""
+BATCHES = """
+{{{{ config(materialized='incremental', incremental_strategy='microbatch', event_time='at',
+    batch_size='day', begin='2024-01-01', {partition}) }}}}
+select id, at, '{{{{ var("run", "first") }}}}' as run from {{{{ ref('events') }}}}
+"""
+
+
+class TestMicrobatch:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "events.sql": EVENTS,
+            "aligned.sql": BATCHES.format(partition="partition_by=['day(at)']"),
+            "unaligned.sql": BATCHES.format(partition="lookback=1"),
+        }
+
+    @pytest.mark.parametrize("name", ["aligned", "unaligned"])
+    def test_a_batch_replaces_its_day_only(self, project: Any, name: str) -> None:
+        span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-05"]
+        run_dbt(["run", "--select", "events", name, *span])
+        assert rows(project, f"select count(*) from {{schema}}.{name}") == [(4,)]
+        day = ["--event-time-start", "2024-01-02", "--event-time-end", "2024-01-03"]
+        run_dbt(["run", "--select", name, "--vars", "run: second", *day])
+        found = rows(project, f"select id, run from {{schema}}.{name} order by id")
+        assert found == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
+
+
+LAYOUT = """
+{{ config(materialized='incremental', incremental_strategy='append',
+    partition_by=var('by', ['bucket(4, id)']), sort_order=var('sort', []),
+    table_properties={'owner_team': var('team', 'one')}, format_version=var('version', 2),
+    target_file_size=var('size', '128mb')) }}
+select id, timestamp '2024-01-01' as at from range(10)
+"""
+
+
+class TestLayout:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"layout.sql": LAYOUT}
+
+    def test_a_changed_config_alters_the_table(self, project: Any) -> None:
+        run_dbt(["run"])
+        first = table(project, "layout")
+        assert [str(f.transform) for f in first.spec().fields] == ["bucket[4]"]
+        assert first.properties["owner_team"] == "one"
+        wanted = (
+            '{by: ["month(at)", id], sort: ["id desc"], team: two, version: 3, size: 64mb}'
+        )
+        run_dbt(["run", "--vars", wanted])
+        second = table(project, "layout")
+        assert [str(f.transform) for f in second.spec().fields] == ["month", "identity"]
+        assert [f.direction.value for f in second.sort_order().fields] == ["desc"]
+        assert second.properties["owner_team"] == "two"
+        assert second.metadata.format_version == 3
+        assert second.properties["write.target-file-size-bytes"] == str(64 * 2**20)
+        assert second.metadata.table_uuid == first.metadata.table_uuid
+        assert rows(project, "select count(*) from {schema}.layout") == [(20,)]
+
+    def test_an_unchanged_config_alters_nothing(self, project: Any) -> None:
+        before = table(project, "layout").metadata.last_updated_ms
+        run_dbt(["run", "--vars", '{by: ["month(at)", id], sort: ["id desc"], team: two, '
+                 "version: 3, size: 64mb}"])
+        log = table(project, "layout").metadata.metadata_log
+        assert len([entry for entry in log if entry.timestamp_ms >= before]) == 1

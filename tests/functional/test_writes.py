@@ -1,0 +1,168 @@
+"""After a write: stamps, the user's hook, cached tables, Python models, schema changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
+from dbt.adapters.iceberg_stream.connections import engine_settings
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.engines.session import Session
+from tests.functional.lake import rows, run, snapshot_ids, summary, table
+
+HOOK = """
+{% macro iceberg_stream__on_write(relation, snapshot_id) %}
+  {% do run_query("insert into " ~ target.schema ~ ".told values ('" ~ relation.identifier ~ "', " ~ snapshot_id ~ ")") %}
+{% endmacro %}
+{% macro an_operation() %}
+  {% do run_query("insert into " ~ target.schema ~ ".a_table values (3)") %}
+{% endmacro %}
+"""
+HOOKED = """
+{{ config(materialized='table', post_hook="insert into {{ this }} values (2)") }}
+select 1 as id
+"""
+
+
+class TestOnWrite:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"a_table.sql": HOOKED}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"on_write.sql": HOOK}
+
+    def test_the_hook_hears_of_every_write(self, project: Any) -> None:
+        run(project, "create table {schema}.told (name string, snapshot bigint) using iceberg")
+        run_dbt(["run"])
+        run_dbt(["run-operation", "an_operation"])
+        told = rows(project, "select name, snapshot from {schema}.told")
+        assert sorted(told) == sorted(("a_table", s) for s in snapshot_ids(project, "a_table"))
+        assert len(told) == 3
+
+    def test_stamps_say_who_wrote(self, project: Any) -> None:
+        result = run_dbt(["run"])[0]
+        first = table(project, "a_table").metadata.snapshots[-2].summary.additional_properties
+        assert first["iceberg-stream.node-id"] == result.node.unique_id
+        assert first["iceberg-stream.model"] == "a_table"
+        assert first["iceberg-stream.invocation-id"]
+        assert first["iceberg-stream.adapter-version"]
+        hook = summary(project, "a_table")
+        assert hook["iceberg-stream.write-id"] != first["iceberg-stream.write-id"]
+
+
+@contextmanager
+def a_session(project: Any) -> Iterator[Session]:
+    """Another user's session on the same engine."""
+    connections = project.adapter.connections
+    settings = spark_settings(connections.credentials.database, connections.warehouse)
+    engine = EmbeddedEngine(engine_settings(connections.credentials, connections.project_root))
+    session = Session(engine.endpoint().url, settings)
+    yield session
+    session.close()
+    engine.release()
+
+
+CACHED = """
+{{ config(materialized='incremental', unique_key='id') }}
+select {{ var('id', 1) }} as id
+"""
+
+
+class TestCachedTables:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"cached.sql": CACHED, "over.sql": "select count(*) as n from {{ ref('cached') }}"}
+
+    def test_a_cached_table_is_never_stale(self, project: Any) -> None:
+        run_dbt(["run"])
+        schema = project.test_schema
+        with a_session(project) as session:
+            for name in ("cached", "over"):
+                session.run(f"cache table {schema}.{name}")
+
+            def counts() -> list[int]:
+                queries = (f"select count(*) as n from {schema}.cached", f"select n from {schema}.over")
+                return [session.query(sql).column("n")[0].as_py() for sql in queries]
+
+            assert counts() == [1, 1]
+            run_dbt(["run", "-s", "cached", "--vars", "id: 2"])
+            assert counts() == [2, 2]
+            run(project, "insert into {schema}.cached values (3)")
+            assert counts() == [3, 3]
+            run(project, "delete from {schema}.cached where id = 1")
+            assert counts() == [2, 2]
+            run_dbt(["run", "-s", "cached", "--full-refresh"])
+            assert counts() == [1, 1]
+
+
+PYTHON = """
+def model(dbt, session):
+    dbt.config(materialized="{kind}", unique_key="id", incremental_strategy="merge")
+    frame = dbt.ref("numbers")
+    if dbt.is_incremental:
+        frame = frame.filter(frame.id < 2)
+    {body}
+"""
+
+
+class TestPythonModels:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "numbers.sql": "{{ config(materialized='table') }} select id, id * 2 as n from range(5)",
+            "of_spark.py": PYTHON.format(kind="table", body="return frame"),
+            "of_pandas.py": PYTHON.format(kind="table", body="return frame.toPandas()"),
+            "increment.py": PYTHON.format(kind="incremental", body="return frame"),
+            "wrong.py": PYTHON.format(kind="table", body="return 5"),
+        }
+
+    def test_python_models(self, project: Any) -> None:
+        results = run_dbt(["run"], expect_pass=False)
+        run_dbt(["run", "-s", "increment"])
+        for name in ("of_spark", "of_pandas", "increment"):
+            assert rows(project, f"select count(*), sum(n) from {{schema}}.{name}") == [(5, 20)]
+        wrong = next(r for r in results if r.node.name == "wrong")
+        assert "wrong returned int: return a Spark, pandas" in wrong.message
+
+
+EVOLVING = """
+{{{{ config(materialized='incremental', unique_key='id', on_schema_change='{change}') }}}}
+{{% if is_incremental() %}} select cast(2 as bigint) as id, 1.5 as added
+{{% else %}} select 1 as id, 'x' as gone {{% endif %}}
+"""
+TEXT_NOW = """
+{{ config(materialized='incremental', unique_key='id', on_schema_change='sync_all_columns') }}
+select 1 as id, {% if is_incremental() %} 'text' {% else %} 5 {% endif %} as v
+"""
+
+
+class TestSchemaChanges:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "syncs.sql": EVOLVING.format(change="sync_all_columns"),
+            "appends.sql": EVOLVING.format(change="append_new_columns").replace("bigint", "int"),
+            "fails.sql": EVOLVING.format(change="fail"),
+            "text_now.sql": TEXT_NOW,
+        }
+
+    def test_every_way(self, project: Any) -> None:
+        run_dbt(["run"])
+        results = {r.node.name: r for r in run_dbt(["run"], expect_pass=False)}
+        synced = table(project, "syncs").schema()
+        assert [(f.name, str(f.field_type)) for f in synced.fields] == [
+            ("id", "long"),
+            ("added", "decimal(2, 1)"),
+        ]
+        appended = rows(project, "select id, gone, added is null from {schema}.appends order by id")
+        assert appended == [(1, "x", True), (2, None, False)]
+        assert "out of sync" in results["fails"].message
+        assert "Iceberg changes a type in place only" in results["text_now"].message
+        assert rows(project, "select v from {schema}.text_now") == [(5,)]
