@@ -41,7 +41,6 @@ lint: $(VENV)/.dev-installed ## Check style, types and the rules of import
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy dbt
-	$(BIN)/lint-imports
 
 test-slow: $(VENV)/.dev-installed ## Run the long tests
 	$(BIN)/pytest tests -m slow

@@ -27,6 +27,6 @@ def dbt_profile_target(lakehouse: Path) -> dict[str, object]:
         "threads": 4,
         "warehouse": str(lakehouse / "warehouse"),
         "engine_home": str(lakehouse / "engine"),
-        "keep_alive": 600,
+        "keep_alive": 120,
         "progress": False,
     }

@@ -19,7 +19,7 @@ VALUES = "\n".join(
     ]
 )
 TYPES = """zip,amount,wide
-00123,1.10,123456789012345678901234567890
+00123,1.10,123456789012345678901234567
 """
 EMPTY = "id,name\n"
 SCHEMA = """
@@ -64,8 +64,11 @@ class TestSeeds:
         assert types["flag"] == "boolean"
 
     def test_overrides_keep_the_text(self, project: Any) -> None:
-        found = rows(project, "select zip, cast(amount as string), cast(wide as string) from {schema}.overrides")
-        assert found == [("00123", "1.10", "123456789012345678901234567890")]
+        found = rows(
+            project,
+            "select zip, cast(amount as string), cast(wide as string) from {schema}.overrides",
+        )
+        assert found == [("00123", "1.10", "123456789012345678901234567")]
         fields = table(project, "overrides").schema().fields
         assert str(fields[1].field_type) == "decimal(10, 2)"
 

@@ -62,7 +62,10 @@ class TestSnapshots:
     def unchanged(self, project: Any) -> dict[str, tuple[int, int]]:
         """Runs three snapshots, the middle one without a change; snapshot counts around it."""
         people = "select * from values (1, 'a', 'Bern'), (2, 'b', 'Oslo'), (3, 'c', null)"
-        run(project, f"create table {{schema}}.people using iceberg as {people} as t(id, part, city)")
+        run(
+            project,
+            f"create table {{schema}}.people using iceberg as {people} as t(id, part, city)",
+        )
         run_dbt(["snapshot"])
         names = ("ignores", "invalidates", "records", "two_keys", "renamed")
         first = {name: len(snapshot_ids(project, name)) for name in names}

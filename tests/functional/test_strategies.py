@@ -52,7 +52,9 @@ class TestStrategies:
         assert rows(project, "select id from {schema}.append order by 1") == [(1,), (2,)]
 
     def test_delete_insert_keeps_duplicates_of_the_source(self, project: Any) -> None:
-        found = rows(project, "select day, v from {schema}.delete_insert order by day nulls first, v")
+        found = rows(
+            project, "select day, v from {schema}.delete_insert order by day nulls first, v"
+        )
         assert found == [(None, "n"), (1, "a"), (2, "c"), (2, "d"), (3, "e")]
 
     def test_insert_overwrite_replaces_partitions(self, project: Any) -> None:
@@ -118,9 +120,7 @@ class TestLayout:
         first = table(project, "layout")
         assert [str(f.transform) for f in first.spec().fields] == ["bucket[4]"]
         assert first.properties["owner_team"] == "one"
-        wanted = (
-            '{by: ["month(at)", id], sort: ["id desc"], team: two, version: 3, size: 64mb}'
-        )
+        wanted = '{by: ["month(at)", id], sort: ["id desc"], team: two, version: 3, size: 64mb}'
         run_dbt(["run", "--vars", wanted])
         second = table(project, "layout")
         assert [str(f.transform) for f in second.spec().fields] == ["month", "identity"]
@@ -133,7 +133,12 @@ class TestLayout:
 
     def test_an_unchanged_config_alters_nothing(self, project: Any) -> None:
         before = table(project, "layout").metadata.last_updated_ms
-        run_dbt(["run", "--vars", '{by: ["month(at)", id], sort: ["id desc"], team: two, '
-                 "version: 3, size: 64mb}"])
+        run_dbt(
+            [
+                "run",
+                "--vars",
+                '{by: ["month(at)", id], sort: ["id desc"], team: two, version: 3, size: 64mb}',
+            ]
+        )
         log = table(project, "layout").metadata.metadata_log
         assert len([entry for entry in log if entry.timestamp_ms >= before]) == 1

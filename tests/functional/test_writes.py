@@ -88,7 +88,10 @@ class TestCachedTables:
                 session.run(f"cache table {schema}.{name}")
 
             def counts() -> list[int]:
-                queries = (f"select count(*) as n from {schema}.cached", f"select n from {schema}.over")
+                queries = (
+                    f"select count(*) as n from {schema}.cached",
+                    f"select n from {schema}.over",
+                )
                 return [session.query(sql).column("n")[0].as_py() for sql in queries]
 
             assert counts() == [1, 1]

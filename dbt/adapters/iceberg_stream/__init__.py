@@ -18,7 +18,7 @@ __all__ = [
 
 # "spark" lets packages that know Spark but not this adapter dispatch to their `spark__` macros.
 Plugin = AdapterPlugin(
-    adapter=IcebergStreamAdapter,  # type: ignore[arg-type]
+    adapter=IcebergStreamAdapter,
     credentials=IcebergStreamCredentials,
     include_path=iceberg_stream.PACKAGE_PATH,
     dependencies=["spark"],

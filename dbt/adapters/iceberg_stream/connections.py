@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.contracts.connection import (
     AdapterRequiredConfig,
-    AdapterResponse,
     Connection,
     ConnectionState,
 )
@@ -29,26 +27,13 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineError,
     EngineSettings,
 )
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.lake import Lake
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
 
 logger = AdapterLogger("Iceberg_Stream")
-
-
-@dataclass
-class IcebergStreamResponse(AdapterResponse):
-    """What a statement did; the numbers come from the snapshot it committed."""
-
-    snapshot_id: int | None = None
-    rows_inserted: int | None = None
-    rows_updated: int | None = None
-    rows_deleted: int | None = None
-    files_added: int | None = None
-    files_removed: int | None = None
-    bytes_written: int | None = None
-    relation: str | None = None
 
 
 class IcebergStreamConnectionManager(SQLConnectionManager):
@@ -96,14 +81,14 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
                     raise DbtRuntimeError(str(error)) from error
             return self._lake
 
-    def open(self, connection: Connection) -> Connection:  # type: ignore[override]
+    def open(self, connection: Connection) -> Connection:
         """Give the connection a session of its own: an idle one, or a new one."""
         if connection.state == ConnectionState.OPEN:
             return connection
         with self._shared:
             idle = self._idle.pop() if self._idle else None
         connection.handle = idle or self._new_handle(connection)
-        connection.state = ConnectionState.OPEN
+        connection.state = ConnectionState.OPEN  # type: ignore[assignment]
         return connection
 
     def _new_handle(self, connection: Connection) -> Handle:
@@ -118,7 +103,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             settings = spark_settings(self.credentials.database, self.warehouse)
             session = Session(endpoint.url, settings)
         except (EngineError, StatementError) as error:
-            connection.state = ConnectionState.FAIL
+            connection.state = ConnectionState.FAIL  # type: ignore[assignment]
             raise FailedToConnectError(f"The embedded engine cannot be used. {error}") from error
         return Handle(session, lake, self.credentials.progress, on_close=self._take_back)
 

@@ -11,11 +11,16 @@ from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
-from dbt.adapters.iceberg_stream.connections import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.progress import Progress
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.engines.statements import Statement, classify, dropped_namespace, split
+from dbt.adapters.iceberg_stream.engines.statements import (
+    Statement,
+    classify,
+    dropped_namespace,
+    split,
+)
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa

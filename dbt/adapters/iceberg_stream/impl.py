@@ -22,14 +22,12 @@ from dbt_common.exceptions import DbtRuntimeError
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
-from dbt.adapters.iceberg_stream.connections import (
-    IcebergStreamConnectionManager,
-    IcebergStreamResponse,
-)
+from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.engines.statements import split
 from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, default_strategy
 from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_model_config
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
     import agate
@@ -194,7 +192,7 @@ class IcebergStreamAdapter(SQLAdapter):
             )
 
     @available.parse_list
-    def get_columns_in_relation(self, relation: BaseRelation) -> list[IcebergStreamColumn]:  # type: ignore[override]
+    def get_columns_in_relation(self, relation: BaseRelation) -> list[IcebergStreamColumn]:
         if relation.schema is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
@@ -203,7 +201,7 @@ class IcebergStreamAdapter(SQLAdapter):
         return self._columns((column.name, column.type) for column in found)
 
     @available.parse(lambda *a, **k: [])
-    def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:  # type: ignore[override]
+    def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:
         """Columns of a query, without running it; a `sql_header` before it is run."""
         *header, query = split(sql)
         for statement in header:

@@ -20,7 +20,7 @@ from dbt.tests.adapter.simple_seed.test_seed import (
     BaseTestEmptySeed,
 )
 from dbt.tests.adapter.simple_seed.test_seed_type_override import BaseSimpleSeedColumnOverride
-from dbt.tests.util import copy_file, run_dbt
+from dbt.tests.util import copy_file, get_relation_columns, run_dbt
 
 
 # A full refresh replaces the seed in one commit: nothing is dropped, so no model goes with it.
@@ -50,8 +50,12 @@ class TestSeedWithUniqueDelimiter(BaseSeedWithUniqueDelimiter):
     pass
 
 
+# Column names are quoted, so the line is no syntax error but one column with a long name.
 class TestSeedWithWrongDelimiter(BaseSeedWithWrongDelimiter):
-    pass
+    def test_seed_with_wrong_delimiter(self, project):
+        run_dbt(["seed"])
+        columns = get_relation_columns(project.adapter, "seed_pipe_separated")
+        assert [name for name, *_ in columns] == ["seed_id|first_name|email|ip_address|birthday"]
 
 
 class TestSeedWithEmptyDelimiter(BaseSeedWithEmptyDelimiter):
@@ -79,7 +83,7 @@ class TestSimpleSeedWithBOM(BaseSimpleSeedWithBOM):
 class TestSeedSpecificFormats(BaseSeedSpecificFormats):
     @pytest.fixture(scope="class")
     def test_data_dir(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("big_seed")
+        return tmp_path_factory.mktemp("seeds") / "big_seed"
 
     @pytest.fixture(scope="class")
     def seeds(self, test_data_dir: Path) -> dict[str, Any]:

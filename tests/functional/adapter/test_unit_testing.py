@@ -37,7 +37,8 @@ class TestUnitTestingTypes(BaseUnitTestingTypes):
             ["cast('1' as decimal(10, 2))", "1"],
             ["cast(1.5 as double)", "1.5"],
             ["array(1, 2, 3)", "'array(1, 2, 3)'"],
-            ["map('a', 1)", "'map(''a'', 1)'"],
+            ["map('a', 1)", """'map("a", 1)'"""],
+            ["named_struct('a', 1)", """'named_struct("a", 1)'"""],
         ]
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.contracts.relation import RelationType
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.connections import IcebergStreamResponse
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
+    from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 USER_HOOK = "iceberg_stream__on_write"
 

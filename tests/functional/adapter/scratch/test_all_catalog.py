@@ -1,5 +1,0 @@
-from dbt.tests.adapter.catalog.relation_types import CatalogRelationTypes as _CatalogRelationTypes
-
-
-class TestCatalogRelationTypes(_CatalogRelationTypes):
-    pass

@@ -1,0 +1,79 @@
+"""The catalog without Spark: PyIceberg writes, the catalog is asked."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.sqlite import catalog_file
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake("lake", tmp_path / "w")
+    lake.create_namespace("ns")
+    lake._catalog.create_table(("ns", "t"), ROWS.schema).append(ROWS)
+    return lake
+
+
+def test_relations_and_columns(lake: Lake) -> None:
+    assert lake.namespaces() == ["ns"]
+    assert lake.relations("ns") == [("t", "table")]
+    assert lake.relations("nowhere") == []
+    assert [(c.name, c.type) for c in lake.columns(("ns", "t"), None)] == [
+        ("id", "bigint"),
+        ("name", "string"),
+    ]
+    assert lake.columns(("ns", "nothing"), None) == []
+
+
+def test_statistics_and_freshness(lake: Lake) -> None:
+    (found,) = lake.describe("ns")
+    assert found.statistics["num_rows"] == ("Rows", 2)
+    assert found.statistics["num_snapshots"] == ("Snapshots", 1)
+    assert lake.last_modified(("ns", "t")) is not None
+
+
+def test_drop_removes_the_files(lake: Lake, tmp_path: Path) -> None:
+    assert list((tmp_path / "w").rglob("*.parquet"))
+    lake.drop(("ns", "t"))
+    lake.drop(("ns", "t"))
+    assert lake.relations("ns") == []
+    assert not list((tmp_path / "w").rglob("*.parquet"))
+    lake.drop_namespace("ns")
+    lake.drop_namespace("ns")
+    assert not lake.namespace_exists("ns")
+
+
+def test_required_columns(lake: Lake) -> None:
+    lake.require_columns(("ns", "t"), ["id"])
+    lake.require_columns(("ns", "t"), ["id"])
+    assert lake.table(("ns", "t")).schema().find_field("id").required
+
+
+def test_many_open_a_new_catalog_at_once(tmp_path: Path) -> None:
+    def create(number: int) -> None:
+        Lake("lake", tmp_path / "w").create_namespace("ns")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, range(8)))
+    assert Lake("lake", tmp_path / "w").namespaces() == ["ns"]
+
+
+def test_a_damaged_catalog_is_named(tmp_path: Path) -> None:
+    catalog_file(tmp_path).write_bytes(b"this is no database, whatever its name says" * 50)
+    with pytest.raises(CatalogError, match=r"catalog\.db is damaged .* Restore it from a backup"):
+        Lake("lake", tmp_path)
+
+
+def test_a_warehouse_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CatalogError, match="cannot be written"):
+        Lake("lake", tmp_path / "file" / "w")

@@ -1,0 +1,93 @@
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.table_config import (
+    Term,
+    literal,
+    parse_table_config,
+    parse_term,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sql", "spec_name"),
+    [
+        ("id", "`id`", "identity"),
+        ("a.b", "`a`.`b`", "identity"),
+        ("days(ts)", "days(`ts`)", "day"),
+        ("Month( `the day` )", "months(`the day`)", "month"),
+        ("bucket(16, id)", "bucket(16, `id`)", "bucket[16]"),
+        ("truncate(name, 4)", "truncate(4, `name`)", "truncate[4]"),
+    ],
+)
+def test_terms(text: str, sql: str, spec_name: str) -> None:
+    term = parse_term(text)
+    assert term is not None
+    assert (term.sql, term.spec_name) == (sql, spec_name)
+
+
+@pytest.mark.parametrize("text", ["weekly(ts)", "bucket(id)", "day(3, ts)", "a b", "", "day(ts"])
+def test_terms_that_do_not_parse(text: str) -> None:
+    assert parse_term(text) is None
+
+
+def test_create_clauses() -> None:
+    config, faults = parse_table_config(
+        {
+            "partition_by": ["day(at)", "region"],
+            "table_properties": {"it's": True},
+            "format_version": 3,
+            "target_file_size": "64 MB",
+            "location": "s3://b/t",
+        }
+    )
+    assert faults == []
+    assert config.create_clauses.splitlines() == [
+        "partitioned by (days(`at`), `region`)",
+        "location 's3://b/t'",
+        "tblproperties ('format-version' = '3', 'it\\'s' = 'true', "
+        "'write.target-file-size-bytes' = '67108864')",
+    ]
+
+
+def test_a_model_that_says_nothing() -> None:
+    config, faults = parse_table_config({})
+    assert (config.create_clauses, config.partition_by, faults) == ("", None, [])
+
+
+def test_all_faults_at_once() -> None:
+    _, faults = parse_table_config(
+        {"partition_by": "x(y)", "sort_order": ["a b"], "format_version": 9, "distribution": "odd"}
+    )
+    assert len(faults) == 4
+
+
+@pytest.mark.parametrize(
+    ("distribution", "clause"),
+    [
+        (None, "write ordered by `a` desc nulls last, days(`t`) asc nulls first"),
+        ("none", "write locally ordered by `a` desc nulls last, days(`t`) asc nulls first"),
+        (
+            "hash",
+            "write distributed by partition locally ordered by `a` desc nulls last, "
+            "days(`t`) asc nulls first",
+        ),
+    ],
+)
+def test_write_order(distribution: str | None, clause: str) -> None:
+    config, _ = parse_table_config(
+        {"sort_order": ["a desc", "day(t)"], "distribution": distribution}
+    )
+    assert config.write_order == clause
+
+
+def test_literal() -> None:
+    assert literal("a'b\\c") == "'a\\'b\\\\c'"
+
+
+def test_merge_mode_sets_all_three() -> None:
+    config, _ = parse_table_config({"merge_mode": "merge-on-read"})
+    assert set(config.properties) == {"write.merge.mode", "write.update.mode", "write.delete.mode"}
+
+
+def test_a_term_is_equal_to_the_one_in_the_spec() -> None:
+    assert parse_term("bucket(4, id)") == Term("bucket", "id", 4)

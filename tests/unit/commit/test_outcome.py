@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from dbt.adapters.iceberg_stream.commit.outcome import read_outcome
+from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
+
+MERGE = "spark.merge-into.num-target-rows-"
+
+
+def snapshot(operation: Operation, **properties: str) -> Snapshot:
+    named = {key.replace("_", "-"): value for key, value in properties.items()}
+    return Snapshot(
+        snapshot_id=7, manifest_list="x", timestamp_ms=1, summary=Summary(operation, **named)
+    )
+
+
+def test_append() -> None:
+    done = read_outcome(snapshot(Operation.APPEND, added_records="5", added_files_size="90"))
+    assert (done.rows_affected, done.rows_inserted, done.bytes_written) == (5, 5, 90)
+
+
+def test_replace_counts_the_new_rows() -> None:
+    done = read_outcome(
+        snapshot(Operation.OVERWRITE, added_records="5", deleted_records="3", total_records="5")
+    )
+    assert done.rows_affected == 5
+
+
+def test_copy_on_write_delete_counts_the_balance() -> None:
+    done = read_outcome(snapshot(Operation.DELETE, added_records="97", deleted_records="100"))
+    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+
+
+@pytest.mark.parametrize("copied", ["0", "1000"])
+def test_merge_counts_what_spark_counted(copied: str) -> None:
+    summary = Summary(
+        Operation.OVERWRITE,
+        **{
+            f"{MERGE}inserted": "1",
+            f"{MERGE}updated": "2",
+            f"{MERGE}deleted": "3",
+            f"{MERGE}copied": copied,
+            "added-records": copied,
+        },
+    )
+    done = read_outcome(Snapshot(snapshot_id=7, manifest_list="x", timestamp_ms=1, summary=summary))
+    assert (done.rows_affected, done.rows_updated) == (6, 2)
+
+
+def test_stamps_reach_spark_as_snapshot_properties() -> None:
+    settings = spark_settings(stamps("w", "i", "model.p.m", "m"))
+    assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.write-id"] == "w"
+    assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.node-id"] == "model.p.m"
+    assert new_write_id() != new_write_id()

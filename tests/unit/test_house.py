@@ -1,0 +1,75 @@
+"""The rules of the house (CONTRIBUTING.md): rooms depend on each other one way only.
+
+import-linter cannot see a package that lives inside another distribution's `dbt` package.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dbt.adapters.iceberg_stream as package
+
+ROOT = Path(package.__file__).parent
+PREFIX = "dbt.adapters.iceberg_stream."
+# From the surface down; a module may import from layers below its own, and from its own room.
+LAYERS = (
+    {"__init__", "cli"},
+    {"impl"},
+    {"cache"},
+    {"ingest"},
+    {"connections"},
+    {"cursor"},
+    {"credentials", "relation", "column", "response", "model_config"},
+    {"merge"},
+    {"commit"},
+    {"catalog"},
+    {"engines"},
+    {"__version__"},
+)
+MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+
+
+def room_of(module: Path) -> str:
+    return module.parts[0].removesuffix(".py")
+
+
+def level(room: str) -> int:
+    return next(index for index, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def imports(module: Path) -> set[str]:
+    """Rooms that a module imports when it runs; those for type checking only do not count."""
+    tree = ast.parse((ROOT / module).read_text())
+    checking = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in checking:
+            name = node.module or ""
+            if name.startswith(PREFIX):
+                found.add(name.removeprefix(PREFIX).split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_dependencies_point_one_way(module: Path) -> None:
+    room = room_of(module)
+    wrong = {other for other in imports(module) if other != room and level(other) <= level(room)}
+    assert not wrong
+
+
+def test_the_supervisor_imports_nothing_of_the_package() -> None:
+    # It is started by its path, so that it need not import dbt.
+    assert imports(Path("engines/supervisor.py")) == set()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_files_stay_small(module: Path) -> None:
+    assert len((ROOT / module).read_text().splitlines()) <= 400
