@@ -42,8 +42,4 @@ class TestMetadataWithEmptyFlag(MetadataWithEmptyFlag):
         ):
             assert postgres in models[name]
             models[name] = models[name].replace(postgres, spark)
-        t = models["alter_column_type.sql"]
-        models["alter_column_type.sql"] = t.replace("{{ alter", "{% if execute %}{{ alter").replace(
-            '"bigint") }}', '"bigint") }}{% endif %}'
-        )
         return models

@@ -1,4 +1,5 @@
-{#- Spark 4 has the standard's listagg; a limit cuts the ordered list at a character no text holds. -#}
+{#- Spark 4 has the standard's listagg. With a limit the ordered list is cut at U+001F (unit separator),
+    so a measure that holds this character is cut wrongly. -#}
 {% macro iceberg_stream__listagg(measure, delimiter_text, order_by_clause, limit_num) -%}
   {%- set order = ' within group (' ~ order_by_clause ~ ')' if order_by_clause else '' -%}
   {%- if limit_num -%}
