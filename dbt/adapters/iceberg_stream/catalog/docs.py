@@ -44,7 +44,7 @@ def catalog_table(database: str, relations: Iterable[Description]) -> agate.Tabl
 def _rows(database: str, relation: Description) -> Iterable[dict[str, Any]]:
     namespace, name = relation.name
     statistics = _statistics(relation)
-    for index, column in enumerate(relation.columns):
+    for index, column in enumerate(relation.columns, 1):
         yield {
             "table_database": database,
             "table_schema": namespace,
@@ -83,7 +83,7 @@ def single_relation(database: str, relation: Description) -> CatalogTable:
         ),
         columns={
             column.name: ColumnMetadata(column.type, index, column.name, column.comment)
-            for index, column in enumerate(relation.columns)
+            for index, column in enumerate(relation.columns, 1)
         },
         stats={
             identifier: StatsItem(identifier, label, value, True, label)

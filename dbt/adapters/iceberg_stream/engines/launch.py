@@ -139,7 +139,6 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.sql.warehouse.dir": (settings.home / "spark-warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        # Adaptive execution joins small partitions: the number only bounds the large ones.
         "spark.sql.adaptive.enabled": "true",
         # A partition for each core: small models took twice as long with sixteen.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),

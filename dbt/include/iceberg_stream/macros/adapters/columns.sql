@@ -30,19 +30,26 @@
 {% endmacro %}
 
 {% macro iceberg_stream__alter_column_type(relation, column_name, new_column_type) -%}
-  {%- set current = adapter.get_columns_in_relation(relation)
-        | selectattr('name', 'equalto', column_name) | first -%}
-  {%- if not current.can_expand_to(api.Column(column_name, new_column_type)) -%}
-    {% do exceptions.raise_compiler_error(
-        "Column `" ~ column_name ~ "` of " ~ relation.render() ~ " is " ~ current.data_type
-        ~ " and the model now returns " ~ new_column_type ~ ". Iceberg changes a type in place"
-        ~ " only from int to bigint, float to double, or to a wider decimal of the same scale."
-        ~ " Cast the column in the model, or rebuild the table with --full-refresh.") %}
+  {%- if execute -%}
+    {% do check_column_type_change(relation, column_name, new_column_type) %}
+    {% call statement('alter_column_type') -%}
+      alter table {{ relation.render() }} alter column {{ adapter.quote(column_name) }} type {{ new_column_type }}
+    {%- endcall %}
   {%- endif -%}
-  {% call statement('alter_column_type') -%}
-    alter table {{ relation.render() }} alter column {{ adapter.quote(column_name) }} type {{ new_column_type }}
-  {%- endcall %}
 {%- endmacro %}
+
+{% macro check_column_type_change(relation, column_name, new_column_type) %}
+  {%- for column in adapter.get_columns_in_relation(relation) if column.name | lower == column_name | lower -%}
+    {%- if column.data_type != new_column_type
+          and not column.can_expand_to(api.Column(column_name, new_column_type)) -%}
+      {% do exceptions.raise_compiler_error(
+          "Column `" ~ column_name ~ "` of " ~ relation.render() ~ " is " ~ column.data_type
+          ~ " and the model now returns " ~ new_column_type ~ ". Iceberg changes a type in place"
+          ~ " only from int to bigint, float to double, or to a wider decimal of the same scale."
+          ~ " Cast the column in the model, or rebuild the table with --full-refresh.") %}
+    {%- endif -%}
+  {%- endfor -%}
+{% endmacro %}
 
 {% macro iceberg_stream__get_columns_in_query(select_sql) %}
   {{ return(adapter.get_column_schema_from_query(select_sql) | map(attribute='name') | list) }}

@@ -9,10 +9,12 @@
     {{ log('Relation ' ~ existing ~ ' already exists', info=True) }}
     {{ return({'relations': []}) }}
   {%- endif -%}
-  {%- set relation = this.incorporate(type='view') -%}
-  {%- if defer_relation.render() != this.render() -%}
-    {% do build_view(existing, relation, 'select * from ' ~ defer_relation.render()) %}
+  {%- if defer_relation.render() == this.render() -%}
+    {{ log('Target relation and defer relation are the same, skipping clone for relation: ' ~ this.render()) }}
+    {{ return({'relations': []}) }}
   {%- endif -%}
+  {%- set relation = this.incorporate(type='view') -%}
+  {% do build_view(existing, relation, 'select * from ' ~ defer_relation.render()) %}
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
