@@ -69,12 +69,12 @@ $(BIN)/python:
 	    echo "    sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: setup.py | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+$(VENV)/.installed: setup.py constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev-installed: dev-requirements.txt $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -r dev-requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r dev-requirements.txt
 	@touch $@
 
 $(VENV)/.tpch-installed: $(VENV)/.installed
