@@ -181,7 +181,7 @@ class Peer(Contender):
                 "spark.driver.memory": "2g",
                 "spark.ui.enabled": "false",
                 "spark.sql.session.timeZone": "UTC",
-                "spark.sql.shuffle.partitions": str(max(16, 2 * (os.cpu_count() or 1))),
+                "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
                 **spark_settings(CATALOG, self.warehouse),
             }
         )

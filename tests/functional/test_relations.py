@@ -123,3 +123,25 @@ class TestSchemas:
         run(project, f"drop schema {name} cascade")
         assert not lake.namespace_exists(name)
         assert not list(files.rglob("*.parquet"))
+
+
+FRESH = """
+sources:
+  - name: raw
+    schema: "{{ target.schema }}"
+    freshness: {error_after: {count: 1, period: hour}}
+    tables: [{name: events}]
+"""
+
+
+class TestFreshness:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"sources.yml": FRESH}
+
+    def test_freshness_comes_from_the_snapshot(self, project: Any) -> None:
+        run(project, "create table {schema}.events using iceberg as select 1 as id")
+        committed = table(project, "events").current_snapshot().timestamp_ms
+        (result,) = run_dbt(["source", "freshness"])
+        assert result.status == "pass"
+        assert int(result.max_loaded_at.timestamp() * 1000) == committed

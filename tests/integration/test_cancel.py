@@ -1,0 +1,63 @@
+"""Ctrl-C ends what runs on the engine, and leaves the engine itself warm."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dbt.adapters.iceberg_stream.engines.embedded import status, stop
+
+PROJECT = "name: slow\nversion: '1.0'\nprofile: slow\n"
+PROFILE = """
+slow:
+  target: dev
+  outputs:
+    dev: {type: iceberg_stream, schema: s, keep_alive: 120}
+"""
+# Sums for minutes, on all cores.
+SLOW = "{{ config(materialized='table') }} select sum(sin(id)) as s from range(100000000000)"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "dbt_project.yml").write_text(PROJECT)
+    (tmp_path / "profiles.yml").write_text(PROFILE)
+    (tmp_path / "models" / "slow.sql").write_text(SLOW)
+    yield tmp_path
+    stop(tmp_path / ".iceberg_stream")
+
+
+def cpu(process: psutil.Process, seconds: float) -> float:
+    """CPU seconds that a process uses in a second."""
+    before = sum(process.cpu_times()[:2])
+    time.sleep(seconds)
+    return (sum(process.cpu_times()[:2]) - before) / seconds
+
+
+def test_ctrl_c_cancels_the_statement(project: Path) -> None:
+    command = [sys.executable, "-m", "dbt.cli.main", "run", "--profiles-dir", "."]
+    run = subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL)
+    home = project / ".iceberg_stream"
+    deadline = time.monotonic() + 120
+    while (engine := status(home)) is None or not engine.ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    jvm = psutil.Process(engine.jvm.pid)
+    while cpu(jvm, 2) < 1:
+        assert time.monotonic() < deadline
+    # Past the start, whose work is over within seconds.
+    time.sleep(15)
+    assert cpu(jvm, 2) > 0.5
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) != 0
+    time.sleep(5)
+    assert cpu(jvm, 3) < 0.3
+    assert status(home) is not None
