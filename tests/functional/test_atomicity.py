@@ -51,11 +51,8 @@ class TestReaders:
         ]
         for version in range(1, 21):
             size = 1000 * (1 + version % 2)
-            run_dbt(["run", "-s", "a_table", "--vars", f"{{version: '{version}', rows: {size}}}"])
-            run_dbt(
-                ["run", "-s", "an_incremental", "--full-refresh", "--vars", f"version: '{version}'"]
-            )
-            run_dbt(["seed", *(["--full-refresh"] if version % 2 else [])])
+            refresh = ["--full-refresh"] if version % 2 else []
+            run_dbt(["build", *refresh, "--vars", f"{{version: '{version}', rows: {size}}}"])
         stop.touch()
         reads = 0
         for reader in readers:
