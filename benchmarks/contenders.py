@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.metadata import current_snapshot
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
@@ -233,10 +234,9 @@ def require_same_rows(contenders: list[Contender]) -> None:
 
 
 def _row_count(lake: Lake, name: str) -> int:
-    snapshot = lake.table((SCHEMA, name)).current_snapshot()
-    if snapshot is None or snapshot.summary is None:
-        return 0
-    return int(snapshot.summary.additional_properties["total-records"])
+    metadata = lake.metadata((SCHEMA, name))
+    snapshot = current_snapshot(metadata) if metadata else None
+    return int(snapshot.properties["total-records"]) if snapshot else 0
 
 
 def _quiet_environment() -> dict[str, str]:

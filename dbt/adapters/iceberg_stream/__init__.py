@@ -4,6 +4,7 @@ from dbt.include import iceberg_stream
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.garbage import collect_rarely
 from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
 
@@ -15,6 +16,8 @@ __all__ = [
     "IcebergStreamRelation",
     "Plugin",
 ]
+
+collect_rarely()
 
 # "spark" lets packages that know Spark but not this adapter dispatch to their `spark__` macros.
 Plugin = AdapterPlugin(

@@ -122,8 +122,7 @@ class Cursor:
         self._handle.session.run(sql)
         self.target = self._target()
         if self._statement.verb in ROW_VERBS and self.target is not None:
-            table = self._handle.lake.find_table(self.target)
-            self.outcome = find_outcome(table, write_id) if table is not None else None
+            self.outcome = find_outcome(self._handle.lake.snapshots(self.target), write_id)
 
     def _target(self) -> Name | None:
         """The changed relation's name in our catalog, None if it is not there."""

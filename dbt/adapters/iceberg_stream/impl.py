@@ -196,8 +196,7 @@ class IcebergStreamAdapter(SQLAdapter):
         if relation.schema is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
-        kind = str(relation.type) if relation.type else None
-        found = self.lake.columns((str(relation.schema), str(relation.identifier)), kind)
+        found = self.lake.columns((str(relation.schema), str(relation.identifier)))
         return self._columns((column.name, column.type) for column in found)
 
     @available.parse(lambda *a, **k: [])
@@ -282,6 +281,8 @@ class IcebergStreamAdapter(SQLAdapter):
     @available.parse(lambda *a, **k: [])
     def layout_alterations(self, relation: BaseRelation, layout: Any) -> list[str]:
         """`alter table` clauses that give a table the layout its model asks for."""
+        if layout.is_default:
+            return []
         return layout.alterations(self.lake.table((str(relation.schema), str(relation.identifier))))
 
     @available.parse(lambda *a, **k: False)
@@ -320,15 +321,14 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:
-        table = self.lake.table((str(relation.schema), str(relation.identifier)))
-        return table.properties.get("comment")
+        return self.lake.comment((str(relation.schema), str(relation.identifier)))
 
     @available.parse(lambda *a, **k: {})
     def changed_column_comments(
         self, relation: BaseRelation, documented: Mapping[str, Any]
     ) -> dict[str, str]:
         """Comments by column name that differ from what the table says."""
-        columns = self.lake.columns((str(relation.schema), str(relation.identifier)), "table")
+        columns = self.lake.columns((str(relation.schema), str(relation.identifier)))
         current = {column.name.lower(): column for column in columns}
         wanted = {name.lower(): column["description"] for name, column in documented.items()}
         return {

@@ -19,7 +19,7 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 def lake(tmp_path: Path) -> Lake:
     lake = Lake("lake", tmp_path / "w")
     lake.create_namespace("ns")
-    lake._catalog.create_table(("ns", "t"), ROWS.schema).append(ROWS)
+    lake.catalog.create_table(("ns", "t"), ROWS.schema).append(ROWS)
     return lake
 
 
@@ -27,11 +27,11 @@ def test_relations_and_columns(lake: Lake) -> None:
     assert lake.namespaces() == ["ns"]
     assert lake.relations("ns") == [("t", "table")]
     assert lake.relations("nowhere") == []
-    assert [(c.name, c.type) for c in lake.columns(("ns", "t"), None)] == [
+    assert [(c.name, c.type) for c in lake.columns(("ns", "t"))] == [
         ("id", "bigint"),
         ("name", "string"),
     ]
-    assert lake.columns(("ns", "nothing"), None) == []
+    assert lake.columns(("ns", "nothing")) == []
 
 
 def test_statistics_and_freshness(lake: Lake) -> None:

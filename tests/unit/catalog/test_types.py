@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from pyiceberg.types import (
     DecimalType,
@@ -35,4 +37,5 @@ from dbt.adapters.iceberg_stream.catalog.types import spark_type
     ],
 )
 def test_spark_type(iceberg: IcebergType, spark: str) -> None:
-    assert spark_type(iceberg) == spark
+    field = json.loads(NestedField(1, "c", iceberg).model_dump_json())
+    assert spark_type(field["type"]) == spark

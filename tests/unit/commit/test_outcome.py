@@ -1,51 +1,47 @@
 from __future__ import annotations
 
 import pytest
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
 
 MERGE = "spark.merge-into.num-target-rows-"
 
 
-def snapshot(operation: Operation, **properties: str) -> Snapshot:
+def snapshot(operation: str, **properties: str) -> SnapshotSummary:
     named = {key.replace("_", "-"): value for key, value in properties.items()}
-    return Snapshot(
-        snapshot_id=7, manifest_list="x", timestamp_ms=1, summary=Summary(operation, **named)
-    )
+    return SnapshotSummary(7, 1, {"operation": operation, **named})
 
 
 def test_append() -> None:
-    done = read_outcome(snapshot(Operation.APPEND, added_records="5", added_files_size="90"))
+    done = read_outcome(snapshot("append", added_records="5", added_files_size="90"))
     assert (done.rows_affected, done.rows_inserted, done.bytes_written) == (5, 5, 90)
 
 
 def test_replace_counts_the_new_rows() -> None:
     done = read_outcome(
-        snapshot(Operation.OVERWRITE, added_records="5", deleted_records="3", total_records="5")
+        snapshot("overwrite", added_records="5", deleted_records="3", total_records="5")
     )
     assert done.rows_affected == 5
 
 
 def test_copy_on_write_delete_counts_the_balance() -> None:
-    done = read_outcome(snapshot(Operation.DELETE, added_records="97", deleted_records="100"))
+    done = read_outcome(snapshot("delete", added_records="97", deleted_records="100"))
     assert (done.rows_affected, done.rows_deleted) == (3, 3)
 
 
 @pytest.mark.parametrize("copied", ["0", "1000"])
 def test_merge_counts_what_spark_counted(copied: str) -> None:
-    summary = Summary(
-        Operation.OVERWRITE,
-        **{
-            f"{MERGE}inserted": "1",
-            f"{MERGE}updated": "2",
-            f"{MERGE}deleted": "3",
-            f"{MERGE}copied": copied,
-            "added-records": copied,
-        },
-    )
-    done = read_outcome(Snapshot(snapshot_id=7, manifest_list="x", timestamp_ms=1, summary=summary))
+    summary = {
+        "operation": "overwrite",
+        f"{MERGE}inserted": "1",
+        f"{MERGE}updated": "2",
+        f"{MERGE}deleted": "3",
+        f"{MERGE}copied": copied,
+        "added-records": copied,
+    }
+    done = read_outcome(SnapshotSummary(7, 1, summary))
     assert (done.rows_affected, done.rows_updated) == (6, 2)
 
 

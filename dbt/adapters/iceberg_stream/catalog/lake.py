@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyiceberg.exceptions import (
-    NamespaceAlreadyExistsError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    NoSuchViewError,
+from dbt.adapters.iceberg_stream.catalog.metadata import (
+    Column,
+    Metadata,
+    SnapshotSummary,
+    columns,
+    current_snapshot,
+    read_metadata,
+    snapshots,
 )
-from pyiceberg.schema import Schema
-from pyiceberg.serializers import Compressor
-from pyiceberg.table import Table
-from pyiceberg.view.metadata import ViewMetadata
-from sqlalchemy.exc import IntegrityError
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, open_catalog
 
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteCatalog
-from dbt.adapters.iceberg_stream.catalog.types import spark_type
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
 
 Name = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table or view; `type` in Spark SQL's words."""
-
-    name: str
-    type: str
-    comment: str | None
 
 
 @dataclass(frozen=True)
@@ -46,43 +39,66 @@ class Description:
 
 
 class Lake:
-    """One Iceberg catalog, opened once for a dbt invocation and shared by its threads."""
+    """One Iceberg catalog, opened once for a dbt invocation and shared by its threads.
+
+    Reads take names from the catalog and the rest from the current metadata file; PyIceberg is
+    loaded for changes only.
+    """
 
     def __init__(self, name: str, warehouse: Path) -> None:
         self.name = name
-        self._catalog = SqliteCatalog.open(name, warehouse)
+        self._warehouse = warehouse
+        self._names = SqliteNames(name, warehouse)
+        self._opening = threading.Lock()
+        self._opened: SqlCatalog | None = None
+
+    @property
+    def catalog(self) -> SqlCatalog:
+        """PyIceberg's client of the catalog."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_catalog(self.name, self._warehouse)
+            return self._opened
 
     def close(self) -> None:
-        self._catalog.close()
+        with self._opening:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
 
     def namespaces(self) -> list[str]:
-        return [".".join(namespace) for namespace in self._catalog.list_namespaces()]
+        return self._names.namespaces()
 
     def namespace_exists(self, namespace: str) -> bool:
-        return self._catalog.namespace_exists(namespace)
+        return namespace in self.namespaces()
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace; one that is there, or that another run makes now, is kept."""
-        try:
-            self._catalog.create_namespace(namespace)
-        except (NamespaceAlreadyExistsError, IntegrityError):
-            return
+        self._names.create_namespace(namespace)
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace; a missing one is fine."""
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
         try:
-            self._catalog.drop_namespace(namespace)
+            self.catalog.drop_namespace(namespace)
         except NoSuchNamespaceError:
             return
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
-        try:
-            tables = self._catalog.list_tables(namespace)
-        except NoSuchNamespaceError:
-            return []
-        views = self._catalog.list_views(namespace)
-        return [*((t[-1], "table") for t in tables), *((v[-1], "view") for v in views)]
+        return self._names.relations(namespace)
+
+    def metadata(self, name: Name) -> Metadata | None:
+        """Current metadata of a table or view; None if there is neither."""
+        while found := self._names.location(*name):
+            try:
+                return read_metadata(found[0])
+            except FileNotFoundError:
+                # A concurrent commit may have removed an old metadata file; a lost one stays lost.
+                if self._names.location(*name) == found:
+                    raise
+        return None
 
     def table(self, name: Name) -> Table:
         """The table as it is now.
@@ -90,41 +106,31 @@ class Lake:
         Raises:
             NoSuchTableError: there is none.
         """
-        return self._catalog.load_table(name)
+        return self.catalog.load_table(name)
 
-    def find_table(self, name: Name) -> Table | None:
-        try:
-            return self._catalog.load_table(name)
-        except NoSuchTableError:
-            return None
+    def columns(self, name: Name) -> list[Column]:
+        """Columns of a table or view; none if there is neither."""
+        metadata = self.metadata(name)
+        return [] if metadata is None else columns(metadata)
 
-    def view(self, name: Name) -> ViewMetadata:
-        """The view's current metadata.
+    def comment(self, name: Name) -> str | None:
+        """The comment of a table or view."""
+        metadata = self.metadata(name)
+        return None if metadata is None else _comment(metadata)
 
-        Raises:
-            NoSuchViewError: there is none.
-        """
-        location = self._catalog.view_metadata_location(name)
-        io = self._catalog._load_file_io(location=location)
-        with io.new_input(location).open() as stream:
-            plain = Compressor.get_compressor(location).stream_decompressor(stream)
-            return ViewMetadata.model_validate_json(plain.read())
-
-    def columns(self, name: Name, kind: str | None) -> list[Column]:
-        """Columns of a table, or of a view where there is no such table; none if neither is."""
-        if kind != "view" and (table := self.find_table(name)) is not None:
-            return _columns(table.schema())
-        try:
-            return _columns(_view_schema(self.view(name)))
-        except NoSuchViewError:
-            return []
+    def snapshots(self, name: Name) -> Iterator[SnapshotSummary]:
+        """Snapshots of a table, newest first; none if there is no such table."""
+        metadata = self.metadata(name)
+        return iter(()) if metadata is None else snapshots(metadata)
 
     def drop(self, name: Name) -> None:
         """Drop a table or view with its files; a missing one is fine."""
+        from pyiceberg.exceptions import NoSuchTableError
+
         try:
-            self._catalog.purge_table(name)
+            self.catalog.purge_table(name)
         except NoSuchTableError:
-            self._catalog.drop_view(name)
+            self._names.drop_view(*name)
 
     def require_columns(self, name: Name, columns: list[str]) -> None:
         """Make optional columns required. The caller has checked that they hold no null."""
@@ -136,8 +142,15 @@ class Lake:
                     update.update_column(column, required=True)
 
     def last_modified(self, name: Name) -> datetime | None:
-        """When the current snapshot was committed (UTC); None for a table never written."""
-        snapshot = self.table(name).current_snapshot()
+        """When the current snapshot was committed (UTC); None for a table never written.
+
+        Raises:
+            LookupError: there is no such table.
+        """
+        metadata = self.metadata(name)
+        if metadata is None:
+            raise LookupError(f"There is no table {'.'.join(name)} in the catalog {self.name}.")
+        snapshot = current_snapshot(metadata)
         return None if snapshot is None else _utc(snapshot.timestamp_ms)
 
     def describe(self, namespace: str) -> Iterator[Description]:
@@ -149,45 +162,35 @@ class Lake:
 
     def describe_one(self, name: Name, kind: str) -> Description | None:
         """One table or view; None if another run has dropped it meanwhile."""
-        if kind == "view":
-            metadata = self.view(name)
-            comment = metadata.properties.get("comment")
-            return Description(name, kind, comment, _columns(_view_schema(metadata)), {})
-        table = self.find_table(name)
-        if table is None:
+        metadata = self.metadata(name)
+        if metadata is None:
             return None
-        comment = table.properties.get("comment")
-        return Description(name, kind, comment, _columns(table.schema()), _statistics(table))
+        statistics = _statistics(metadata) if kind == "table" else {}
+        return Description(name, kind, _comment(metadata), columns(metadata), statistics)
 
 
-def _view_schema(metadata: ViewMetadata) -> Schema:
-    version = next(v for v in metadata.versions if v.version_id == metadata.current_version_id)
-    return next(s for s in metadata.schemas if s.schema_id == version.schema_id)
+def _comment(metadata: Metadata) -> str | None:
+    return (metadata.get("properties") or {}).get("comment")
 
 
-def _columns(schema: Schema) -> list[Column]:
-    return [Column(f.name, spark_type(f.field_type), f.doc) for f in schema.fields]
-
-
-def _statistics(table: Table) -> dict[str, tuple[str, str | int]]:
+def _statistics(metadata: Metadata) -> dict[str, tuple[str, str | int]]:
     """Docs statistics by id: label and value, from the current snapshot's summary."""
     statistics: dict[str, tuple[str, str | int]] = {
-        "location": ("Location", table.location()),
-        "format_version": ("Format version", table.metadata.format_version),
+        "location": ("Location", metadata["location"]),
+        "format_version": ("Format version", metadata["format-version"]),
     }
-    snapshot = table.current_snapshot()
-    if snapshot is None or snapshot.summary is None:
+    snapshot = current_snapshot(metadata)
+    if snapshot is None:
         return statistics
-    summary = snapshot.summary.additional_properties
     for key, identifier, label in (
         ("total-records", "num_rows", "Rows"),
         ("total-files-size", "bytes", "Bytes"),
         ("total-data-files", "num_files", "Data files"),
         ("total-delete-files", "num_delete_files", "Delete files"),
     ):
-        if key in summary:
-            statistics[identifier] = (label, int(summary[key]))
-    statistics["num_snapshots"] = ("Snapshots", len(table.metadata.snapshots))
+        if key in snapshot.properties:
+            statistics[identifier] = (label, int(snapshot.properties[key]))
+    statistics["num_snapshots"] = ("Snapshots", len(metadata["snapshots"]))
     statistics["snapshot_id"] = ("Current snapshot", str(snapshot.snapshot_id))
     statistics["last_modified"] = ("Last modified", _utc(snapshot.timestamp_ms).isoformat())
     return statistics

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pyiceberg.table import Table
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 # Transforms that cut time at least as finely as a batch of this size.
 FINE_ENOUGH = {

@@ -1,27 +1,78 @@
-"""The SQLite catalog that Spark (`jdbc`) and PyIceberg (`sql`) share."""
+"""The SQLite catalog that Spark (`jdbc`) and PyIceberg (`sql`) share, as names and locations.
+
+What every command asks of it is answered from its two tables, without PyIceberg and SQLAlchemy,
+whose import takes longer than a small model. Changes to tables go through `open_catalog`.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import NoSuchViewError
-from pyiceberg.typedef import Identifier
-from sqlalchemy import delete, event, select
-from sqlalchemy.orm import Session
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 
-VIEW_TYPE = "VIEW"
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+
 BUSY_SECONDS = 30
+
+# The tables of Iceberg's JDBC catalog, schema version V1, as both clients make them.
+SCHEMA = """
+create table if not exists iceberg_tables (
+    catalog_name varchar(255) not null,
+    table_namespace varchar(255) not null,
+    table_name varchar(255) not null,
+    metadata_location varchar(1000),
+    previous_metadata_location varchar(1000),
+    iceberg_type varchar(5),
+    primary key (catalog_name, table_namespace, table_name)
+);
+create table if not exists iceberg_namespace_properties (
+    catalog_name varchar(255) not null,
+    namespace varchar(255) not null,
+    property_key varchar(255) not null,
+    property_value varchar(1000) not null,
+    primary key (catalog_name, namespace, property_key)
+);
+"""
+NAMESPACES = """
+select table_namespace from iceberg_tables where catalog_name = :catalog
+union select namespace from iceberg_namespace_properties where catalog_name = :catalog
+"""
+RELATIONS = """
+select table_name, case iceberg_type when 'VIEW' then 'view' else 'table' end
+from iceberg_tables
+where catalog_name = :catalog and table_namespace = :namespace
+order by table_name
+"""
+LOCATION = """
+select metadata_location, case iceberg_type when 'VIEW' then 'view' else 'table' end
+from iceberg_tables
+where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
+"""
+CREATE_NAMESPACE = """
+insert or ignore into iceberg_namespace_properties values (:catalog, :namespace, 'exists', 'true')
+"""
+DROP_VIEW = """
+delete from iceberg_tables
+where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
+    and iceberg_type = 'VIEW'
+"""
 
 
 def catalog_file(warehouse: Path) -> Path:
     """Where a warehouse keeps its SQLite catalog."""
     return warehouse / "catalog.db"
+
+
+def _uri(warehouse: Path) -> str:
+    # Neither client decodes percent signs: a path with spaces stands as it is.
+    return f"file://{warehouse}"
 
 
 def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
@@ -37,95 +88,84 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
         f"{prefix}.type": "jdbc",
         f"{prefix}.uri": f"jdbc:sqlite:{catalog_file(warehouse)}?{timeout}",
         f"{prefix}.jdbc.schema-version": "V1",
-        f"{prefix}.warehouse": warehouse.as_uri(),
+        f"{prefix}.warehouse": _uri(warehouse),
         f"{prefix}.cache-enabled": "false",
         "spark.sql.defaultCatalog": name,
     }
 
 
-class SqliteCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog, and the views that Spark keeps in the same table."""
+def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
+    """PyIceberg's client of the same catalog."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy import event
 
-    @classmethod
-    def open(cls, name: str, warehouse: Path) -> SqliteCatalog:
-        """Open the catalog, made on first use.
+    catalog = SqlCatalog(
+        name,
+        uri=f"sqlite:///{catalog_file(warehouse)}",
+        warehouse=_uri(warehouse),
+        init_catalog_tables="false",
+    )
+    event.listen(catalog.engine, "connect", _wait_for_other_writers)
+    catalog.engine.dispose()
+    return catalog
+
+
+def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
+
+
+class SqliteNames:
+    """Namespaces, tables and views of the catalog, made on first use; safe in any thread."""
+
+    def __init__(self, name: str, warehouse: Path) -> None:
+        """Open the catalog.
 
         Raises:
             CatalogError: the file is no SQLite catalog or its folder cannot be written.
         """
-        path = catalog_file(warehouse)
+        self._name = name
+        self._path = catalog_file(warehouse)
         try:
             warehouse.mkdir(parents=True, exist_ok=True)
-            _check_readable(path)
+            # Two processes that open a new catalog at once would both create its tables.
+            with FileLock(warehouse / ".catalog.lock"), self._connect() as connection:
+                connection.executescript(SCHEMA)
         except sqlite3.DatabaseError as error:
             raise CatalogError(
-                f"The Iceberg catalog {path} is damaged ({error}). Restore it from a backup, or "
-                "move it away to start anew: the tables' data and metadata files stay where they "
-                "are and can be registered again."
+                f"The Iceberg catalog {self._path} is damaged ({error}). Restore it from a backup, "
+                "or move it away to start anew: the tables' data and metadata files stay where "
+                "they are and can be registered again."
             ) from error
         except OSError as error:
             raise CatalogError(
                 f"The warehouse {warehouse} cannot be written ({error.strerror}). Free space, "
                 "mend its permissions, or set another `warehouse` in the profile."
             ) from error
-        # Two processes that open a new catalog at once would both create its tables.
-        with FileLock(warehouse / ".catalog.lock"):
-            return cls(name, uri=f"sqlite:///{path}", warehouse=warehouse.as_uri())
 
-    def __init__(self, name: str, **properties: Any) -> None:
-        super().__init__(name, **properties)
-        event.listen(self.engine, "connect", _wait_for_other_writers)
-        self.engine.dispose()
+    def namespaces(self) -> list[str]:
+        return [name for (name,) in self._rows(NAMESPACES)]
 
-    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
-        """Names of the views of a namespace."""
-        dotted = self.namespace_to_string(namespace)
-        query = select(IcebergTables.table_name).where(
-            IcebergTables.catalog_name == self.name,
-            IcebergTables.table_namespace == dotted,
-            IcebergTables.iceberg_type == VIEW_TYPE,
-        )
-        with Session(self.engine) as session:
-            return [(dotted, row) for row in session.scalars(query)]
+    def create_namespace(self, namespace: str) -> None:
+        """Create a namespace; one that is there, or that another run makes now, is kept."""
+        self._rows(CREATE_NAMESPACE, namespace=namespace)
 
-    def view_metadata_location(self, identifier: tuple[str, str]) -> str:
-        """Where a view's current metadata file is.
+    def relations(self, namespace: str) -> list[tuple[str, str]]:
+        """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
+        return self._rows(RELATIONS, namespace=namespace)
 
-        Raises:
-            NoSuchViewError: there is no such view.
-        """
-        namespace, name = identifier
-        query = select(IcebergTables.metadata_location).where(
-            IcebergTables.catalog_name == self.name,
-            IcebergTables.table_namespace == namespace,
-            IcebergTables.table_name == name,
-            IcebergTables.iceberg_type == VIEW_TYPE,
-        )
-        with Session(self.engine) as session:
-            location = session.scalar(query)
-        if location is None:
-            raise NoSuchViewError(f"View does not exist: {namespace}.{name}")
-        return str(location)
+    def location(self, namespace: str, name: str) -> tuple[str, str] | None:
+        """The current metadata file and kind of a table or view; None if there is neither."""
+        return next(iter(self._rows(LOCATION, namespace=namespace, name=name)), None)
 
-    def drop_view(self, identifier: str | Identifier) -> None:
+    def drop_view(self, namespace: str, name: str) -> None:
         """Drop a view; a missing one is fine."""
-        namespace, name = self.identifier_to_tuple(identifier)
-        statement = delete(IcebergTables).where(
-            IcebergTables.catalog_name == self.name,
-            IcebergTables.table_namespace == namespace,
-            IcebergTables.table_name == name,
-            IcebergTables.iceberg_type == VIEW_TYPE,
-        )
-        with Session(self.engine) as session:
-            session.execute(statement)
-            session.commit()
+        self._rows(DROP_VIEW, namespace=namespace, name=name)
 
+    def _rows(self, sql: str, **parameters: str) -> list[Any]:
+        with self._connect() as connection, connection:
+            return connection.execute(sql, {"catalog": self._name, **parameters}).fetchall()
 
-def _check_readable(path: Path) -> None:
-    if path.exists():
-        with sqlite3.connect(path, timeout=BUSY_SECONDS) as connection:
-            connection.execute("select count(*) from sqlite_master").fetchone()
-
-
-def _wait_for_other_writers(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection:
+            yield connection

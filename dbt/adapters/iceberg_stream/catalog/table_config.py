@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyiceberg.partitioning import PartitionField as IcebergPartitionField
-from pyiceberg.table import Table
+if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionField as IcebergPartitionField
+    from pyiceberg.table import Table
 
 TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
 COLUMN = r"(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][\w.]*))"
@@ -69,6 +70,11 @@ class TableConfig:
     sort_order: tuple[SortField, ...] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     location: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the model says nothing of its table's layout."""
+        return self == TableConfig()
 
     def alterations(self, table: Table) -> list[str]:
         """`alter table` clauses that give an existing table this layout."""

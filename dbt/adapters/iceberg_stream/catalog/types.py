@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pyiceberg.types import (
-    DecimalType,
-    FixedType,
-    IcebergType,
-    ListType,
-    MapType,
-    StructType,
-)
+import re
+from collections.abc import Mapping
+from typing import Any
 
 PRIMITIVES = {
     "boolean": "boolean",
@@ -30,21 +25,18 @@ PRIMITIVES = {
     "unknown": "void",
     "variant": "variant",
 }
+DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
-def spark_type(iceberg_type: IcebergType) -> str:
-    """A type of the Iceberg spec ("Schemas and Data Types") in Spark SQL's words."""
-    match iceberg_type:
-        case DecimalType():
-            return f"decimal({iceberg_type.precision},{iceberg_type.scale})"
-        case FixedType():
-            return "binary"
-        case ListType():
-            return f"array<{spark_type(iceberg_type.element_type)}>"
-        case MapType():
-            key, value = spark_type(iceberg_type.key_type), spark_type(iceberg_type.value_type)
-            return f"map<{key},{value}>"
-        case StructType():
-            inner = ",".join(f"{f.name}:{spark_type(f.field_type)}" for f in iceberg_type.fields)
-            return f"struct<{inner}>"
-    return PRIMITIVES[str(iceberg_type)]
+def spark_type(iceberg_type: str | Mapping[str, Any]) -> str:
+    """A type as table metadata has it (spec, "Appendix C") in Spark SQL's words."""
+    if isinstance(iceberg_type, str):
+        if match := DECIMAL.fullmatch(iceberg_type):
+            return f"decimal({match[1]},{match[2]})"
+        return "binary" if iceberg_type.startswith("fixed[") else PRIMITIVES[iceberg_type]
+    if iceberg_type["type"] == "list":
+        return f"array<{spark_type(iceberg_type['element'])}>"
+    if iceberg_type["type"] == "map":
+        return f"map<{spark_type(iceberg_type['key'])},{spark_type(iceberg_type['value'])}>"
+    inner = ",".join(f"{f['name']}:{spark_type(f['type'])}" for f in iceberg_type["fields"])
+    return f"struct<{inner}>"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
-
+from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
@@ -27,15 +26,15 @@ class Outcome:
     bytes_written: int
 
 
-def find_outcome(table: Table, write_id: str) -> Outcome | None:
+def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome | None:
     """The outcome of the write with this id, None if it committed no snapshot."""
-    for snapshot in reversed(table.metadata.snapshots):
-        if _property(snapshot, WRITE_ID) == write_id:
+    for snapshot in snapshots:
+        if snapshot.properties.get(WRITE_ID) == write_id:
             return read_outcome(snapshot)
     return None
 
 
-def read_outcome(snapshot: Snapshot) -> Outcome:
+def read_outcome(snapshot: SnapshotSummary) -> Outcome:
     """Rows and files of a snapshot.
 
     Spark's MERGE counts the rows it changed. Any other operation has only the rows of files, and
@@ -43,22 +42,22 @@ def read_outcome(snapshot: Snapshot) -> Outcome:
     """
 
     def number(key: str) -> int:
-        return int(_property(snapshot, key) or 0)
+        return int(snapshot.properties.get(key) or 0)
 
     added, removed = number("added-records"), number("deleted-records")
     removed += number("added-position-deletes") - number("removed-position-deletes")
-    if _property(snapshot, f"{MERGE_PREFIX}inserted") is not None:
+    if f"{MERGE_PREFIX}inserted" in snapshot.properties:
         inserted, updated, deleted = (
             number(f"{MERGE_PREFIX}{kind}") for kind in ("inserted", "updated", "deleted")
         )
-    elif snapshot.summary and snapshot.summary.operation.value == "delete":
+    elif snapshot.operation == "delete":
         inserted, updated, deleted = 0, 0, removed - added
     else:
         inserted, updated, deleted = added, 0, removed
     replaced_all = inserted and deleted and not updated and number("total-records") == added
     return Outcome(
         snapshot_id=snapshot.snapshot_id,
-        operation=snapshot.summary.operation.value if snapshot.summary else "",
+        operation=snapshot.operation,
         rows_affected=inserted if replaced_all else inserted + updated + deleted,
         rows_inserted=inserted,
         rows_updated=updated,
@@ -67,7 +66,3 @@ def read_outcome(snapshot: Snapshot) -> Outcome:
         files_removed=number("deleted-data-files") + number("removed-delete-files"),
         bytes_written=number("added-files-size"),
     )
-
-
-def _property(snapshot: Snapshot, key: str) -> str | None:
-    return snapshot.summary.additional_properties.get(key) if snapshot.summary else None
