@@ -12,7 +12,7 @@ from benchmarks import projects
 from benchmarks.bench import Bench
 from benchmarks.contenders import CATALOG, SCHEMA, Contender, Peer, WarmPeer
 from benchmarks.harness import BenchmarkError, Result, alternate
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteCatalog
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
 
 COLUMNS = Schema(
     NestedField(1, "id", LongType()),
@@ -58,13 +58,13 @@ def fill(bench: Bench) -> list[Result]:
 
 def _make_tables(warehouse: Path, count: int) -> None:
     """Through PyIceberg, which needs milliseconds a table."""
-    catalog = SqliteCatalog.open(CATALOG, warehouse)
+    lake = Lake(CATALOG, warehouse)
     try:
-        catalog.create_namespace(SCHEMA)
+        lake.create_namespace(SCHEMA)
         for number in range(count):
-            catalog.create_table((SCHEMA, _name(number)), COLUMNS)
+            lake.catalog.create_table((SCHEMA, _name(number)), COLUMNS)
     finally:
-        catalog.close()
+        lake.close()
 
 
 def _name(number: int) -> str:

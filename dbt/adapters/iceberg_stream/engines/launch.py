@@ -65,6 +65,10 @@ JVM_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
+    # The collector with the cheapest writes: a tenth less work at the start, and no collection
+    # because Spark's classes outgrow the space that Java begins with.
+    "-XX:+UseParallelGC",
+    "-XX:MetaspaceSize=512m",
     # Quiet about an archive that does not fit, which only costs time.
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
