@@ -10,11 +10,15 @@ SHOP := examples/shop
 TPCH := examples/tpch
 TPCH_DATA := $(TPCH)/.data/sf$(SF)
 
+# What differs most between the embedded engine and a cluster.
+CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test_strategies.py \
+    test_seeds.py test_snapshots.py)
+
 # The first demo builds the shop as of March; later ones bring April, so that they have work to do.
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch test unit lint test-slow bench stop clean
+.PHONY: help venv demo demo-tpch test unit lint test-slow test-cluster bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +37,7 @@ demo-tpch: $(VENV)/.tpch-installed $(TPCH_DATA)/.done ## TPC-H: tables, 22 queri
 
 test: lint ## Run the whole suite
 	$(BIN)/pytest tests -m "not slow"
+	$(BIN)/pytest $(CLUSTER_TESTS) --method connect
 
 unit: $(VENV)/.dev-installed ## Run the tests that need no Spark
 	$(BIN)/pytest tests/unit
@@ -44,6 +49,9 @@ lint: $(VENV)/.dev-installed ## Check style, types and the rules of import
 
 test-slow: $(VENV)/.dev-installed ## Run the long tests
 	$(BIN)/pytest tests -m slow
+
+test-cluster: $(VENV)/.dev-installed ## Run the functional tests on a Spark cluster with a REST catalog
+	$(BIN)/pytest tests/functional -m "not slow" --method connect
 
 bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch)
 	$(BIN)/python -m benchmarks.run --area $(AREA)

@@ -29,7 +29,9 @@ setup(
         "pyarrow>=17",
         "agate>=1.9,<2.0",
         "sqlglot>=26",
-        "tenacity>=8.2",
+        # Claims of tokens, and requests for them.
+        "pyjwt>=2.8",
+        "requests>=2.31",
         "filelock>=3.12",
         "platformdirs>=4",
         "psutil>=5.9",

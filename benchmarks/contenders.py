@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.metadata import current_snapshot
-from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
 from dbt.adapters.iceberg_stream.engines.java import find_java
@@ -106,7 +106,7 @@ class Contender:
 
     def rows(self) -> dict[str, int | None]:
         """Row counts of all tables; None for a view."""
-        lake = Lake(CATALOG, self.warehouse)
+        lake = Lake(CATALOG, SqliteNames(CATALOG, self.warehouse))
         try:
             return {
                 name: _row_count(lake, name) if kind == "table" else None

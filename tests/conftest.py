@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
+from tests.servers.rest_catalog import rest_catalog
+from tests.servers.spark_cluster import TOKEN, spark_cluster
 
 pytest_plugins = ["dbt.tests.fixtures.project"]
 
@@ -20,8 +22,32 @@ def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     stop(folder / "engine")
 
 
+@pytest.fixture(scope="session")
+def connect_target(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, object]]:
+    """A profile for a Spark cluster and a REST catalog, both started for the session."""
+    folder = tmp_path_factory.mktemp("servers")
+    with spark_cluster(folder / "spark") as spark, rest_catalog(folder / "rest") as catalog:
+        yield {
+            "type": "iceberg_stream",
+            "threads": 4,
+            "progress": False,
+            "method": "connect",
+            "host": "localhost",
+            "port": spark.port,
+            "server_token": TOKEN,
+            "catalog_properties": {"type": "rest", "uri": catalog.uri},
+            "token": catalog.token("tess"),
+        }
+
+
 @pytest.fixture(scope="class")
-def dbt_profile_target(lakehouse: Path) -> dict[str, object]:
+def dbt_profile_target(request: pytest.FixtureRequest) -> dict[str, object]:
+    if request.config.getoption("--method") == "connect":
+        target: dict[str, object] = request.getfixturevalue("connect_target")
+        return dict(target)
+    lakehouse: Path = request.getfixturevalue("lakehouse")
     return {
         "type": "iceberg_stream",
         "threads": 4,
@@ -30,3 +56,12 @@ def dbt_profile_target(lakehouse: Path) -> dict[str, object]:
         "keep_alive": 120,
         "progress": False,
     }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--method",
+        choices=("embedded", "connect"),
+        default="embedded",
+        help="run functional tests on the embedded engine, or on a cluster with a REST catalog",
+    )

@@ -13,6 +13,7 @@ from benchmarks.bench import Bench
 from benchmarks.contenders import CATALOG, SCHEMA, Contender, Peer, WarmPeer
 from benchmarks.harness import BenchmarkError, Result, alternate
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
 
 COLUMNS = Schema(
     NestedField(1, "id", LongType()),
@@ -58,7 +59,7 @@ def fill(bench: Bench) -> list[Result]:
 
 def _make_tables(warehouse: Path, count: int) -> None:
     """Through PyIceberg, which needs milliseconds a table."""
-    lake = Lake(CATALOG, warehouse)
+    lake = Lake(CATALOG, SqliteNames(CATALOG, warehouse))
     try:
         lake.create_namespace(SCHEMA)
         for number in range(count):

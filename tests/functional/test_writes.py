@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
-from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
-from dbt.adapters.iceberg_stream.connections import engine_settings
-from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.connections import make_engine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from tests.functional.lake import rows, run, snapshot_ids, summary, table
 
@@ -61,8 +59,9 @@ class TestOnWrite:
 def a_session(project: Any) -> Iterator[Session]:
     """Another user's session on the same engine."""
     connections = project.adapter.connections
-    settings = spark_settings(connections.credentials.database, connections.warehouse)
-    engine = EmbeddedEngine(engine_settings(connections.credentials, connections.project_root))
+    identity = connections.identity
+    settings = connections.session_settings(identity.token() if identity else None)
+    engine = make_engine(connections.credentials, connections.project_root)
     session = Session(engine.endpoint().url, settings)
     yield session
     session.close()

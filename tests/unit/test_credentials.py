@@ -3,10 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+
+REST = {"type": "rest", "uri": "http://catalog"}
 
 
 def parse(**keys: Any) -> IcebergStreamCredentials:
@@ -36,6 +39,26 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "keep_alive": -1}, "`keep_alive: -1` is no number of seconds"),
         ({"schema": "s", "driver_memory": "2 gigs"}, "write e.g. 2g"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),
+        ({"schema": "s", "method": "cluster"}, "use embedded or connect"),
+        ({"schema": "s", "method": "connect"}, "`host` is missing"),
+        ({"schema": "s", "method": "connect"}, "`catalog_properties` is missing"),
+        (
+            {"schema": "s", "method": "connect", "host": "h", "server_token": "t"},
+            "set `use_ssl: true`",
+        ),
+        ({"schema": "s", "catalog_properties": {"type": "rest"}}, "uri` is missing"),
+        ({"schema": "s", "catalog_properties": {"type": "papers"}}, "papers` is none of rest"),
+        ({"schema": "s", "catalog_properties": REST | {"token": "t"}}, "use the profile's `token`"),
+        ({"schema": "s", "token": "t"}, "`token` has no catalog to go to"),
+        ({"schema": "s", "catalog_properties": REST, "token": ""}, "`token` is empty"),
+        (
+            {"schema": "s", "catalog_properties": REST, "token": "t", "token_file": "f"},
+            "`token`, `token_file` contradict each other",
+        ),
+        (
+            {"schema": "s", "catalog_properties": REST, "oauth2": {"client_id": "me"}},
+            "`oauth2: client_secret` is missing",
+        ),
     ],
 )
 def test_faults(keys: dict[str, Any], message: str) -> None:
@@ -48,3 +71,31 @@ def test_versions_are_shown(tmp_path: Path) -> None:
     assert shown["pyspark"].startswith("4.1")
     assert "iceberg-spark-runtime" in shown["jars"]
     assert "java" in shown
+
+
+def test_debug_shows_the_principal_and_no_secret() -> None:
+    token = jwt.encode({"sub": "ada", "exp": 4_000_000_000}, "k" * 32)
+    secret = {"s3.secret-access-key": "hush"}
+    found = parse(schema="s", catalog_properties=REST | secret, token=token)
+    shown = dict(found.connection_info())
+    assert shown["principal"] == "ada"
+    assert shown["token expires"].startswith("2096-")
+    assert shown["catalog uri"] == "http://catalog"
+    everything = f"{found!r} {shown} {dict(found.connection_info(with_aliases=True))}"
+    assert token not in everything
+    assert "hush" not in everything
+
+
+def test_jinja_runs_no_command(tmp_path: Path) -> None:
+    # dbt makes `target` anew for every macro that it parses.
+    command = f"touch {tmp_path / 'ran'}"
+    found = parse(schema="s", catalog_properties=REST, token_command=command)
+    assert dict(found.connection_info(with_aliases=True))["schema"] == "s"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_token_file_is_relative_to_the_project(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("opaque")
+    identity = parse(schema="s", catalog_properties=REST, token_file="token").identity(tmp_path)
+    assert identity is not None
+    assert identity.token().value == "opaque"

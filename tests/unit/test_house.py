@@ -23,9 +23,11 @@ LAYERS = (
     {"connections"},
     {"cursor"},
     {"credentials", "relation", "column", "response", "model_config"},
+    {"profile_check"},
     {"merge"},
     {"commit"},
     {"catalog"},
+    {"identity"},
     {"engines"},
     {"__version__", "garbage"},
 )

@@ -17,16 +17,23 @@ from dbt.adapters.contracts.connection import (
 from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.exceptions import FailedToConnectError
 from dbt.adapters.sql import SQLConnectionManager
-from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
+from dbt_common.exceptions import DbtDatabaseError
 
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.engines.connect import ConnectEngine
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.settings import (
     DEFAULT_PACKAGES,
+    Endpoint,
     EngineError,
     EngineSettings,
 )
+from dbt.adapters.iceberg_stream.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.identity.identity import Identity
+from dbt.adapters.iceberg_stream.identity.renewal import Renewal
+from dbt.adapters.iceberg_stream.identity.token import Token
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
@@ -43,7 +50,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         super().__init__(profile, mp_context)
         self._shared = threading.Lock()
         self._lake: Lake | None = None
-        self._engine: EmbeddedEngine | None = None
+        self._engine: Engine | None = None
+        self._identity: Identity | None = None
         self._idle: list[Handle] = []
 
     @property
@@ -61,25 +69,46 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return self.credentials.warehouse_path(self.project_root)
 
     @property
-    def engine(self) -> EmbeddedEngine:
+    def engine(self) -> Engine:
         with self._shared:
             if self._engine is None:
-                self._engine = EmbeddedEngine(engine_settings(self.credentials, self.project_root))
+                self._engine = make_engine(self.credentials, self.project_root)
             return self._engine
+
+    @property
+    def identity(self) -> Identity | None:
+        """The user's token, one for the whole invocation."""
+        with self._shared:
+            if self._identity is None:
+                self._identity = self.credentials.identity(self.project_root)
+            return self._identity
 
     @property
     def lake(self) -> Lake:
         """The Iceberg catalog, shared by the threads of this invocation."""
-        from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
         from dbt.adapters.iceberg_stream.catalog.lake import Lake
+        from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
 
+        identity = self.identity
         with self._shared:
             if self._lake is None:
-                try:
-                    self._lake = Lake(self.credentials.database, self.warehouse)
-                except CatalogError as error:
-                    raise DbtRuntimeError(str(error)) from error
+                catalog, name = self.credentials.catalog_settings(), self.credentials.database
+                if catalog is None:
+                    self._lake = Lake(name, SqliteNames(name, self.warehouse))
+                else:
+                    from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+
+                    self._lake = Lake(name, RemoteNames(catalog, identity))
             return self._lake
+
+    def session_settings(self, token: Token | None) -> dict[str, str]:
+        """Settings of a Spark session: the catalog, as the owner of the token."""
+        from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
+
+        catalog = self.credentials.catalog_settings()
+        if catalog is None:
+            return spark_settings(self.credentials.database, self.warehouse)
+        return catalog.spark(token.value if token else None)
 
     def open(self, connection: Connection) -> Connection:
         """Give the connection a session of its own: an idle one, or a new one."""
@@ -87,25 +116,25 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return connection
         with self._shared:
             idle = self._idle.pop() if self._idle else None
-        connection.handle = idle or self._new_handle(connection)
+        try:
+            connection.handle = idle or self._new_handle()
+        except (EngineError, StatementError, IdentityError) as error:
+            connection.state = ConnectionState.FAIL  # type: ignore[assignment]
+            raise FailedToConnectError(f"Spark cannot be used. {error}") from error
         connection.state = ConnectionState.OPEN  # type: ignore[assignment]
         return connection
 
-    def _new_handle(self, connection: Connection) -> Handle:
-        from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
+    def _new_handle(self) -> Handle:
         from dbt.adapters.iceberg_stream.cursor import Handle
         from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
 
-        lake = self.lake
-        try:
-            endpoint = self.engine.endpoint()
-            quiet_pyspark()
-            settings = spark_settings(self.credentials.database, self.warehouse)
-            session = Session(endpoint.url, settings)
-        except (EngineError, StatementError) as error:
-            connection.state = ConnectionState.FAIL  # type: ignore[assignment]
-            raise FailedToConnectError(f"The embedded engine cannot be used. {error}") from error
-        return Handle(session, lake, self.credentials.progress, on_close=self._take_back)
+        lake, identity = self.lake, self.identity
+        token = identity.token() if identity else None
+        endpoint = self.engine.endpoint()
+        quiet_pyspark()
+        session = Session(endpoint.url, self.session_settings(token))
+        renewal = Renewal(identity, token, self.session_settings) if identity and token else None
+        return Handle(session, lake, self.credentials.progress, self._take_back, renewal)
 
     def _take_back(self, handle: Handle) -> None:
         """Keep a session for the next node, unless it is left with settings or failed work."""
@@ -173,6 +202,16 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     @classmethod
     def _rollback_handle(cls, connection: Connection) -> None:
         return None
+
+
+def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:
+    """Where the profile has Spark run."""
+    if credentials.method == "connect":
+        endpoint = Endpoint(
+            str(credentials.host), credentials.port, credentials.server_token, credentials.use_ssl
+        )
+        return ConnectEngine(endpoint)
+    return EmbeddedEngine(engine_settings(credentials, project_root))
 
 
 def engine_settings(

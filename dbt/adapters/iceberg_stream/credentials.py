@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
 from dbt.adapters.contracts.connection import Credentials
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.engines.java import find_java
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
+from dbt.adapters.iceberg_stream.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.identity.identity import Identity
+from dbt.adapters.iceberg_stream.identity.sources import (
+    ClientCredentials,
+    LiteralToken,
+    TokenCommand,
+    TokenFile,
+)
+from dbt.adapters.iceberg_stream.profile_check import OAUTH2_KEYS, faults
 
-METHODS = ("embedded",)
 WARM_SECONDS = 300
-MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
+CONNECT_PORT = 15002
 
 
 def default_keep_alive() -> int:
@@ -36,7 +44,7 @@ class IcebergStreamCredentials(Credentials):
     Attributes:
         schema: namespace that models are built into.
         database: name of the Iceberg catalog; part of the SQLite catalog's key.
-        method: where Spark runs.
+        method: where Spark runs: `embedded` on this machine, `connect` on a cluster.
         warehouse: folder of tables and catalog; relative to the project.
         keep_alive: seconds an idle engine stays warm; 0 stops it with its last user.
         driver_memory: heap of the engine, e.g. `2g`.
@@ -47,6 +55,18 @@ class IcebergStreamCredentials(Credentials):
         engine_home: folder of the engine's state; projects that name one share its engine.
         start_timeout: seconds the engine may take to start.
         progress: show the progress of long statements; by default in a terminal.
+        catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
+            it a SQLite file in the warehouse folder.
+        token: the user's bearer token for the catalog.
+        token_file: file that holds it, read again when it changes.
+        token_command: command that prints it, run again before it expires.
+        oauth2: client credentials to get it with: `token_uri`, `client_id`, `client_secret`, and
+            whatever else the server wants (`scope`, `audience`, …).
+        ambient_credentials: let clients look for storage credentials in environment and machine.
+        host: Spark Connect server of `method: connect`.
+        port: its port.
+        use_ssl: whether it speaks TLS.
+        server_token: what opens it; nothing to do with the catalog's token.
     """
 
     database: str = "lake"
@@ -62,6 +82,16 @@ class IcebergStreamCredentials(Credentials):
     engine_home: str = ".iceberg_stream"
     start_timeout: int = 120
     progress: bool = True
+    catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    token_command: str | None = field(default=None, repr=False)
+    oauth2: dict[str, Any] = field(default_factory=dict, repr=False)
+    ambient_credentials: bool = False
+    host: str | None = None
+    port: int = CONNECT_PORT
+    use_ssl: bool = False
+    server_token: str | None = field(default=None, repr=False)
 
     _ALIASES: ClassVar[dict[str, str]] = {
         "catalog": "database",
@@ -74,15 +104,22 @@ class IcebergStreamCredentials(Credentials):
 
     @property
     def unique_field(self) -> str:
-        return f"{self.method}/{self.database}"
+        return f"{self.method}/{self.catalog_properties.get('uri', self.database)}"
 
     def _connection_keys(self) -> tuple[str, ...]:
-        return ("method", "database", "schema", "warehouse", "keep_alive", "driver_memory")
+        if self.method == "connect":
+            return ("method", "host", "port", "use_ssl", "database", "schema")
+        here = ("method", "database", "schema", "keep_alive", "driver_memory")
+        return here if self.catalog_properties else (*here, "warehouse")
 
     def connection_info(self, *, with_aliases: bool = False) -> Iterable[tuple[str, Any]]:
         """What `dbt debug` shows: the profile, then what runs where, with versions."""
-        yield from super().connection_info(with_aliases=False)
-        yield from versions(self.java_home)
+        yield from super().connection_info(with_aliases=with_aliases)
+        if with_aliases:
+            # `target` in Jinja, made anew for every macro: neither commands nor versions there.
+            return
+        yield from self._identity_info()
+        yield from versions(self.java_home, embedded=self.method == "embedded")
 
     @classmethod
     def validate(cls, data: Any) -> None:
@@ -91,11 +128,53 @@ class IcebergStreamCredentials(Credentials):
         Raises:
             DbtRuntimeError: with one line for each fault.
         """
-        faults = [*_unknown_keys(cls, data), *_bad_values(data)]
-        if faults:
-            lines = "\n".join(f"  - {fault}" for fault in faults)
+        known = {f.name for f in fields(cls)} | set(cls._ALIASES) | {"type", "threads"}
+        found = faults(data, known - {"_ALIASES"})
+        if found:
+            lines = "\n".join(f"  - {fault}" for fault in found)
             raise DbtRuntimeError(f"The profile of type iceberg_stream has faults:\n{lines}")
         super().validate(data)
+
+    def identity(self, project_root: str | Path) -> Identity | None:
+        """Who the user is to the catalog; None for a catalog that knows no users."""
+        if self.token:
+            return Identity(LiteralToken(self.token))
+        if self.token_file:
+            return Identity(TokenFile(Path(project_root) / Path(self.token_file).expanduser()))
+        if self.token_command:
+            return Identity(TokenCommand(self.token_command))
+        if self.oauth2:
+            given = {str(k): str(v) for k, v in self.oauth2.items()}
+            uri, client, secret = (given.pop(key) for key in OAUTH2_KEYS)
+            return Identity(ClientCredentials(uri, client, secret, given))
+        return None
+
+    def catalog_settings(self) -> CatalogSettings | None:
+        """The catalog of the profile; None for the SQLite file."""
+        if not self.catalog_properties:
+            return None
+        given = {str(k): _text(v) for k, v in self.catalog_properties.items()}
+        return CatalogSettings(self.database, {"type": "rest"} | given, self.ambient_credentials)
+
+    def _identity_info(self) -> Iterable[tuple[str, Any]]:
+        catalog = self.catalog_settings()
+        if catalog is None:
+            return
+        secret = secret_properties(catalog.properties)
+        for key, value in catalog.properties.items():
+            yield f"catalog {key}", "…" if key in secret else value
+        identity = self.identity(Path.cwd())
+        if identity is None:
+            yield "principal", "nobody: the profile has no token"
+            return
+        try:
+            token = identity.token()
+        except IdentityError as error:
+            yield "principal", str(error)
+            return
+        yield "principal", identity.principal
+        ends = token.expires.strftime("%Y-%m-%d %H:%M:%S UTC") if token.expires else "not said"
+        yield "token expires", ends
 
     def warehouse_path(self, project_root: str | Path) -> Path:
         """The folder of tables and catalog, as an absolute path."""
@@ -106,49 +185,20 @@ class IcebergStreamCredentials(Credentials):
         return (Path(project_root) / Path(self.engine_home).expanduser()).resolve()
 
 
-def versions(java_home: str | None) -> Iterable[tuple[str, str]]:
-    """The parts of the embedded engine and their versions."""
-    try:
-        java = find_java(Path(java_home) if java_home else None)
-        yield "java", f"{java.version} ({java.executable})"
-    except EngineError as error:
-        yield "java", str(error)
-    for package in ("pyspark", "pyiceberg", "pyarrow"):
-        yield package, version(package)
-    yield "jars", ", ".join(DEFAULT_PACKAGES)
+def versions(java_home: str | None, embedded: bool) -> Iterable[tuple[str, str]]:
+    """The parts that run here, and their versions."""
+    if embedded:
+        try:
+            java = find_java(Path(java_home) if java_home else None)
+            yield "java", f"{java.version} ({java.executable})"
+        except EngineError as error:
+            yield "java", str(error)
+    for package in ("pyspark", "pyspark-client", "pyiceberg", "pyarrow"):
+        with contextlib.suppress(PackageNotFoundError):
+            yield package, version(package)
+    if embedded:
+        yield "jars", ", ".join(DEFAULT_PACKAGES)
 
 
-def _unknown_keys(cls: type[IcebergStreamCredentials], data: dict[str, Any]) -> list[str]:
-    known = {f.name for f in fields(cls)} | set(cls._ALIASES) | {"type", "threads"}
-    known.discard("_ALIASES")
-    faults = []
-    for key in sorted(set(data) - known):
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
-        faults.append(f"unknown key `{key}`: {hint}")
-    return faults
-
-
-def _bad_values(data: dict[str, Any]) -> list[str]:
-    faults = []
-    schema = data.get("schema")
-    if not isinstance(schema, str) or not schema.strip():
-        faults.append("`schema` is missing: the namespace that models are built into")
-    method = data.get("method", "embedded")
-    if method not in METHODS:
-        faults.append(f"`method: {method}` is unknown: use {' or '.join(METHODS)}")
-    database = data.get("database", "lake")
-    if not isinstance(database, str) or not re.fullmatch(r"[A-Za-z_]\w*", database):
-        faults.append(f"`database: {database}` is no catalog name: use letters, digits and _")
-    if database == "spark_catalog":
-        faults.append("`database: spark_catalog` is Spark's own catalog: choose another name")
-    memory = data.get("driver_memory", "2g")
-    if not isinstance(memory, str) or not MEMORY.match(memory):
-        faults.append(f"`driver_memory: {memory}` is no size: write e.g. 2g or 1500m")
-    for key in ("keep_alive", "start_timeout"):
-        value = data.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            faults.append(f"`{key}: {value}` is no number of seconds")
-    if not isinstance(data.get("spark_conf", {}), dict):
-        faults.append("`spark_conf` must be a mapping of Spark settings to values")
-    return faults
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.engines.statements import (
     dropped_namespace,
     split,
 )
+from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
     from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+    from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 
@@ -45,14 +47,34 @@ class Handle:
         lake: Lake,
         show_progress: bool,
         on_close: Callable[[Handle], None],
+        renewal: Renewal | None = None,
     ) -> None:
         self.session = session
         self.lake = lake
         self.reusable = True
         self._on_close = on_close
+        self._renewal = renewal
         self.progress = Progress()
         if show_progress:
             session.on_progress(self.progress)
+
+    @property
+    def principal(self) -> str:
+        """Whose token the session has; empty where the catalog knows no users."""
+        return self._renewal.identity.principal if self._renewal else ""
+
+    def refresh_token(self) -> None:
+        """Give the session the token that is good now.
+
+        Raises:
+            StatementError: there is none.
+        """
+        try:
+            settings = self._renewal.due() if self._renewal else None
+        except IdentityError as error:
+            raise StatementError(str(error)) from error
+        if settings is not None:
+            self.session.renew(settings)
 
     def cursor(self) -> Cursor:
         return Cursor(self)
@@ -102,22 +124,24 @@ class Cursor:
             for name, _ in handle.lake.relations(namespace):
                 handle.lake.drop((namespace, name))
         try:
+            handle.refresh_token()
             if self._statement.writes:
                 self._write(sql)
             elif self._statement.verb in QUERY_VERBS:
                 self._table = handle.session.query(sql)
             else:
                 self._frame = handle.session.run(sql)
-        except StatementError:
+        except StatementError as error:
             handle.reusable = False
-            raise
+            raise error.for_principal(handle.principal) from error
         finally:
             handle.progress.finish()
 
     def _write(self, sql: str) -> None:
         write_id = new_write_id()
         node_id, model = _node("unique_id"), _node("node_name")
-        properties = stamps(write_id, get_invocation_id(), node_id, model)
+        principal = self._handle.principal
+        properties = stamps(write_id, get_invocation_id(), node_id, model, principal)
         self._handle.session.configure(spark_settings(properties))
         self._handle.session.run(sql)
         self.target = self._target()

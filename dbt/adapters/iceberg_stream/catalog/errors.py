@@ -1,2 +1,5 @@
-class CatalogError(Exception):
-    """The catalog cannot do what was asked: what is wrong, where, and what to do."""
+from dbt_common.exceptions import DbtRuntimeError
+
+
+class CatalogError(DbtRuntimeError):
+    """The catalog cannot or will not do it: what, for whom, why, and what to do about it."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.metadata import (
@@ -15,13 +13,12 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     SnapshotSummary,
     columns,
     current_snapshot,
-    read_metadata,
     snapshots,
 )
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, open_catalog
+from dbt.adapters.iceberg_stream.catalog.names import Names
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 Name = tuple[str, str]
@@ -41,36 +38,26 @@ class Description:
 class Lake:
     """One Iceberg catalog, opened once for a dbt invocation and shared by its threads.
 
-    Reads take names from the catalog and the rest from the current metadata file; PyIceberg is
-    loaded for changes only.
+    What is read comes from the catalog's current metadata; PyIceberg's own table is for changes.
     """
 
-    def __init__(self, name: str, warehouse: Path) -> None:
+    def __init__(self, name: str, names: Names) -> None:
         self.name = name
-        self._warehouse = warehouse
-        self._names = SqliteNames(name, warehouse)
-        self._opening = threading.Lock()
-        self._opened: SqlCatalog | None = None
+        self._names = names
 
     @property
-    def catalog(self) -> SqlCatalog:
+    def catalog(self) -> Catalog:
         """PyIceberg's client of the catalog."""
-        with self._opening:
-            if self._opened is None:
-                self._opened = open_catalog(self.name, self._warehouse)
-            return self._opened
+        return self._names.catalog
 
     def close(self) -> None:
-        with self._opening:
-            if self._opened is not None:
-                self._opened.close()
-                self._opened = None
+        self._names.close()
 
     def namespaces(self) -> list[str]:
         return self._names.namespaces()
 
     def namespace_exists(self, namespace: str) -> bool:
-        return namespace in self.namespaces()
+        return self._names.namespace_exists(namespace)
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace; one that is there, or that another run makes now, is kept."""
@@ -78,12 +65,7 @@ class Lake:
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace; a missing one is fine."""
-        from pyiceberg.exceptions import NoSuchNamespaceError
-
-        try:
-            self.catalog.drop_namespace(namespace)
-        except NoSuchNamespaceError:
-            return
+        self._names.drop_namespace(namespace)
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
@@ -91,14 +73,11 @@ class Lake:
 
     def metadata(self, name: Name) -> Metadata | None:
         """Current metadata of a table or view; None if there is neither."""
-        while found := self._names.location(*name):
-            try:
-                return read_metadata(found[0])
-            except FileNotFoundError:
-                # A concurrent commit may have removed an old metadata file; a lost one stays lost.
-                if self._names.location(*name) == found:
-                    raise
-        return None
+        return self._names.metadata(*name)
+
+    def drop(self, name: Name) -> None:
+        """Drop a table or view with its files; a missing one is fine."""
+        self._names.drop(*name)
 
     def table(self, name: Name) -> Table:
         """The table as it is now.
@@ -106,7 +85,7 @@ class Lake:
         Raises:
             NoSuchTableError: there is none.
         """
-        return self.catalog.load_table(name)
+        return self._names.ask(f"read {'.'.join(name)}", lambda c: c.load_table(name))
 
     def columns(self, name: Name) -> list[Column]:
         """Columns of a table or view; none if there is neither."""
@@ -123,23 +102,18 @@ class Lake:
         metadata = self.metadata(name)
         return iter(()) if metadata is None else snapshots(metadata)
 
-    def drop(self, name: Name) -> None:
-        """Drop a table or view with its files; a missing one is fine."""
-        from pyiceberg.exceptions import NoSuchTableError
-
-        try:
-            self.catalog.purge_table(name)
-        except NoSuchTableError:
-            self._names.drop_view(*name)
-
     def require_columns(self, name: Name, columns: list[str]) -> None:
         """Make optional columns required. The caller has checked that they hold no null."""
         table = self.table(name)
         optional = [c for c in columns if not table.schema().find_field(c).required]
-        if optional:
+
+        def require(_: Catalog) -> None:
             with table.update_schema(allow_incompatible_changes=True) as update:
                 for column in optional:
                     update.update_column(column, required=True)
+
+        if optional:
+            self._names.ask(f"change {'.'.join(name)}", require)
 
     def last_modified(self, name: Name) -> datetime | None:
         """When the current snapshot was committed (UTC); None for a table never written.

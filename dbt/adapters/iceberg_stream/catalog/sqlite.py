@@ -7,18 +7,22 @@ whose import takes longer than a small model. Changes to tables go through `open
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.sql import SqlCatalog
 
+T = TypeVar("T")
 BUSY_SECONDS = 30
 
 # The tables of Iceberg's JDBC catalog, schema version V1, as both clients make them.
@@ -51,8 +55,7 @@ where catalog_name = :catalog and table_namespace = :namespace
 order by table_name
 """
 LOCATION = """
-select metadata_location, case iceberg_type when 'VIEW' then 'view' else 'table' end
-from iceberg_tables
+select metadata_location from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
 """
 CREATE_NAMESPACE = """
@@ -115,7 +118,7 @@ def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> 
 
 
 class SqliteNames:
-    """Namespaces, tables and views of the catalog, made on first use; safe in any thread."""
+    """Namespaces, tables and views of the catalog, which is made on first use; see Names."""
 
     def __init__(self, name: str, warehouse: Path) -> None:
         """Open the catalog.
@@ -125,6 +128,8 @@ class SqliteNames:
         """
         self._name = name
         self._path = catalog_file(warehouse)
+        self._opening = threading.Lock()
+        self._opened: SqlCatalog | None = None
         try:
             warehouse.mkdir(parents=True, exist_ok=True)
             # Two processes that open a new catalog at once would both create its tables.
@@ -142,8 +147,28 @@ class SqliteNames:
                 "mend its permissions, or set another `warehouse` in the profile."
             ) from error
 
+    @property
+    def catalog(self) -> SqlCatalog:
+        """PyIceberg's client of the catalog."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_catalog(self._name, self._path.parent)
+            return self._opened
+
+    def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
+        return question(self.catalog)
+
+    def close(self) -> None:
+        with self._opening:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+
     def namespaces(self) -> list[str]:
         return [name for (name,) in self._rows(NAMESPACES)]
+
+    def namespace_exists(self, namespace: str) -> bool:
+        return namespace in self.namespaces()
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace; one that is there, or that another run makes now, is kept."""
@@ -153,13 +178,38 @@ class SqliteNames:
         """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
         return self._rows(RELATIONS, namespace=namespace)
 
-    def location(self, namespace: str, name: str) -> tuple[str, str] | None:
-        """The current metadata file and kind of a table or view; None if there is neither."""
-        return next(iter(self._rows(LOCATION, namespace=namespace, name=name)), None)
+    def metadata(self, namespace: str, name: str) -> Metadata | None:
+        """Current metadata of a table or view; None if there is neither."""
+        while location := self._location(namespace, name):
+            try:
+                return read_metadata(location)
+            except FileNotFoundError:
+                # Another commit may have replaced and removed it; a lost one stays lost.
+                if self._location(namespace, name) == location:
+                    raise
+        return None
 
-    def drop_view(self, namespace: str, name: str) -> None:
-        """Drop a view; a missing one is fine."""
-        self._rows(DROP_VIEW, namespace=namespace, name=name)
+    def drop_namespace(self, namespace: str) -> None:
+        """Drop an empty namespace; a missing one is fine."""
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        try:
+            self.catalog.drop_namespace(namespace)
+        except NoSuchNamespaceError:
+            return
+
+    def drop(self, namespace: str, name: str) -> None:
+        """Drop a table or view with its files; a missing one is fine."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            self.catalog.purge_table((namespace, name))
+        except NoSuchTableError:
+            self._rows(DROP_VIEW, namespace=namespace, name=name)
+
+    def _location(self, namespace: str, name: str) -> str | None:
+        rows = self._rows(LOCATION, namespace=namespace, name=name)
+        return str(rows[0][0]) if rows else None
 
     def _rows(self, sql: str, **parameters: str) -> list[Any]:
         with self._connect() as connection, connection:

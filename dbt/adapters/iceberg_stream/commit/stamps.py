@@ -16,9 +16,12 @@ def new_write_id() -> str:
     return uuid.uuid4().hex
 
 
-def stamps(write_id: str, invocation_id: str, node_id: str, model: str) -> dict[str, str]:
+def stamps(
+    write_id: str, invocation_id: str, node_id: str, model: str, principal: str = ""
+) -> dict[str, str]:
     """Snapshot summary properties of one write."""
-    return {
+    who = {f"{PREFIX}principal": principal} if principal else {}
+    return who | {
         WRITE_ID: write_id,
         f"{PREFIX}invocation-id": invocation_id,
         f"{PREFIX}node-id": node_id,

@@ -12,6 +12,11 @@ STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
 PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
 JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 
+# The catalog's refusals, as Iceberg's REST client words them.
+FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op"
+UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
+REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
+
 # Text of an error, and what a user can do about it.
 CURES = (
     (
@@ -50,6 +55,19 @@ CURES = (
         "model, which replaces it.",
     ),
     (
+        FORBIDDEN,
+        "The catalog refused it; nothing was changed. Ask its administrator for the privilege.",
+    ),
+    (
+        UNAUTHORIZED,
+        "The catalog does not accept the token: it may have expired, or be for another catalog.",
+    ),
+    (
+        r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
+        "The Spark server has no Iceberg: put iceberg-spark-runtime for its Spark version on its "
+        "class path.",
+    ),
+    (
         r"OutOfMemoryError|Java heap space",
         "The engine ran out of memory. Raise `driver_memory` in the profile.",
     ),
@@ -71,6 +89,12 @@ class StatementError(Exception):
     @property
     def canceled(self) -> bool:
         return self.condition == CANCELED
+
+    def for_principal(self, principal: str) -> StatementError:
+        """The same error, saying whom the catalog refused, if it was the catalog."""
+        if not principal or not re.search(REFUSAL, str(self)):
+            return self
+        return StatementError(f"{self}\nThe catalog was asked as {principal}.", self.condition)
 
     @property
     def is_conflict(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,13 @@ class Session:
     """
 
     def __init__(self, url: str, settings: Mapping[str, str]) -> None:
-        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
+        self._url = url
+        self._progress: ProgressHandler | None = None
         with explain():
             self._spark: SparkSession = SparkSession.builder.remote(url).create()
-            policy = DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)
-            self._spark.client.set_retry_policies([policy])
+            self._spark.client.set_retry_policies([_retries()])
             self.configure(settings)
 
     @property
@@ -88,7 +89,27 @@ class Session:
 
     def on_progress(self, handler: ProgressHandler) -> None:
         """Call the handler while statements run, with stages, inflight_tasks, done."""
+        self._progress = handler
         self._spark.registerProgressHandler(handler)
+
+    def renew(self, settings: Mapping[str, str]) -> None:
+        """Go on in a copy of the session, temporary views included, with other settings.
+
+        A catalog keeps the settings of its first use, so a new token needs a new session.
+        """
+        from pyspark.sql.connect.session import SparkSession
+
+        old, copy = self._spark, str(uuid.uuid4())
+        with explain():
+            # The object that `cloneSession` gives lacks what `stop` needs: open the copy by its id.
+            old.client.clone(copy).close()
+            url = f"{self._url};session_id={copy}"
+            self._spark = SparkSession.builder.remote(url).create()
+            self._spark.client.set_retry_policies([_retries()])
+            if self._progress is not None:
+                self._spark.registerProgressHandler(self._progress)
+            self.configure(settings)
+            old.stop()
 
     def interrupt(self) -> None:
         """Cancel what runs; may be called from any thread."""
@@ -106,6 +127,12 @@ class Session:
                 self._spark.stop()
         except StatementError:
             return
+
+
+def _retries() -> Any:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    return DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)
 
 
 def quiet_pyspark() -> None:

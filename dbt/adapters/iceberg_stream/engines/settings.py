@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 
@@ -37,11 +38,15 @@ class Endpoint:
 
     host: str
     port: int
-    token: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    tls: bool = False
 
     @property
     def url(self) -> str:
-        return f"sc://{self.host}:{self.port}/;token={self.token}"
+        """Spark's connection string; it holds the token."""
+        token = f";token={quote(self.token, safe='')}" if self.token else ""
+        tls = ";use_ssl=true" if self.tls else ""
+        return f"sc://{self.host}:{self.port}/{tls}{token}"
 
 
 @dataclass(frozen=True)

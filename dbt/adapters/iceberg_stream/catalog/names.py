@@ -1,0 +1,48 @@
+"""What the rest of the house asks of a catalog, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+T = TypeVar("T")
+
+
+class Names(Protocol):
+    """Namespaces, tables and views of a catalog, as its user; safe in any thread.
+
+    Every method raises CatalogError when the catalog refuses or cannot answer.
+    """
+
+    @property
+    def catalog(self) -> Catalog:
+        """PyIceberg's client of the catalog."""
+
+    def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
+        """Ask PyIceberg's client; `operation` says in an error what was refused."""
+
+    def namespaces(self) -> list[str]: ...
+
+    def namespace_exists(self, namespace: str) -> bool: ...
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create a namespace; one that is there, or that another run makes now, is kept."""
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Drop an empty namespace; a missing one is fine."""
+
+    def relations(self, namespace: str) -> list[tuple[str, str]]:
+        """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
+
+    def metadata(self, namespace: str, name: str) -> Metadata | None:
+        """Current metadata of a table or view; None if there is neither."""
+
+    def drop(self, namespace: str, name: str) -> None:
+        """Drop a table or view with its files; a missing one is fine."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,203 @@
+"""A catalog on a server, through PyIceberg, as the user whose token it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+
+import requests
+from pydantic import BaseModel
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
+from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+    RESTError,
+    UnauthorizedError,
+)
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.identity.identity import Identity
+
+T = TypeVar("T")
+
+
+class IdentityAuth(AuthManager):
+    """The Authorization header of each request: always the token that is good now."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+
+    def auth_header(self) -> str:
+        return f"Bearer {self._identity.token().value}"
+
+
+class RemoteNames:
+    """Namespaces, tables and views of a catalog on a server; see Names."""
+
+    def __init__(self, settings: CatalogSettings, identity: Identity | None) -> None:
+        self._settings = settings
+        self._identity = identity
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """PyIceberg's client, for this user only: it keeps what the server tells it."""
+        properties: dict[str, Any] = self._settings.pyiceberg()
+        if self._identity is not None:
+            implementation = f"{IdentityAuth.__module__}.{IdentityAuth.__name__}"
+            auth = {"type": "custom", "impl": implementation}
+            properties["auth"] = auth | {"custom": {"identity": self._identity}}
+        # Not load_catalog, which mixes in settings of the environment.
+        make = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
+        with self._refusals("connect"):
+            return make(self._settings.name, properties)
+
+    def namespaces(self) -> list[str]:
+        found = self.ask("list the namespaces", lambda c: c.list_namespaces())
+        return [".".join(namespace) for namespace in found]
+
+    def namespace_exists(self, namespace: str) -> bool:
+        return self.ask(
+            f"look for the namespace {namespace}", lambda c: c.namespace_exists(namespace)
+        )
+
+    def create_namespace(self, namespace: str) -> None:
+        def create(catalog: Catalog) -> None:
+            try:
+                catalog.create_namespace(namespace)
+            except NamespaceAlreadyExistsError:
+                return
+
+        self.ask(f"create the namespace {namespace}", create)
+
+    def drop_namespace(self, namespace: str) -> None:
+        def drop(catalog: Catalog) -> None:
+            try:
+                catalog.drop_namespace(namespace)
+            except NoSuchNamespaceError:
+                return
+
+        self.ask(f"drop the namespace {namespace}", drop)
+
+    def relations(self, namespace: str) -> list[tuple[str, str]]:
+        def names(catalog: Catalog) -> list[tuple[str, str]]:
+            try:
+                tables = [(t[-1], "table") for t in catalog.list_tables(namespace)]
+                return tables + [(v[-1], "view") for v in _views(catalog, namespace)]
+            except NoSuchNamespaceError:
+                return []
+
+        return self.ask(f"list the tables of {namespace}", names)
+
+    def metadata(self, namespace: str, name: str) -> Metadata | None:
+        def load(catalog: Catalog) -> Metadata | None:
+            try:
+                return _json(catalog.load_table((namespace, name)).metadata)
+            except NoSuchTableError:
+                pass
+            try:
+                return _json(catalog.load_view((namespace, name)).metadata)
+            except (NoSuchViewError, NotImplementedError):
+                return None
+
+        return self.ask(f"read {namespace}.{name}", load)
+
+    def drop(self, namespace: str, name: str) -> None:
+        def drop(catalog: Catalog) -> None:
+            try:
+                catalog.purge_table((namespace, name))
+            except NoSuchTableError:
+                _drop_view(catalog, (namespace, name))
+
+        self.ask(f"drop {namespace}.{name}", drop)
+
+    def close(self) -> None:
+        if "catalog" in self.__dict__:
+            self.catalog.close()
+
+    def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
+        catalog = self.catalog
+        with self._refusals(operation):
+            try:
+                return question(catalog)
+            except (UnauthorizedError, AuthorizationExpiredError):
+                if self._identity is None or not self._identity.renew():
+                    raise
+                return question(catalog)
+
+    def _who(self) -> str:
+        return f" for {self._identity.principal}" if self._identity else ""
+
+    @contextmanager
+    def _refusals(self, operation: str) -> Iterator[None]:
+        """Turn what the catalog or the way to it says into one message."""
+        place = f"The catalog `{self._settings.name}` at {self._settings.uri}"
+        try:
+            yield
+        except IdentityError as error:
+            raise CatalogError(f"{place} cannot be asked to {operation}. {error}") from error
+        except ForbiddenError as error:
+            raise CatalogError(
+                f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
+                "Ask the catalog's administrator for the privilege."
+            ) from error
+        except (UnauthorizedError, AuthorizationExpiredError) as error:
+            raise CatalogError(
+                f"{place} does not accept the token{self._who()} to {operation}: "
+                f"{_reason(error)}\n"
+                "It may have expired or be for another catalog: get a new one."
+            ) from error
+        except BadRequestError as error:
+            raise CatalogError(
+                f"{place} cannot {operation}{self._who()}: {_reason(error)}"
+            ) from error
+        except RESTError as error:
+            raise CatalogError(
+                f"{place} failed to {operation}: {_reason(error)}\nTry again when it is well."
+            ) from error
+        except requests.exceptions.SSLError as error:
+            raise CatalogError(
+                f"{place} cannot be trusted: {error}\nSet `ssl.cabundle` to the authority that "
+                "signed its certificate, or check the `uri`."
+            ) from error
+        except requests.RequestException as error:
+            raise CatalogError(
+                f"{place} does not answer: {error}\nCheck the `uri` and that it is running."
+            ) from error
+
+
+def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
+    try:
+        return list(catalog.list_views(namespace))
+    except NotImplementedError:
+        return []  # a catalog without views
+
+
+def _drop_view(catalog: Catalog, name: tuple[str, str]) -> None:
+    try:
+        catalog.drop_view(name)
+    except (NoSuchViewError, NotImplementedError):
+        return
+
+
+def _json(metadata: BaseModel) -> Metadata:
+    # Not the class's own method: that of v3 refuses, because PyIceberg cannot write v3.
+    parsed: Metadata = json.loads(
+        BaseModel.model_dump_json(metadata, by_alias=True, exclude_none=True)
+    )
+    return parsed
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__

@@ -1,0 +1,79 @@
+"""One set of catalog properties for both clients, Spark and PyIceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# PyIceberg's name of a property, and Spark's.
+SPARK_NAMES = {"s3.region": "client.region"}
+TYPES = ("rest", "glue", "hive", "jdbc")
+# Spark's name of a type, and PyIceberg's.
+PYICEBERG_TYPES = {"jdbc": "sql"}
+DELEGATION = "header.X-Iceberg-Access-Delegation"
+ANONYMOUS = "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
+SECRET_WORDS = ("secret", "token", "password", "credential", "access-key", "authorization")
+
+
+@dataclass(frozen=True)
+class CatalogSettings:
+    """An Iceberg catalog that is somewhere else.
+
+    Attributes:
+        name: the catalog's name in SQL.
+        properties: as the profile has them, `type` included; values may be secret.
+        ambient: whether clients may look for storage credentials in their environment.
+    """
+
+    name: str
+    properties: Mapping[str, str] = field(repr=False)
+    ambient: bool = False
+
+    @property
+    def type(self) -> str:
+        return self.properties["type"]
+
+    @property
+    def uri(self) -> str:
+        """Where it is, for messages."""
+        return self.properties.get("uri", self.type)
+
+    def spark(self, token: str | None = None) -> dict[str, str]:
+        """Settings of a Spark session. It never caches tables: a cached one is read stale."""
+        named = {SPARK_NAMES.get(k, k): v for k, v in self.properties.items()}
+        properties = self._with_defaults(named)
+        properties.setdefault("cache-enabled", "false")
+        if not self._has_storage_keys():
+            properties.setdefault("client.credentials-provider", ANONYMOUS)
+        if token is not None:
+            # The catalog's own exchange of tokens is not for those of other providers.
+            properties |= {"token": token, "token-refresh-enabled": "false"}
+        prefix = f"spark.sql.catalog.{self.name}"
+        return {
+            prefix: "org.apache.iceberg.spark.SparkCatalog",
+            **{f"{prefix}.{key}": value for key, value in properties.items()},
+            "spark.sql.defaultCatalog": self.name,
+        }
+
+    def pyiceberg(self) -> dict[str, str]:
+        """Properties of PyIceberg's catalog, without a token."""
+        properties = self._with_defaults(dict(self.properties))
+        properties["type"] = PYICEBERG_TYPES.get(self.type, self.type)
+        if "client.region" in properties:
+            properties.setdefault("s3.region", properties["client.region"])
+        if not self._has_storage_keys():
+            properties.setdefault("s3.anonymous", "true")
+        return properties
+
+    def _with_defaults(self, properties: dict[str, str]) -> dict[str, str]:
+        if self.type == "rest":
+            properties.setdefault(DELEGATION, "vended-credentials")
+        return properties
+
+    def _has_storage_keys(self) -> bool:
+        return self.ambient or "s3.access-key-id" in self.properties or self.type != "rest"
+
+
+def secret_properties(properties: Mapping[str, str]) -> list[str]:
+    """Names of properties whose values must not be shown."""
+    return [k for k in properties if any(word in k.lower() for word in SECRET_WORDS)]

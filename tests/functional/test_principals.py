@@ -1,0 +1,219 @@
+"""A REST catalog and two of its users: what the reader may not do is refused by the catalog."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+from dbt_common.exceptions import DbtRuntimeError
+
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
+
+TABLE = "select id, name from {{ ref('people') }}"
+VIEW = "{{ config(materialized='view') }} select * from {{ ref('people') }}"
+INCREMENTAL = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+select id, concat(name, '{{ var("suffix", "") }}') as name from {{ ref('people') }}
+"""
+HOOKED = """
+{{ config(materialized='view', pre_hook="delete from {{ ref('people') }} where id = 1") }}
+select 1 as id
+"""
+SNAPSHOT = """
+{% snapshot history %}
+{{ config(unique_key='id', strategy='check', check_cols='all', target_schema=schema) }}
+select id, concat(name, '{{ var("suffix", "") }}') as name from {{ ref('people') }}
+{% endsnapshot %}
+"""
+DROP = """
+{% macro drop_people() %}
+  {% do adapter.drop_relation(adapter.get_relation(target.database, target.schema, 'people')) %}
+{% endmacro %}
+"""
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(scope="class")
+def dbt_profile_data(
+    unique_schema: str, dbt_profile_target: dict[str, Any], catalog: RestCatalog
+) -> dict[str, Any]:
+    common = {key: value for key, value in dbt_profile_target.items() if key != "warehouse"}
+    common |= {"schema": unique_schema, "catalog_properties": {"uri": catalog.uri}}
+    outputs = {
+        "writer": common | {"token": catalog.token("wanda")},
+        "reader": common | {"token": catalog.token("rita", "reader")},
+        "expired": common | {"token": catalog.token("otto", seconds=-60)},
+        "stranger": common | {"token": "no-token-of-this-catalog"},
+    }
+    return {"test": {"outputs": outputs, "target": "writer"}}
+
+
+class TestWriterAndReader:
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {"people.csv": "id,name\n1,Ada\n2,Grace\n"}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "a_table.sql": "{{ config(materialized='table') }}" + TABLE,
+            "a_view.sql": VIEW,
+            "merged.sql": INCREMENTAL,
+            "hooked.sql": HOOKED,
+        }
+
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        return {"history.sql": SNAPSHOT}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"drop.sql": DROP}
+
+    @pytest.fixture(scope="class", autouse=True)
+    def built(self, project: Any) -> Iterator[None]:
+        run_dbt(["build", "--exclude", "hooked"])
+        run_dbt(["run", "--select", "merged", "--vars", "{suffix: '!'}"])
+        yield
+        # The last command's user drops the schema.
+        run_dbt(["compile", "--target", "writer"])
+
+    def test_the_reader_reads(self, project: Any) -> None:
+        show = ["show", "--inline", "select * from {{ ref('a_view') }} order by id", "--output"]
+        results = run_dbt([*show, "json", "--target", "reader"])
+        rows = results.results[0].agate_table.rows
+        assert [tuple(row) for row in rows] == [(1, "Ada"), (2, "Grace")]
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["run", "--select", "a_table"],
+            ["run", "--select", "a_view"],
+            ["run", "--select", "merged", "--vars", "{suffix: '?'}"],
+            ["run", "--select", "merged", "--full-refresh"],
+            ["run", "--select", "hooked"],
+            ["seed"],
+            ["snapshot", "--vars", "{suffix: '?'}"],
+            ["run-operation", "drop_people"],
+        ],
+        ids=lambda command: "-".join(command[:3]).replace("--", ""),
+    )
+    def test_the_reader_writes_nothing(
+        self, project: Any, catalog: RestCatalog, command: list[str]
+    ) -> None:
+        before = contents(project)
+        _, output = run_dbt_and_capture([*command, "--target", "reader"], expect_pass=False)
+        assert "rita" in output
+        assert "not authorized" in output
+        assert contents(project) == before
+
+    def test_every_write_says_whose_it_was(self, project: Any) -> None:
+        snapshot = next(project.adapter.lake.snapshots((project.test_schema, "merged")))
+        assert snapshot.properties["iceberg-stream.principal"] == "wanda"
+
+    def test_an_expired_token(self, project: Any) -> None:
+        with pytest.raises(DbtRuntimeError, match="The token of otto expired at"):
+            run_dbt(["run", "--select", "a_table", "--target", "expired"])
+
+    def test_a_foreign_token(self, project: Any) -> None:
+        with pytest.raises(DbtRuntimeError, match="does not accept the token for the owner of"):
+            run_dbt(["run", "--select", "a_table", "--target", "stranger"])
+
+    def test_no_token_is_left_behind(
+        self, project: Any, dbt_profile_data: Any, logs_dir: str
+    ) -> None:
+        outputs = dbt_profile_data["test"]["outputs"].values()
+        tokens = [output["token"].encode() for output in outputs]
+        root = Path(project.project_root)
+        engine = Path(next(iter(outputs))["engine_home"])
+        written = [*root.rglob("*"), *Path(logs_dir).rglob("*"), *engine.glob("*.log*")]
+        files = [file for file in written if file.is_file()]
+        assert any(file.name == "dbt.log" for file in files)
+        assert not [f for f in files if any(token in f.read_bytes() for token in tokens)]
+
+    def test_the_catalog_saw_each_user(self, project: Any, catalog: RestCatalog) -> None:
+        seen = {(who, status) for who, method, _, status in catalog.requests() if method != "GET"}
+        assert ("wanda", 200) in seen
+        assert ("rita", 403) in seen
+        assert ("rita", 200) not in {
+            (who, status)
+            for who, method, path, status in catalog.requests()
+            if method == "POST" and not path.endswith("/metrics")
+        }
+
+
+SLOW = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+{% if execute %}{% do run_query("select java_method('java.lang.Thread', 'sleep', 1000L)") %}{% endif %}
+select 1 as id, '{{ var("suffix", "") }}' as name
+"""
+MINT = """
+import pathlib, sys, time, jwt
+folder, key = pathlib.Path(sys.argv[1]), sys.argv[2]
+with open(folder / "minted", "a") as minted:
+    minted.write("x")
+print(jwt.encode({"sub": "mina", "role": "writer", "exp": int(time.time()) + 9}, key))
+"""
+
+
+class TestRenewal:
+    """A build that takes longer than a token lives."""
+
+    @pytest.fixture(scope="class")
+    def minting(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp("mint")
+        (folder / "mint.py").write_text(MINT)
+        return folder
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(
+        self,
+        unique_schema: str,
+        dbt_profile_target: dict[str, Any],
+        catalog: RestCatalog,
+        minting: Path,
+    ) -> dict[str, Any]:
+        target = {k: v for k, v in dbt_profile_target.items() if k not in ("warehouse", "token")}
+        target |= {
+            "schema": unique_schema,
+            "threads": 1,
+            "catalog_properties": {"uri": catalog.uri},
+            "token_command": f"{sys.executable} {minting / 'mint.py'} {minting} {catalog.key}",
+        }
+        return {"test": {"outputs": {"default": target}, "target": "default"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {f"slow_{number}.sql": SLOW for number in range(6)}
+
+    def test_the_token_is_renewed(self, project: Any, minting: Path, catalog: RestCatalog) -> None:
+        run_dbt(["run"])
+        run_dbt(["run", "--vars", "{suffix: '!'}"])
+        rows = project.run_sql(f"select name from {project.test_schema}.slow_5", fetch="all")
+        assert rows == [("!",)]
+        assert len((minting / "minted").read_text()) > 2
+        assert {s for who, *_, s in catalog.requests() if who == "mina"} <= {200, 204, 304, 404}
+
+
+def contents(project: Any) -> str:
+    """Every relation of the schema with its current snapshot and columns."""
+    lake = project.adapter.lake
+    return json.dumps(
+        {
+            name: [
+                next((s.snapshot_id for s in lake.snapshots((project.test_schema, name))), None),
+                [column.name for column in lake.columns((project.test_schema, name))],
+            ]
+            for name, _ in sorted(lake.relations(project.test_schema))
+        }
+    )
