@@ -227,4 +227,5 @@ def engine_settings(
         spark_conf=tuple(sorted((str(k), str(v)) for k, v in credentials.spark_conf.items())),
         start_timeout=float(credentials.start_timeout),
         java_home=Path(credentials.java_home) if credentials.java_home else None,
+        ambient_credentials=credentials.ambient_credentials,
     )

@@ -76,5 +76,17 @@ def test_environment() -> None:
     }
 
 
+def test_cloud_credentials_of_the_environment_are_for_those_who_ask() -> None:
+    base = {"AWS_SECRET_ACCESS_KEY": "hush", "GOOGLE_APPLICATION_CREDENTIALS": "/key"}
+    assert not base.keys() & server_environment("t", base).keys()
+    assert base.items() <= server_environment("t", base, ambient=True).items()
+
+
+def test_one_collector() -> None:
+    assert "-XX:+UseParallelGC" in arguments()
+    line = arguments(spark_conf=(("spark.driver.extraJavaOptions", "-XX:+UseG1GC"),))
+    assert [option for option in line if option.endswith("GC")] == ["-XX:+UseG1GC"]
+
+
 def test_argument_file_quotes() -> None:
     assert argument_file(["-Da=b c", '-Dd="e\\f"']) == '"-Da=b c"\n"-Dd=\\"e\\\\f\\""\n'

@@ -50,6 +50,8 @@ def test_fingerprint_ignores_the_order_of_settings() -> None:
 
 
 def test_other_cloud_credentials_are_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = SETTINGS.fingerprint()
+    ambient = replace(SETTINGS, ambient_credentials=True)
+    before, unseeing = ambient.fingerprint(), SETTINGS.fingerprint()
     monkeypatch.setenv("AWS_SESSION_TOKEN", "renewed")
-    assert SETTINGS.fingerprint() != before
+    assert ambient.fingerprint() != before
+    assert SETTINGS.fingerprint() == unseeing

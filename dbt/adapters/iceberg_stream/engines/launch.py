@@ -27,7 +27,12 @@ from dbt.adapters.iceberg_stream.engines.jars import (
     spark_jars,
 )
 from dbt.adapters.iceberg_stream.engines.java import diagnose, find_java
-from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings, EngineStatus
+from dbt.adapters.iceberg_stream.engines.settings import (
+    CLOUD_VARIABLES,
+    EngineError,
+    EngineSettings,
+    EngineStatus,
+)
 
 MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -54,6 +59,9 @@ OPENED_PACKAGES = (
     "sun.util.calendar",
 )
 
+COLLECTOR = "-XX:+UseParallelGC"
+# Java starts with one collector only: the user's own takes the place of ours.
+OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w+GC$")
 JVM_OPTIONS = (
     # Plans of long SQL recurse deeply.
     "-Xss4m",
@@ -67,7 +75,7 @@ JVM_OPTIONS = (
     "-XX:Tier4BackEdgeThreshold=400000",
     # The collector with the cheapest writes: a tenth less work at the start, and no collection
     # because Spark's classes outgrow the space that Java begins with.
-    "-XX:+UseParallelGC",
+    COLLECTOR,
     "-XX:MetaspaceSize=512m",
     # Quiet about an archive that does not fit, which only costs time.
     "-Xlog:disable",
@@ -112,7 +120,7 @@ def server_arguments(
     users = shlex.split(conf.pop("spark.driver.extraJavaOptions", ""))
     return [
         f"-Xmx{heap}",
-        *JVM_OPTIONS,
+        *(o for o in JVM_OPTIONS if o != COLLECTOR or not any(map(OTHER_COLLECTOR.match, users))),
         *archive,
         f"-XX:ErrorFile={settings.home / CRASH_LOG}",
         f"-Djava.io.tmpdir={scratch}",
@@ -158,9 +166,15 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
     return defaults | user | ours
 
 
-def server_environment(token: str, base: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment without what would redirect Spark, and with the token."""
-    kept = {k: v for k, v in base.items() if not k.startswith(FOREIGN_VARIABLES)}
+def server_environment(
+    token: str, base: Mapping[str, str], ambient: bool = False
+) -> dict[str, str]:
+    """The user's environment without what would redirect Spark, and with the server's token.
+
+    `ambient` leaves the cloud credentials in it.
+    """
+    dropped = FOREIGN_VARIABLES if ambient else (*FOREIGN_VARIABLES, *CLOUD_VARIABLES)
+    kept = {k: v for k, v in base.items() if not k.startswith(dropped)}
     return kept | {
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
         "PYSPARK_PYTHON": sys.executable,
@@ -249,7 +263,9 @@ class Launch:
         token = secrets.token_urlsafe(24)
         spark = next((j.stem for j in self._class_path if j.stem.startswith("spark-core")), "")
         return {
-            "environment": server_environment(token, os.environ),
+            "environment": server_environment(
+                token, os.environ, self._settings.ambient_credentials
+            ),
             # Relative paths in SQL mean the same to every client of the project.
             "directory": str(self._settings.home.parent),
             "scratch": str(scratch),

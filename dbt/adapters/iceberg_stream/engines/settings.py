@@ -23,8 +23,8 @@ DEFAULT_PACKAGES = (
     "org.xerial:sqlite-jdbc:3.50.3.0",
 )
 
-# The JVM's cloud clients read these once, when the server starts: a warm server must not go on
-# with the credentials of an earlier shell.
+# The JVM's cloud clients read these once, when the server starts: only where the profile lets them,
+# and a warm server must not go on with the credentials of an earlier shell.
 CLOUD_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 
 
@@ -62,6 +62,7 @@ class EngineSettings:
         spark_conf: settings of the server.
         start_timeout: seconds until a start has failed.
         java_home: Java to use instead of the one that is found.
+        ambient_credentials: whether the server sees the cloud credentials of the environment.
     """
 
     home: Path
@@ -72,10 +73,12 @@ class EngineSettings:
     spark_conf: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     start_timeout: float = 120.0
     java_home: Path | None = None
+    ambient_credentials: bool = False
 
     def fingerprint(self) -> str:
         """A hash of everything that a running server cannot change any more."""
-        cloud = {k: v for k, v in os.environ.items() if k.startswith(CLOUD_VARIABLES)}
+        seen = os.environ.items() if self.ambient_credentials else ()
+        cloud = {k: v for k, v in seen if k.startswith(CLOUD_VARIABLES)}
         facts = [
             version,
             sys.executable,
@@ -83,6 +86,7 @@ class EngineSettings:
             sorted(self.packages),
             sorted(self.spark_conf),
             str(self.java_home),
+            self.ambient_credentials,
             sorted(cloud.items()),
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
