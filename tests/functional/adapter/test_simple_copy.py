@@ -9,8 +9,8 @@ from tests.conftest import dbt_profile_target
 # The suite's target is Postgres.
 class TestSimpleCopyUppercase(BaseSimpleCopyUppercase):
     @pytest.fixture(scope="class")
-    def dbt_profile_target(self, lakehouse):
-        return dbt_profile_target.__wrapped__(lakehouse)
+    def dbt_profile_target(self, request):
+        return dbt_profile_target.__wrapped__(request)
 
 
 # Iceberg has no materialized views: other relations of the schema are tables and views.
