@@ -42,15 +42,30 @@ def cpu(process: psutil.Process, seconds: float) -> float:
     return (sum(process.cpu_times()[:2]) - before) / seconds
 
 
-def test_ctrl_c_cancels_the_statement(project: Path) -> None:
+def start(project: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+    """A dbt run whose engine is ready, and the engine's JVM."""
     command = [sys.executable, "-m", "dbt.cli.main", "run", "--profiles-dir", "."]
     run = subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL)
-    home = project / ".iceberg_stream"
     deadline = time.monotonic() + 120
-    while (engine := status(home)) is None or not engine.ready:
+    while (engine := status(project / ".iceberg_stream")) is None or not engine.ready:
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    jvm = psutil.Process(engine.jvm.pid)
+    return run, psutil.Process(engine.jvm.pid)
+
+
+def test_ctrl_c_while_spark_is_still_analyzing(project: Path) -> None:
+    run, _ = start(project)
+    log = project / "logs" / "dbt.log"
+    while "On model.slow.slow" not in log.read_text():
+        time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) != 0
+
+
+def test_ctrl_c_cancels_the_statement(project: Path) -> None:
+    run, jvm = start(project)
+    home = project / ".iceberg_stream"
+    deadline = time.monotonic() + 120
     while cpu(jvm, 2) < 1:
         assert time.monotonic() < deadline
     # Past the start, whose work is over within seconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext
@@ -53,6 +54,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._engine: Engine | None = None
         self._identity: Identity | None = None
         self._idle: list[Handle] = []
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._cancels = 0
 
     @property
     def credentials(self) -> IcebergStreamCredentials:
@@ -128,13 +131,20 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         from dbt.adapters.iceberg_stream.cursor import Handle
         from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
 
+        begun = self._cancels
         lake, identity = self.lake, self.identity
         token = identity.token() if identity else None
         endpoint = self.engine.endpoint()
         quiet_pyspark()
         session = Session(endpoint.url, self.session_settings(token))
         renewal = Renewal(identity, token, self.session_settings) if identity and token else None
-        return Handle(session, lake, self.credentials.progress, self._take_back, renewal)
+        handle = Handle(session, lake, self.credentials.progress, self._take_back, renewal)
+        with self._shared:
+            self._handles.add(handle)
+            canceled = self._cancels != begun
+        if canceled:  # while the session was being opened
+            handle.interrupt()
+        return handle
 
     def _take_back(self, handle: Handle) -> None:
         """Keep a session for the next node, unless it is left with settings or failed work."""
@@ -156,6 +166,18 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             if self._engine is not None:
                 self._engine.release()
                 self._engine = None
+
+    def cancel_open(self) -> list[str]:
+        """Cancel what all other threads run, those included that are just opening a session."""
+        own = self.get_if_exists()
+        with self.lock:
+            names = [c.name for c in self.thread_connections.values() if c is not own and c.name]
+        with self._shared:
+            self._cancels += 1
+            handles = [handle for handle in self._handles if handle not in self._idle]
+        for handle in handles:
+            handle.interrupt()
+        return names
 
     def cancel(self, connection: Connection) -> None:
         handle: Handle = connection.handle

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -34,6 +37,9 @@ ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "trunca
 
 
 QUERY_VERBS = {"select", "with", "values"}
+# Seconds between the requests to cancel a statement, and until the last.
+INSIST_PAUSE = 0.5
+INSIST_SECONDS = 60.0
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
 
@@ -52,6 +58,7 @@ class Handle:
         self.session = session
         self.lake = lake
         self.reusable = True
+        self._ended = threading.Event()
         self._on_close = on_close
         self._renewal = renewal
         self.progress = Progress()
@@ -80,10 +87,27 @@ class Handle:
         return Cursor(self)
 
     def interrupt(self) -> None:
+        """Cancel what runs, and what the node would run next.
+
+        Spark does not cancel a statement that it is still analyzing: it is told again until the
+        node has ended.
+        """
         self.reusable = False
-        self.session.interrupt()
+        with contextlib.suppress(StatementError):  # gone already, and the statement with it
+            self.session.interrupt()
+        threading.Thread(target=self._insist, daemon=True).start()
+
+    def _insist(self) -> None:
+        deadline = time.monotonic() + INSIST_SECONDS
+        while not self._ended.wait(INSIST_PAUSE) and time.monotonic() < deadline:
+            try:
+                self.session.interrupt()
+            except StatementError:
+                return  # the session or the engine has gone, and the statement with it
 
     def close(self) -> None:
+        if not self.reusable:
+            self._ended.set()
         self._on_close(self)
 
 
