@@ -17,6 +17,8 @@ DATA = HERE / ".data"
 
 
 def main() -> int:
+    # The lines of this program and of dbt in their order, also into a file.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     print("Starting a Spark cluster (a master, two workers, Spark Connect) and a REST catalog …")
     with spark_cluster(DATA / "spark") as spark, rest_catalog(DATA / "catalog") as catalog:
         print("\nwanda, a writer, builds the shop:\n")
