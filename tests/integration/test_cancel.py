@@ -1,10 +1,11 @@
-"""Ctrl-C ends what runs on the engine, and leaves the engine itself warm."""
+"""Ctrl-C ends what runs on the engine, and leaves the engine itself warm if it can."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dbt.adapters.iceberg_stream.engines.embedded import status, stop
+from dbt.adapters.iceberg_stream.engines import cancellation
+from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 
 PROJECT = "name: slow\nversion: '1.0'\nprofile: slow\n"
 PROFILE = """
@@ -53,6 +59,17 @@ def start(project: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     return run, psutil.Process(engine.jvm.pid)
 
 
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Makes a cold engine's analysis long, as on a small machine."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    yield
+    for burner in burners:
+        burner.kill()
+        burner.wait()
+
+
+@pytest.mark.usefixtures("busy_machine")
 def test_ctrl_c_while_spark_is_still_analyzing(project: Path) -> None:
     run, _ = start(project)
     log = project / "logs" / "dbt.log"
@@ -76,3 +93,26 @@ def test_ctrl_c_cancels_the_statement(project: Path) -> None:
     time.sleep(5)
     assert cpu(jvm, 3) < 0.3
     assert status(home) is not None
+
+
+def test_a_statement_that_ignores_the_request_ends_with_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EmbeddedEngine(EngineSettings(home=tmp_path / "engine", keep_alive=60))
+    session = Session(engine.endpoint().url, {})
+    ended = threading.Event()
+
+    def work() -> None:
+        with pytest.raises(StatementError):
+            session.query("select sum(sin(id)) as s from range(100000000000)")
+        ended.set()
+
+    # Spark loses such requests now and then, not when a test wants it.
+    monkeypatch.setattr(Session, "interrupt", lambda self: True)
+    monkeypatch.setattr(cancellation, "GRACE", 2.0)
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    Cancellation(session, threading.Event(), ended).run(on_lost=engine.abandon)
+    worker.join(30)
+    assert ended.is_set()
+    assert status(tmp_path / "engine") is None

@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.engines.connect import ConnectEngine
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.engine import Engine
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.errors import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.engines.settings import (
     DEFAULT_PACKAGES,
     Endpoint,
@@ -55,7 +55,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._identity: Identity | None = None
         self._idle: list[Handle] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._cancels = 0
+        self._canceling_thread: int | None = None
 
     @property
     def credentials(self) -> IcebergStreamCredentials:
@@ -117,33 +117,46 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """Give the connection a session of its own: an idle one, or a new one."""
         if connection.state == ConnectionState.OPEN:
             return connection
-        with self._shared:
-            idle = self._idle.pop() if self._idle else None
         try:
-            connection.handle = idle or self._new_handle()
+            connection.handle = self._idle_handle() or self._new_handle()
+            self._refuse_if_canceled(connection.handle)
         except (EngineError, StatementError, IdentityError) as error:
             connection.state = ConnectionState.FAIL  # type: ignore[assignment]
             raise FailedToConnectError(f"Spark cannot be used. {error}") from error
         connection.state = ConnectionState.OPEN  # type: ignore[assignment]
         return connection
 
+    def _refuse_if_canceled(self, handle: Handle) -> None:
+        with self._shared:
+            by = self._canceling_thread
+        if by not in (None, threading.get_ident()):
+            self._take_back(handle)
+            raise StatementError("Not run: the command was canceled.", CANCELED)
+
+    def _idle_handle(self) -> Handle | None:
+        with self._shared:
+            return self._idle.pop() if self._idle else None
+
     def _new_handle(self) -> Handle:
         from dbt.adapters.iceberg_stream.cursor import Handle
         from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
 
-        begun = self._cancels
         lake, identity = self.lake, self.identity
         token = identity.token() if identity else None
         endpoint = self.engine.endpoint()
         quiet_pyspark()
         session = Session(endpoint.url, self.session_settings(token))
         renewal = Renewal(identity, token, self.session_settings) if identity and token else None
-        handle = Handle(session, lake, self.credentials.progress, self._take_back, renewal)
+        handle = Handle(
+            session,
+            lake,
+            self.credentials.progress,
+            on_close=self._take_back,
+            on_lost=self.engine.abandon,
+            renewal=renewal,
+        )
         with self._shared:
             self._handles.add(handle)
-            canceled = self._cancels != begun
-        if canceled:  # while the session was being opened
-            handle.interrupt()
         return handle
 
     def _take_back(self, handle: Handle) -> None:
@@ -152,6 +165,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             with self._shared:
                 self._idle.append(handle)
         else:
+            with self._shared:
+                self._handles.discard(handle)
             handle.session.close()
 
     def cleanup_all(self) -> None:
@@ -160,6 +175,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             for handle in self._idle:
                 handle.session.close()
             self._idle.clear()
+            self._canceling_thread = None
             if self._lake is not None:
                 self._lake.close()
                 self._lake = None
@@ -168,13 +184,14 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
                 self._engine = None
 
     def cancel_open(self) -> list[str]:
-        """Cancel what all other threads run, those included that are just opening a session."""
+        """Cancel what all other threads run, and refuse what they would run next."""
         own = self.get_if_exists()
         with self.lock:
             names = [c.name for c in self.thread_connections.values() if c is not own and c.name]
+        own_handle = own.handle if own and own.state == ConnectionState.OPEN else None
         with self._shared:
-            self._cancels += 1
-            handles = [handle for handle in self._handles if handle not in self._idle]
+            self._canceling_thread = threading.get_ident()
+            handles = [h for h in self._handles if h is not own_handle and h not in self._idle]
         for handle in handles:
             handle.interrupt()
         return names

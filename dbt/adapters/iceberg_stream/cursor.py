@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,8 @@ from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
+from dbt.adapters.iceberg_stream.engines.errors import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.engines.progress import Progress
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.engines.statements import (
@@ -37,9 +36,6 @@ ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "trunca
 
 
 QUERY_VERBS = {"select", "with", "values"}
-# Seconds between the requests to cancel a statement, and until the last.
-INSIST_PAUSE = 0.5
-INSIST_SECONDS = 60.0
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
 
@@ -53,17 +49,19 @@ class Handle:
         lake: Lake,
         show_progress: bool,
         on_close: Callable[[Handle], None],
+        on_lost: Callable[[], None],
         renewal: Renewal | None = None,
     ) -> None:
         self.session = session
         self.lake = lake
         self.reusable = True
+        self.canceled = False
         self._ended = threading.Event()
         self._on_close = on_close
+        self._on_lost = on_lost
         self._renewal = renewal
-        self.progress = Progress()
-        if show_progress:
-            session.on_progress(self.progress)
+        self.progress = Progress(show_progress)
+        session.on_progress(self.progress)
 
     @property
     def principal(self) -> str:
@@ -87,26 +85,14 @@ class Handle:
         return Cursor(self)
 
     def interrupt(self) -> None:
-        """Cancel what runs, and what the node would run next.
-
-        Spark does not cancel a statement that it is still analyzing: it is told again until the
-        node has ended.
-        """
+        """Cancel what runs, and refuse what the node would run next; returns at once."""
+        self.canceled = True
         self.reusable = False
-        with contextlib.suppress(StatementError):  # gone already, and the statement with it
-            self.session.interrupt()
-        threading.Thread(target=self._insist, daemon=True).start()
-
-    def _insist(self) -> None:
-        deadline = time.monotonic() + INSIST_SECONDS
-        while not self._ended.wait(INSIST_PAUSE) and time.monotonic() < deadline:
-            try:
-                self.session.interrupt()
-            except StatementError:
-                return  # the session or the engine has gone, and the statement with it
+        cancellation = Cancellation(self.session, self.progress.tasks_run, self._ended)
+        threading.Thread(target=cancellation.run, args=(self._on_lost,), daemon=True).start()
 
     def close(self) -> None:
-        if not self.reusable:
+        if self.canceled:
             self._ended.set()
         self._on_close(self)
 
@@ -140,6 +126,8 @@ class Cursor:
         self._statement = classify(sql)
         self._table = self._frame = self.outcome = self.target = None
         handle = self._handle
+        if handle.canceled:
+            raise StatementError("Not run: the command was canceled.", CANCELED)
         handle.progress.start(_node("node_name") or "statement")
         if self._statement.verb in SETTING_VERBS:
             handle.reusable = False

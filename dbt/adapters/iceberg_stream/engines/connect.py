@@ -41,6 +41,9 @@ class ConnectEngine:
     def release(self) -> None:
         """Nothing to stop: the server is not ours."""
 
+    def abandon(self) -> None:
+        """Nothing to stop: the server is not ours."""
+
     def _look(self) -> None:
         where = f"{self._endpoint.host}:{self._endpoint.port}"
         try:

@@ -96,6 +96,15 @@ class EmbeddedEngine:
         """This process needs the server no longer."""
         self._forget(self._attachment)
 
+    def abandon(self) -> None:
+        """Stop the server, unless another process uses it."""
+        attachment = self._attachment
+        if attachment is None or not attachment.done() or attachment.exception() is not None:
+            return
+        server, lease = attachment.result()
+        if lease.alone():
+            stop(server.home)
+
     def _attach(self) -> Attachment:
         with self._guard:
             if self._attachment is None:

@@ -22,3 +22,6 @@ class Engine(Protocol):
 
     def release(self) -> None:
         """This process needs the server no longer."""
+
+    def abandon(self) -> None:
+        """A statement goes on although it was canceled: end it with the server, if it is ours."""

@@ -17,7 +17,7 @@ logger = AdapterLogger("Iceberg_Stream")
 
 
 class Progress:
-    """Shows how far the running statement of one connection is.
+    """Watches, and where wanted shows, how far the running statement of one connection is.
 
     Nothing is shown for statements shorter than QUIET_SECONDS. The live line belongs to one
     connection at a time, so that threads do not overwrite each other.
@@ -25,7 +25,9 @@ class Progress:
 
     _live_line = threading.Lock()
 
-    def __init__(self) -> None:
+    def __init__(self, show: bool = True) -> None:
+        self.tasks_run = threading.Event()
+        self._show = show
         self._label = ""
         self._started = 0.0
         self._last_line = 0.0
@@ -33,6 +35,7 @@ class Progress:
 
     def start(self, label: str) -> None:
         """A statement begins; the label names its model."""
+        self.tasks_run.clear()
         self._label = label
         self._started = self._last_line = time.monotonic()
 
@@ -45,8 +48,10 @@ class Progress:
 
     def __call__(self, stages: Any, inflight_tasks: int, done: bool, **_: Any) -> None:
         """Spark Connect's progress handler; raising here would end the statement."""
+        if inflight_tasks:
+            self.tasks_run.set()
         now = time.monotonic()
-        if done or not stages or now - self._started < QUIET_SECONDS:
+        if not self._show or done or not stages or now - self._started < QUIET_SECONDS:
             return
         text = describe(self._label, stages, inflight_tasks, now - self._started)
         if sys.stderr.isatty():

@@ -111,10 +111,15 @@ class Session:
             self.configure(settings)
             old.stop()
 
-    def interrupt(self) -> None:
-        """Cancel what runs; may be called from any thread."""
+    def interrupt(self) -> bool:
+        """Cancel what runs; may be called from any thread. False if nothing was there to cancel."""
         with explain():
-            self._spark.interruptAll()
+            return bool(self._spark.interruptAll())
+
+    def abandon(self) -> None:
+        """Leave the server: a statement that waits for it fails here, whatever becomes of it."""
+        with explain():
+            self._spark.client.close()
 
     def version(self) -> str:
         with explain():
