@@ -95,6 +95,22 @@ def test_ctrl_c_cancels_the_statement(project: Path) -> None:
     assert status(home) is not None
 
 
+def test_the_next_command_ends_what_a_killed_one_left(project: Path) -> None:
+    run, jvm = start(project)
+    deadline = time.monotonic() + 120
+    while cpu(jvm, 2) < 1 or "create or replace" not in (project / "logs/dbt.log").read_text():
+        assert time.monotonic() < deadline
+    run.kill()
+    run.wait()
+    assert cpu(jvm, 2) > 0.5
+    command = [sys.executable, "-m", "dbt.cli.main", "show", "--profiles-dir", "."]
+    command += ["--inline", "select 1 as id"]
+    subprocess.run(command, cwd=project, check=True, stdout=subprocess.DEVNULL)
+    time.sleep(5)
+    assert cpu(jvm, 3) < 0.3
+    assert not list((project / ".iceberg_stream" / "sessions").iterdir())
+
+
 def test_a_statement_that_ignores_the_request_ends_with_its_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

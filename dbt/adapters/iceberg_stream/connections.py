@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     Endpoint,
     EngineError,
     EngineSettings,
+    prepare_home,
 )
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
@@ -40,6 +41,7 @@ from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.lake import Lake
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
+    from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -56,6 +58,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._idle: list[Handle] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._canceling_thread: int | None = None
+        self._recording = threading.Lock()
+        self._record: SessionRecord | None = None
 
     @property
     def credentials(self) -> IcebergStreamCredentials:
@@ -145,7 +149,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         token = identity.token() if identity else None
         endpoint = self.engine.endpoint()
         quiet_pyspark()
-        session = Session(endpoint.url, self.session_settings(token))
+        record = self._session_record(endpoint)
+        session = Session(endpoint.url, self.session_settings(token), on_open=record.add)
         renewal = Renewal(identity, token, self.session_settings) if identity and token else None
         handle = Handle(
             session,
@@ -158,6 +163,24 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         with self._shared:
             self._handles.add(handle)
         return handle
+
+    def _session_record(self, endpoint: Endpoint) -> SessionRecord:
+        """This process's record; before the first session, what killed commands left is ended."""
+        from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord, end_orphans
+
+        with self._recording:
+            if self._record is None:
+                home = self.credentials.engine_path(self.project_root)
+                try:
+                    prepare_home(home)
+                except OSError as error:
+                    raise EngineError(f"The folder {home} cannot be used: {error}.") from error
+                if ended := end_orphans(home / "sessions", endpoint):
+                    logger.info(
+                        f"Canceled {ended} statement(s) that a killed command had left running."
+                    )
+                self._record = SessionRecord(home / "sessions", endpoint)
+            return self._record
 
     def _take_back(self, handle: Handle) -> None:
         """Keep a session for the next node, unless it is left with settings or failed work."""
@@ -176,6 +199,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
                 handle.session.close()
             self._idle.clear()
             self._canceling_thread = None
+            if self._record is not None:
+                self._record.close()
+                self._record = None
             if self._lake is not None:
                 self._lake.close()
                 self._lake = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
 from dbt_common.invocation import get_invocation_id
 
+from dbt.adapters.iceberg_stream.commit.lost_answer import resolve
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
     from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+    from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
     from dbt.adapters.iceberg_stream.identity.renewal import Renewal
+
+logger = AdapterLogger("Iceberg_Stream")
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 
@@ -155,10 +160,33 @@ class Cursor:
         principal = self._handle.principal
         properties = stamps(write_id, get_invocation_id(), node_id, model, principal)
         self._handle.session.configure(spark_settings(properties))
-        self._handle.session.run(sql)
         self.target = self._target()
-        if self._statement.verb in ROW_VERBS and self.target is not None:
-            self.outcome = find_outcome(self._handle.lake.snapshots(self.target), write_id)
+        try:
+            self._handle.session.run(sql)
+        except StatementError as error:
+            if not error.outcome_unknown or not self._commits_snapshot():
+                raise
+            self.outcome = resolve(error, self._snapshots, write_id)
+            if error.engine_gone:
+                raise StatementError(
+                    f"{error}\nThe statement was committed before, as snapshot "
+                    f"{self.outcome.snapshot_id}."
+                ) from error
+            logger.warning(
+                "The catalog's answer to a commit was lost, but the table has the snapshot "
+                f"{self.outcome.snapshot_id}."
+            )
+            return
+        if self._commits_snapshot():
+            self.outcome = find_outcome(self._snapshots(), write_id)
+
+    def _commits_snapshot(self) -> bool:
+        rows = self._statement.verb in ROW_VERBS and not self._statement.on_view
+        return rows and self.target is not None
+
+    def _snapshots(self) -> Iterator[SnapshotSummary]:
+        assert self.target is not None
+        return self._handle.lake.snapshots(self.target)
 
     def _target(self) -> Name | None:
         """The changed relation's name in our catalog, None if it is not there."""

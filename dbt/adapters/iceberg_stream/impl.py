@@ -271,6 +271,12 @@ class IcebergStreamAdapter(SQLAdapter):
         return check_model_config(model)
 
     @available.parse_none
+    def check_write(self, existing: BaseRelation | None) -> None:
+        """Raise before any data is computed, if the user may not write to the table."""
+        if existing is not None and existing.is_table:
+            self.lake.check_write((str(existing.schema), str(existing.identifier)))
+
+    @available.parse_none
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
         check_key_columns(model, [column.name for column in columns])
 

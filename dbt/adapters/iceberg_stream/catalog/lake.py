@@ -79,6 +79,10 @@ class Lake:
         """Drop a table or view with its files; a missing one is fine."""
         self._names.drop(*name)
 
+    def check_write(self, name: Name) -> None:
+        """Raise CatalogError if the user may not write to a table; a missing one is fine."""
+        self._names.check_write(*name)
+
     def table(self, name: Name) -> Table:
         """The table as it is now.
 

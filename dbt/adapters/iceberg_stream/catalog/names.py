@@ -45,4 +45,10 @@ class Names(Protocol):
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view with its files; a missing one is fine."""
 
+    def check_write(self, namespace: str, name: str) -> None:
+        """Raise if the user may not write to a table, before its data are computed.
+
+        A commit of nothing: the catalog decides, and a missing table is fine.
+        """
+
     def close(self) -> None: ...

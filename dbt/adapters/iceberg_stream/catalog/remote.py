@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import requests
 from pydantic import BaseModel
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
-from pyiceberg.catalog.rest.auth import AuthManager
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     BadRequestError,
+    CommitFailedException,
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
@@ -23,24 +23,16 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
+from pyiceberg.table.update import AssertTableUUID
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
 T = TypeVar("T")
-
-
-class IdentityAuth(AuthManager):
-    """The Authorization header of each request: always the token that is good now."""
-
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
-
-    def auth_header(self) -> str:
-        return f"Bearer {self._identity.token().value}"
 
 
 class RemoteNames:
@@ -58,9 +50,11 @@ class RemoteNames:
             implementation = f"{IdentityAuth.__module__}.{IdentityAuth.__name__}"
             auth = {"type": "custom", "impl": implementation}
             properties["auth"] = auth | {"custom": {"identity": self._identity}}
-        # Not load_catalog, which mixes in settings of the environment.
-        make = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
         with self._refusals("connect"):
+            if properties["type"] == "rest":
+                return RestClient(self._settings.name, **properties)
+            # Not load_catalog, which mixes in settings of the environment.
+            make = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
             return make(self._settings.name, properties)
 
     def namespaces(self) -> list[str]:
@@ -121,6 +115,19 @@ class RemoteNames:
                 _drop_view(catalog, (namespace, name))
 
         self.ask(f"drop {namespace}.{name}", drop)
+
+    def check_write(self, namespace: str, name: str) -> None:
+        def commit_nothing(catalog: Catalog) -> None:
+            try:
+                table = catalog.load_table((namespace, name))
+                catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), ())
+            except (ForbiddenError, UnauthorizedError, AuthorizationExpiredError):
+                raise
+            except (NoSuchTableError, CommitFailedException, RESTError):
+                return  # a probe: what else may be wrong, the write itself tells better
+
+        if self._settings.type == "rest":
+            self.ask(f"write to {namespace}.{name}", commit_nothing)
 
     def close(self) -> None:
         if "catalog" in self.__dict__:

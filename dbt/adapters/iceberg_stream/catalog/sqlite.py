@@ -158,6 +158,9 @@ class SqliteNames:
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
         return question(self.catalog)
 
+    def check_write(self, namespace: str, name: str) -> None:
+        """Whoever can open the file may write."""
+
     def close(self) -> None:
         with self._opening:
             if self._opened is not None:

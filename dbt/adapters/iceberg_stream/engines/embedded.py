@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineError,
     EngineSettings,
     EngineStatus,
+    prepare_home,
 )
 
 if sys.platform != "win32":
@@ -146,9 +147,7 @@ def _close_lease(attachment: Attachment) -> None:
 
 def _attach_or_start(settings: EngineSettings) -> tuple[EngineStatus, Lease]:
     home = settings.home
-    if not home.is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / ".gitignore").write_text("*\n")
+    prepare_home(home)
     with contextlib.ExitStack() as on_failure:
         lease = Lease(home, settings.keep_alive)
         on_failure.callback(lease.close)

@@ -17,6 +17,10 @@ FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op"
 UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
 REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
 
+# The catalog's answer to a commit, or the whole engine, was lost.
+ENGINE_GONE = r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed"
+LOST_ANSWER = rf"Cannot determine whether the commit was successful|{ENGINE_GONE}"
+
 # Text of an error, and what a user can do about it.
 CURES = (
     (
@@ -72,7 +76,7 @@ CURES = (
         "The engine ran out of memory. Raise `driver_memory` in the profile.",
     ),
     (
-        r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed",
+        ENGINE_GONE,
         "The engine is gone. Its log is server.log in the project's .iceberg_stream folder; "
         "run again to start a new one.",
     ),
@@ -95,6 +99,15 @@ class StatementError(Exception):
         if not principal or not re.search(REFUSAL, str(self)):
             return self
         return StatementError(f"{self}\nThe catalog was asked as {principal}.", self.condition)
+
+    @property
+    def engine_gone(self) -> bool:
+        return re.search(ENGINE_GONE, str(self)) is not None
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether the statement may have been committed all the same."""
+        return re.search(LOST_ANSWER, str(self)) is not None
 
     @property
     def is_conflict(self) -> bool:

@@ -28,14 +28,21 @@ class Session:
     Every method raises StatementError with a message in plain words.
     """
 
-    def __init__(self, url: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: Mapping[str, str],
+        on_open: Callable[[str], None] = lambda session_id: None,
+    ) -> None:
         from pyspark.sql.connect.session import SparkSession
 
         self._url = url
+        self._on_open = on_open
         self._progress: ProgressHandler | None = None
         with explain():
             self._spark: SparkSession = SparkSession.builder.remote(url).create()
             self._spark.client.set_retry_policies([_retries()])
+            self._on_open(self._spark.session_id)
             self.configure(settings)
 
     @property
@@ -106,6 +113,7 @@ class Session:
             url = f"{self._url};session_id={copy}"
             self._spark = SparkSession.builder.remote(url).create()
             self._spark.client.set_retry_policies([_retries()])
+            self._on_open(copy)
             if self._progress is not None:
                 self._spark.registerProgressHandler(self._progress)
             self.configure(settings)
@@ -132,6 +140,22 @@ class Session:
                 self._spark.stop()
         except StatementError:
             return
+
+
+def interrupt_session(url: str, session_id: str) -> int:
+    """Cancel what runs in a session of this user that its client has left, and end the session.
+
+    Returns the number of statements that were canceled.
+    """
+    from pyspark.sql.connect.session import SparkSession
+
+    with explain():
+        spark = SparkSession.builder.remote(f"{url};session_id={session_id}").create()
+        spark.client.set_retry_policies([_retries()])
+        try:
+            return len(spark.interruptAll())
+        finally:
+            spark.stop()
 
 
 def _retries() -> Any:

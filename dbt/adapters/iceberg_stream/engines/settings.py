@@ -32,6 +32,13 @@ class EngineError(Exception):
     """The engine cannot do its work: what is wrong, where, and what to do about it."""
 
 
+def prepare_home(home: Path) -> None:
+    """Make the folder of the engine's state; git does not see it."""
+    if not home.is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        (home / ".gitignore").write_text("*\n")
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where a Spark Connect server answers, and the token that opens it."""

@@ -25,10 +25,12 @@ class Statement:
     Attributes:
         verb: first keyword, lower case, e.g. `merge`, `create`, `select`.
         target: name parts of the relation it changes, None if it changes none.
+        on_view: whether it defines a view.
     """
 
     verb: str
     target: tuple[str, ...] | None = None
+    on_view: bool = False
 
     @property
     def writes(self) -> bool:
@@ -50,7 +52,8 @@ def classify(sql: str) -> Statement:
     verb = tokens[start].text.lower()
     words = [t.text.lower() for t in tokens[start : start + 4]]
     if verb in WRITE_VERBS or (verb in DEFINITION_VERBS and _defines_relation(words)):
-        return Statement(verb, _name(tokens, start + 1))
+        on_view = verb in DEFINITION_VERBS and "view" in words
+        return Statement(verb, _name(tokens, start + 1), on_view)
     return Statement(verb)
 
 

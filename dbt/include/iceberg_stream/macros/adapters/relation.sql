@@ -46,3 +46,10 @@
 {% macro iceberg_stream__drop_schema(relation) -%}
   {% do adapter.drop_schema(relation) %}
 {%- endmacro %}
+
+{#- What is there of a model, whose user may write to it: otherwise nothing is computed in vain. -#}
+{% macro load_writable_relation(relation) %}
+  {%- set existing = load_cached_relation(relation) -%}
+  {% do adapter.check_write(existing) %}
+  {{ return(existing) }}
+{% endmacro %}

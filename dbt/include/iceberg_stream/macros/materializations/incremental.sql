@@ -1,6 +1,6 @@
 {% materialization incremental, adapter='iceberg_stream', supported_languages=['sql', 'python'] %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_cached_relation(this) -%}
+  {%- set existing = load_writable_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set strategy = config.get('incremental_strategy') or adapter.default_strategy(config) -%}
   {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}

@@ -1,6 +1,6 @@
 {% materialization seed, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_cached_relation(this) -%}
+  {%- set existing = load_writable_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set rows = load_agate_table() -%}
   {%- do store_result('agate_table', response='OK', agate_table=rows) -%}

@@ -1,6 +1,6 @@
 {% materialization table, adapter='iceberg_stream', supported_languages=['sql', 'python'] %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_cached_relation(this) -%}
+  {%- set existing = load_writable_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
 
   {{ run_hooks(pre_hooks) }}

@@ -1,0 +1,63 @@
+"""PyIceberg's REST client, with bounded patience and its user's token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.auth import AuthManager
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from dbt.adapters.iceberg_stream.identity.identity import Identity
+
+# Seconds to connect, and until a silent server is given up.
+TIMEOUT = (10.0, 60.0)
+# Answers of a server that will be well again.
+TRANSIENT = (429, 502, 503, 504)
+# With pauses of 0, 1, 2, 4, 8 and 8 s a catalog may be away for 20 s.
+RETRIES = 6
+
+
+class IdentityAuth(AuthManager):
+    """The Authorization header of each request: always the token that is good now."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+
+    def auth_header(self) -> str:
+        return f"Bearer {self._identity.token().value}"
+
+
+class RestClient(RestCatalog):
+    """The catalog of one user.
+
+    Reads are repeated while the server is away for a moment; a write is sent again only if it
+    never arrived. At the first contact the server is not waited for: the `uri` may be wrong.
+    """
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        known = hasattr(self, "_supported_endpoints")
+        adapter = _PatientAdapter(
+            max_retries=Retry(
+                total=RETRIES if known else 0,
+                status_forcelist=TRANSIENT,
+                allowed_methods=("GET", "HEAD"),
+                backoff_factor=0.5,
+                backoff_max=8,
+                # The last answer is better explained by the caller.
+                raise_on_status=False,
+            )
+        )
+        session.mount("http://", adapter)
+        session.mount("https://", adapter)
+        return session
+
+
+class _PatientAdapter(HTTPAdapter):
+    """Requests waits for ever unless it is told otherwise, for each request."""
+
+    def send(self, request: PreparedRequest, **kwargs: Any) -> Response:  # type: ignore[override]
+        return super().send(request, **(kwargs | {"timeout": kwargs.get("timeout") or TIMEOUT}))

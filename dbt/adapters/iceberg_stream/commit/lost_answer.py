@@ -1,0 +1,40 @@
+"""What became of a write whose answer was lost: the table itself knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
+from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
+from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
+
+# Seconds before each look: a commit whose answer was lost at a gateway may still be under way.
+PAUSES = (0.0, 1.0, 2.0, 2.0)
+
+
+def resolve(
+    error: StatementError, snapshots: Callable[[], Iterable[SnapshotSummary]], write_id: str
+) -> Outcome:
+    """The outcome of a write that failed with a lost answer but was committed.
+
+    Raises:
+        StatementError: it was not committed, or that cannot be known; says which.
+    """
+    try:
+        for pause in PAUSES:
+            time.sleep(pause)
+            outcome = find_outcome(snapshots(), write_id)
+            if outcome is not None:
+                return outcome
+    except CatalogError as unknown:
+        raise StatementError(
+            f"{error}\nWhether it was committed is not known. {unknown}\nIf it was, the table has "
+            f"a snapshot whose summary says {WRITE_ID} = {write_id}."
+        ) from error
+    raise StatementError(
+        f"{error}\nThe table has no snapshot of this write: nothing of it is visible. "
+        "Run the model again."
+    ) from error
