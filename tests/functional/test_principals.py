@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
-TABLE = "select id, name from {{ ref('people') }}"
+TABLE = """
+select id, name from {{ ref('people') }}
+{% if var('rows', none) %}where (select sum(sin(id)) from range({{ var('rows') }})) > 0{% endif %}
+"""
 VIEW = "{{ config(materialized='view') }} select * from {{ ref('people') }}"
 INCREMENTAL = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
@@ -33,6 +37,9 @@ select id, concat(name, '{{ var("suffix", "") }}') as name from {{ ref('people')
 DROP = """
 {% macro drop_people() %}
   {% do adapter.drop_relation(adapter.get_relation(target.database, target.schema, 'people')) %}
+{% endmacro %}
+{% macro insert_person() %}
+  {% do run_query("insert into " ~ target.schema ~ ".people values (3, 'Joan')") %}
 {% endmacro %}
 """
 
@@ -116,6 +123,24 @@ class TestWriterAndReader:
         assert "rita" in output
         assert "not authorized" in output
         assert contents(project) == before
+
+    def test_what_would_be_refused_is_not_computed(self, project: Any) -> None:
+        begun = time.monotonic()
+        _, output = run_dbt_and_capture(
+            ["run", "--select", "a_table", "--vars", "{rows: 100000000000}", "--target", "reader"],
+            expect_pass=False,
+        )
+        assert "refused to write to" in output
+        assert time.monotonic() - begun < 60
+
+    def test_a_refused_commit_leaves_no_files(self, project: Any, catalog: RestCatalog) -> None:
+        # A statement of the user's own is refused at its commit, when its files are written.
+        before = set(catalog.folder.rglob("*.parquet"))
+        _, output = run_dbt_and_capture(
+            ["run-operation", "insert_person", "--target", "reader"], expect_pass=False
+        )
+        assert "rita" in output
+        assert set(catalog.folder.rglob("*.parquet")) == before
 
     def test_every_write_says_whose_it_was(self, project: Any) -> None:
         snapshot = next(project.adapter.lake.snapshots((project.test_schema, "merged")))

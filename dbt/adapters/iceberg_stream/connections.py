@@ -233,6 +233,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             yield
         except StatementError as error:
             logger.debug(f"Error while running:\n{sql}\n{error}")
+            if error.engine_gone and self._record is not None:
+                self._record.lost_server()
             raise DbtDatabaseError(str(error)) from error
 
     @classmethod

@@ -22,14 +22,34 @@ from tests.servers.ports import free_port, wait_for
 SOURCES = Path(__file__).parent
 
 
-@dataclass(frozen=True)
+@dataclass
 class RestCatalog:
-    """A running catalog server."""
+    """A catalog server, which may be killed and started again."""
 
     port: int
     folder: Path
     key: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server, with what an earlier one has left in the folder."""
+        built = _built()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / "server.log"
+        with open(log, "a") as file:
+            self.process = subprocess.Popen(
+                ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp"]
+                + [f"{built / 'classes'}:{built / 'lib'}/*", "CatalogServer"]
+                + [str(self.port), str(self.folder), self.key, str(self.folder / "requests.log")],
+                stdout=file,
+                stderr=file,
+            )
+        wait_for(self.port, self.process, log)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     @property
     def uri(self) -> str:
@@ -49,23 +69,12 @@ class RestCatalog:
 @contextlib.contextmanager
 def rest_catalog(folder: Path) -> Iterator[RestCatalog]:
     """Run a server whose data lie in the folder; built with Maven on first use."""
-    built = _built()
-    folder.mkdir(parents=True, exist_ok=True)
-    key, port = secrets.token_hex(32), free_port()
-    with open(folder / "server.log", "w") as log:
-        process = subprocess.Popen(
-            ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp"]
-            + [f"{built / 'classes'}:{built / 'lib'}/*", "CatalogServer"]
-            + [str(port), str(folder), key, str(folder / "requests.log")],
-            stdout=log,
-            stderr=log,
-        )
+    server = RestCatalog(free_port(), folder, secrets.token_hex(32))
     try:
-        wait_for(port, process, folder / "server.log")
-        yield RestCatalog(port, folder, key, process)
+        server.start()
+        yield server
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
 def _built() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from pyiceberg.catalog.rest import RestCatalog
@@ -19,6 +20,9 @@ TRANSIENT = (429, 502, 503, 504)
 # With pauses of 0, 1, 2, 4, 8 and 8 s a catalog may be away for 20 s.
 RETRIES = 6
 
+# Otherwise it tells the terminal of every repetition.
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
 
 class IdentityAuth(AuthManager):
     """The Authorization header of each request: always the token that is good now."""
@@ -34,7 +38,8 @@ class RestClient(RestCatalog):
     """The catalog of one user.
 
     Reads are repeated while the server is away for a moment; a write is sent again only if it
-    never arrived. At the first contact the server is not waited for: the `uri` may be wrong.
+    never arrived. Who does not answer at the first contact is not waited for: the `uri` may be
+    wrong.
     """
 
     def _create_session(self) -> Session:
@@ -42,7 +47,8 @@ class RestClient(RestCatalog):
         known = hasattr(self, "_supported_endpoints")
         adapter = _PatientAdapter(
             max_retries=Retry(
-                total=RETRIES if known else 0,
+                total=RETRIES,
+                connect=RETRIES if known else 0,
                 status_forcelist=TRANSIENT,
                 allowed_methods=("GET", "HEAD"),
                 backoff_factor=0.5,

@@ -13,6 +13,8 @@ from dbt.adapters.iceberg_stream.engines.errors import StatementError
 
 # Seconds before each look: a commit whose answer was lost at a gateway may still be under way.
 PAUSES = (0.0, 1.0, 2.0, 2.0)
+# What Iceberg tells those who cannot look into the table.
+ICEBERG_ADVICE = "Cannot determine whether the commit was successful"
 
 
 def resolve(
@@ -23,6 +25,7 @@ def resolve(
     Raises:
         StatementError: it was not committed, or that cannot be known; says which.
     """
+    cause = str(error).split(ICEBERG_ADVICE)[0].strip()
     try:
         for pause in PAUSES:
             time.sleep(pause)
@@ -31,10 +34,16 @@ def resolve(
                 return outcome
     except CatalogError as unknown:
         raise StatementError(
-            f"{error}\nWhether it was committed is not known. {unknown}\nIf it was, the table has "
+            f"{cause}\nWhether it was committed is not known. {unknown}\nIf it was, the table has "
             f"a snapshot whose summary says {WRITE_ID} = {write_id}."
         ) from error
+    if error.engine_gone:
+        raise StatementError(
+            f"{cause}\nThe table has no snapshot of this write so far. If the server lives, it may "
+            "still run the statement: the next command of this project cancels it. Then run the "
+            "model again."
+        ) from error
     raise StatementError(
-        f"{error}\nThe table has no snapshot of this write: nothing of it is visible. "
-        "Run the model again."
+        f"{cause}\nThe table has no snapshot of this write: nothing of it is visible. Run the "
+        "model again. Files that it wrote may be left over: remove_orphan_files removes them."
     ) from error

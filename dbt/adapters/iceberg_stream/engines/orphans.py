@@ -27,13 +27,21 @@ class SessionRecord:
         self._lock = _lock(self._path)
         self._lock.acquire()
         self._path.write_text(f"{_address(endpoint)}\n")
+        self._unreachable = False
 
     def add(self, session_id: str) -> None:
         with open(self._path, "a") as file:
             file.write(f"{session_id}\n")
 
+    def lost_server(self) -> None:
+        """The server was lost with a statement on it: the next command may find it again."""
+        self._unreachable = True
+
     def close(self) -> None:
-        _remove(self._path, self._lock)
+        if self._unreachable:
+            self._lock.release()
+        else:
+            _remove(self._path, self._lock)
 
 
 def end_orphans(folder: Path, endpoint: Endpoint) -> int:

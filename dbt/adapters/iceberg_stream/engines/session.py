@@ -165,8 +165,11 @@ def _retries() -> Any:
 
 
 def quiet_pyspark() -> None:
-    """Keep pyspark's own loggers out of dbt's output: errors come as exceptions."""
+    """Keep pyspark's own words out of dbt's output: errors come as exceptions."""
     import logging
+    import warnings
+
+    warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,138 @@
+"""A catalog that fails: what is reported is what happened in the table, and the re-run converges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+from dbt_common.exceptions import DbtRuntimeError
+
+from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
+
+# Every run appends one row.
+APPENDED = """
+{{ config(materialized='incremental', incremental_strategy='append') }}
+select '{{ invocation_id }}' as run
+"""
+REBUILT = "{{ config(materialized='table') }} select '{{ invocation_id }}' as run"
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(catalog: RestCatalog) -> Iterator[FaultProxy]:
+    with fault_proxy(catalog.port) as running:
+        yield running
+
+
+def commits(name: str) -> Any:
+    """Matches the commits to a table."""
+    return lambda method, path: method == "POST" and path.endswith(f"/tables/{name}")
+
+
+def reads(method: str, path: str) -> bool:
+    return method == "GET"
+
+
+def anything(method: str, path: str) -> bool:
+    return True
+
+
+class TestCatalogFaults:
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(
+        self,
+        unique_schema: str,
+        dbt_profile_target: dict[str, Any],
+        catalog: RestCatalog,
+        proxy: FaultProxy,
+    ) -> dict[str, Any]:
+        target = {k: v for k, v in dbt_profile_target.items() if k != "warehouse"}
+        target |= {
+            "schema": unique_schema,
+            "catalog_properties": {"uri": proxy.uri},
+            "token": catalog.token("wanda"),
+        }
+        return {"test": {"outputs": {"default": target}, "target": "default"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"appended.sql": APPENDED, "rebuilt.sql": REBUILT}
+
+    @pytest.fixture(scope="class", autouse=True)
+    def built(self, project: Any) -> None:
+        run_dbt(["run"])
+
+    @pytest.fixture(autouse=True)
+    def healed(self, proxy: FaultProxy) -> Iterator[None]:
+        yield
+        proxy.faults.clear()
+
+    def rows(self, project: Any, name: str) -> set[str]:
+        sql = f"select run from {project.test_schema}.{name}"
+        found = [row[0] for row in project.run_sql(sql, fetch="all")]
+        assert len(found) == len(set(found))
+        return set(found)
+
+    @pytest.mark.parametrize("status", [500, 502, 503, 504])
+    def test_a_commit_that_never_arrives(
+        self, project: Any, proxy: FaultProxy, status: int
+    ) -> None:
+        before = self.rows(project, "appended")
+        # The first commit is the probe of the user's rights.
+        proxy.faults = [Fault(commits("appended"), status)]
+        _, output = run_dbt_and_capture(["run", "--select", "appended"], expect_pass=False)
+        assert "nothing of it is visible" in " ".join(output.split())
+        proxy.faults.clear()
+        assert self.rows(project, "appended") == before
+        run_dbt(["run", "--select", "appended"])
+        assert len(self.rows(project, "appended") - before) == 1
+
+    @pytest.mark.parametrize("status", [500, 502, 504])
+    @pytest.mark.parametrize("name", ["appended", "rebuilt"])
+    def test_an_answer_that_is_lost(
+        self, project: Any, proxy: FaultProxy, status: int, name: str
+    ) -> None:
+        before = self.rows(project, name)
+        proxy.faults = [Fault(commits(name), status, forwards=True)]
+        results = run_dbt(["run", "--select", name])
+        assert results.results[0].adapter_response["rows_affected"] == 1
+        assert len(self.rows(project, name) - before) == 1
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_a_catalog_that_asks_to_wait(
+        self, project: Any, proxy: FaultProxy, status: int
+    ) -> None:
+        before = self.rows(project, "appended")
+        proxy.faults = [Fault(reads, status, times=2)]
+        if status == 429:  # that a commit was not looked at, only this one says
+            proxy.faults.append(Fault(commits("appended"), status, times=3))
+        run_dbt(["run", "--select", "appended"])
+        assert not any(fault.times for fault in proxy.faults)
+        assert len(self.rows(project, "appended") - before) == 1
+
+    def test_a_slow_catalog(self, project: Any, proxy: FaultProxy) -> None:
+        before = self.rows(project, "rebuilt")
+        proxy.faults = [Fault(anything, delay=0.5)]
+        run_dbt(["run", "--select", "rebuilt"])
+        assert len(self.rows(project, "rebuilt") - before) == 1
+
+    def test_a_catalog_that_is_restarted(self, project: Any, catalog: RestCatalog) -> None:
+        before = self.rows(project, "appended")
+        catalog.kill()
+        started = time.monotonic()
+        with pytest.raises(DbtRuntimeError, match="does not answer"):
+            run_dbt(["run", "--select", "appended"])
+        assert time.monotonic() - started < 30
+        catalog.start()
+        assert self.rows(project, "appended") == before
+        run_dbt(["run"])
+        assert len(self.rows(project, "appended") - before) == 1

@@ -1,0 +1,104 @@
+"""A Spark Connect server that is lost while it works, and what the table says of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
+from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from tests.functional.lake import snapshot_ids
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
+
+# Appends a row, after some seconds.
+APPENDED = """
+{{ config(materialized='incremental', incremental_strategy='append') }}
+select '{{ invocation_id }}' as run
+from range(1) where java_method('java.lang.Thread', 'sleep', {{ var('pause', 0) }}000 + id) is null
+"""
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+class TestServerFaults:
+    @pytest.fixture(scope="class")
+    def home(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        """The folder of a Spark Connect server, which is not dbt's own here."""
+        folder = tmp_path_factory.mktemp("spark")
+        yield folder
+        stop(folder)
+
+    @pytest.fixture(scope="class")
+    def proxy(self, home: Path) -> Iterator[TcpProxy]:
+        EmbeddedEngine(EngineSettings(home, keep_alive=600)).endpoint()
+        server = status(home)
+        assert server is not None
+        with tcp_proxy(server.port) as running:
+            yield running
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(
+        self, unique_schema: str, home: Path, proxy: TcpProxy, catalog: RestCatalog
+    ) -> dict[str, Any]:
+        server = status(home)
+        assert server is not None
+        target = {
+            "type": "iceberg_stream",
+            "schema": unique_schema,
+            "method": "connect",
+            "host": "localhost",
+            "port": proxy.port,
+            "server_token": server.token,
+            "catalog_properties": {"uri": catalog.uri},
+            "token": catalog.token("wanda"),
+        }
+        return {"test": {"outputs": {"default": target}, "target": "default"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"appended.sql": APPENDED}
+
+    @pytest.fixture(scope="class", autouse=True)
+    def built(self, project: Any) -> None:
+        run_dbt(["run"])
+
+    def test_a_network_that_is_cut_for_seconds(self, project: Any, proxy: TcpProxy) -> None:
+        before = snapshot_ids(project, "appended")
+        threading.Timer(4, proxy.cut).start()
+        threading.Timer(6, proxy.mend).start()
+        run_dbt(["run", "--vars", "{pause: 8}"])
+        assert len(snapshot_ids(project, "appended")) == len(before) + 1
+
+    def test_a_network_that_stays_cut(self, project: Any, proxy: TcpProxy) -> None:
+        before = snapshot_ids(project, "appended")
+        threading.Timer(4, proxy.cut).start()
+        begun = time.monotonic()
+        _, output = run_dbt_and_capture(["run", "--vars", "{pause: 35}"], expect_pass=False)
+        assert "no snapshot of this write so far" in " ".join(output.split())
+        assert time.monotonic() - begun < 33
+        proxy.mend()
+        run_dbt(["run"])
+        time.sleep(max(0.0, 45 - (time.monotonic() - begun)))
+        # Only the second run's: what the first left running was canceled.
+        assert len(snapshot_ids(project, "appended")) == len(before) + 1
+
+    def test_a_server_that_is_killed(self, project: Any, home: Path) -> None:
+        before = snapshot_ids(project, "appended")
+        server = status(home)
+        assert server is not None
+        threading.Timer(4, server.jvm.signal, [signal.SIGKILL]).start()
+        _, output = run_dbt_and_capture(["run", "--vars", "{pause: 60}"], expect_pass=False)
+        assert "no snapshot of this write so far" in " ".join(output.split())
+        assert snapshot_ids(project, "appended") == before

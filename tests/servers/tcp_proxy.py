@@ -1,0 +1,74 @@
+"""A network between a client and a server that can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class TcpProxy:
+    """Forwards connections to a port of this machine, until it is cut; `mend` lets them through."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._whole = True
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._whole = False
+        while self._open:
+            _shut(self._open.pop())
+
+    def mend(self) -> None:
+        self._whole = True
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._whole:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            self._open += [client, server]
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    _shut(source)
+    _shut(sink)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+@contextlib.contextmanager
+def tcp_proxy(target: int) -> Iterator[TcpProxy]:
+    """Run a proxy to a port of this machine."""
+    proxy = TcpProxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
