@@ -15,6 +15,7 @@ from dbt.adapters.base.relation import AdapterTrackingRelationInfo
 from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySupport, Support
 from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.contracts.relation import RelationType
+from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
 from dbt_common.exceptions import DbtRuntimeError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.lake import Lake
     from dbt.adapters.iceberg_stream.cursor import Handle
     from dbt.adapters.iceberg_stream.engines.session import Session
+
+logger = AdapterLogger("Iceberg_Stream")
 
 # Commands that will need the engine: it starts while dbt parses the project.
 ENGINE_COMMANDS = {"run", "build", "test", "seed", "snapshot", "show", "compile", "retry", "clone"}
@@ -121,7 +124,13 @@ class IcebergStreamAdapter(SQLAdapter):
         )
 
     def debug_query(self) -> None:
-        self.execute("select 1 as id")
+        """The connection test of `dbt debug`: Spark, its Iceberg, the catalog for both clients."""
+        from dbt.adapters.iceberg_stream.engines.server_check import check_server
+
+        with self.connections.exception_handler("dbt debug"):
+            for line in check_server(self.session, self.lake.name):
+                logger.info(line)
+        self.lake.namespaces()
 
     def valid_incremental_strategies(self) -> list[str]:
         return list(STRATEGIES)

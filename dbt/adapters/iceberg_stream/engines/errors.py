@@ -21,6 +21,9 @@ REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
 ENGINE_GONE = r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed"
 LOST_ANSWER = rf"Cannot determine whether the commit was successful|{ENGINE_GONE}"
 
+# gRPC has no class of its own for it.
+CLOSED_CHANNEL = "Cannot invoke RPC"
+
 # Text of an error, and what a user can do about it.
 CURES = (
     (
@@ -130,6 +133,10 @@ def explain() -> Iterator[None]:
         raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
         raise StatementError(describe(_status(error))) from error
+    except ValueError as error:
+        if CLOSED_CHANNEL not in str(error):
+            raise
+        raise StatementError(describe(f"Socket closed: {error}")) from error
 
 
 def describe(text: str) -> str:

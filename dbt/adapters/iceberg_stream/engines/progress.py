@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ class Progress:
         self.tasks_run = threading.Event()
         self._show = show
         self._label = ""
-        self._started = 0.0
+        self._started = math.inf  # nothing runs
         self._last_line = 0.0
         self._live = False
 
@@ -40,6 +41,7 @@ class Progress:
         self._started = self._last_line = time.monotonic()
 
     def finish(self) -> None:
+        self._started = math.inf
         if self._live:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

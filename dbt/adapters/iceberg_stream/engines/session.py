@@ -133,6 +133,11 @@ class Session:
         with explain():
             return str(self._spark.version)
 
+    def setting(self, name: str) -> str:
+        """A setting of the session or the server; empty if it is not set."""
+        with explain():
+            return str(self._spark.conf.get(name, ""))
+
     def close(self) -> None:
         """End the session; a server that is gone has nothing to be told."""
         try:
