@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -65,7 +66,8 @@ class TestCatalogFaults:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"appended.sql": APPENDED, "rebuilt.sql": REBUILT}
+        viewed = "{{ config(materialized='view') }} select 1 as id"
+        return {"appended.sql": APPENDED, "rebuilt.sql": REBUILT, "viewed.sql": viewed}
 
     @pytest.fixture(scope="class", autouse=True)
     def built(self, project: Any) -> None:
@@ -124,6 +126,15 @@ class TestCatalogFaults:
         proxy.faults = [Fault(anything, delay=0.5)]
         run_dbt(["run", "--select", "rebuilt"])
         assert len(self.rows(project, "rebuilt") - before) == 1
+
+    def test_a_catalog_without_views(self, project: Any, proxy: FaultProxy) -> None:
+        tables = ["GET /v1/{prefix}/namespaces", "GET /v1/{prefix}/namespaces/{namespace}/tables"]
+        config = {"defaults": {}, "overrides": {}, "endpoints": tables}
+        proxy.faults = [
+            Fault(lambda method, path: "config" in path, 200, json.dumps(config).encode())
+        ]
+        _, output = run_dbt_and_capture(["run", "--select", "viewed"], expect_pass=False)
+        assert "has no views. Materialize the model as a table" in " ".join(output.split())
 
     def test_a_catalog_that_is_restarted(self, project: Any, catalog: RestCatalog) -> None:
         before = self.rows(project, "appended")

@@ -20,6 +20,7 @@ class Fault:
     Attributes:
         matches: tells by method and path.
         status: answered instead of the server's own status; None for that.
+        body: answered with the status.
         forwards: whether the server gets the request at all.
         delay: seconds before it does.
         times: how many requests it happens to.
@@ -27,6 +28,7 @@ class Fault:
 
     matches: Callable[[str, str], bool]
     status: int | None = None
+    body: bytes = b"the proxy's fault"
     forwards: bool = False
     delay: float = 0.0
     times: int = 1_000_000
@@ -92,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
         if fault is not None and fault.status is not None:
-            status, headers, answer = fault.status, [], b"the proxy's fault"
+            status, headers, answer = fault.status, [], fault.body
         self.send_response(status)
         for name, value in headers:
             if name.lower() not in HOP_HEADERS:

@@ -131,6 +131,8 @@ class IcebergStreamAdapter(SQLAdapter):
             for line in check_server(self.session, self.lake.name):
                 logger.info(line)
         self.lake.namespaces()
+        for capability, there in self.lake.capabilities().items():
+            logger.info(f"Catalog: {capability}: {'yes' if there else 'no'}")
 
     def valid_incremental_strategies(self) -> list[str]:
         return list(STRATEGIES)
@@ -278,6 +280,10 @@ class IcebergStreamAdapter(SQLAdapter):
     def check_model(self, model: Mapping[str, Any]) -> Any:
         """The model's table layout; raises one error with all faults of its config."""
         return check_model_config(model)
+
+    @available.parse_none
+    def require_views(self) -> None:
+        self.lake.require_views()
 
     @available.parse_none
     def check_write(self, existing: BaseRelation | None) -> None:

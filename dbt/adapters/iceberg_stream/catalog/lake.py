@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Column,
     Metadata,
@@ -78,6 +79,18 @@ class Lake:
     def drop(self, name: Name) -> None:
         """Drop a table or view with its files; a missing one is fine."""
         self._names.drop(*name)
+
+    def capabilities(self) -> dict[str, bool]:
+        """What not every catalog has, and whether this one does; empty if it does not tell."""
+        return self._names.capabilities()
+
+    def require_views(self) -> None:
+        """Raise CatalogError if the catalog says that it has no views."""
+        if not self.capabilities().get("views", True):
+            raise CatalogError(
+                f"The catalog `{self.name}` has no views. Materialize the model as a table, or as "
+                "ephemeral."
+            )
 
     def check_write(self, name: Name) -> None:
         """Raise CatalogError if the user may not write to a table; a missing one is fine."""

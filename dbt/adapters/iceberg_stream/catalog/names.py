@@ -51,4 +51,7 @@ class Names(Protocol):
         A commit of nothing: the catalog decides, and a missing table is fine.
         """
 
+    def capabilities(self) -> dict[str, bool]:
+        """What not every catalog has, and whether this one does; empty if it does not tell."""
+
     def close(self) -> None: ...

@@ -129,6 +129,10 @@ class RemoteNames:
         if self._settings.type == "rest":
             self.ask(f"write to {namespace}.{name}", commit_nothing)
 
+    def capabilities(self) -> dict[str, bool]:
+        catalog = self.catalog
+        return catalog.capabilities() if isinstance(catalog, RestClient) else {}
+
     def close(self) -> None:
         if "catalog" in self.__dict__:
             self.catalog.close()
@@ -169,6 +173,8 @@ class RemoteNames:
             raise CatalogError(
                 f"{place} cannot {operation}{self._who()}: {_reason(error)}"
             ) from error
+        except NotImplementedError as error:
+            raise CatalogError(f"{place} is not able to {operation}: {error}") from error
         except RESTError as error:
             raise CatalogError(
                 f"{place} failed to {operation}: {_reason(error)}\nTry again when it is well."

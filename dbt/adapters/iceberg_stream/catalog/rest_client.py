@@ -13,6 +13,15 @@ from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
+VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
+# What not every catalog has, by its endpoint (REST specification, `GET /v1/config`).
+CAPABILITIES = {
+    "views": f"POST {VIEWS}",
+    "replacing views": f"POST {VIEWS}/{{view}}",
+    "commits of several tables": "POST /v1/{prefix}/transactions/commit",
+    "planning of scans": "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/plan",
+}
+
 # Seconds to connect, and until a silent server is given up.
 TIMEOUT = (10.0, 60.0)
 # Answers of a server that will be well again.
@@ -41,6 +50,11 @@ class RestClient(RestCatalog):
     never arrived. Who does not answer at the first contact is not waited for: the `uri` may be
     wrong.
     """
+
+    def capabilities(self) -> dict[str, bool]:
+        """What the catalog says of itself; one that does not, has none of it."""
+        endpoints = {str(endpoint) for endpoint in self._supported_endpoints}
+        return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
 
     def _create_session(self) -> Session:
         session = super()._create_session()

@@ -161,6 +161,9 @@ class SqliteNames:
     def check_write(self, namespace: str, name: str) -> None:
         """Whoever can open the file may write."""
 
+    def capabilities(self) -> dict[str, bool]:
+        return {"views": True, "replacing views": True}
+
     def close(self) -> None:
         with self._opening:
             if self._opened is not None:

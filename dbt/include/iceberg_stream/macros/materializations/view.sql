@@ -1,5 +1,6 @@
 {% materialization view, adapter='iceberg_stream' %}
   {%- do adapter.check_model(model) -%}
+  {%- do adapter.require_views() -%}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
 
