@@ -104,9 +104,13 @@ class Contender:
         results = json.loads((self.root / "target" / "run_results.json").read_text())["results"]
         return float(sum(result["execution_time"] for result in results))
 
+    def lake(self) -> Lake:
+        """The catalog that the project writes to."""
+        return Lake(CATALOG, SqliteNames(CATALOG, self.warehouse))
+
     def rows(self) -> dict[str, int | None]:
         """Row counts of all tables; None for a view."""
-        lake = Lake(CATALOG, SqliteNames(CATALOG, self.warehouse))
+        lake = self.lake()
         try:
             return {
                 name: _row_count(lake, name) if kind == "table" else None
