@@ -179,7 +179,8 @@ class TestWriterAndReader:
 
 SLOW = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
-{% if execute %}{% do run_query("select java_method('java.lang.Thread', 'sleep', 1000L)") %}{% endif %}
+{% set sleep = "select java_method('java.lang.Thread', 'sleep', " ~ var('pause', 1) ~ "000L)" %}
+{% if execute %}{% do run_query(sleep) %}{% endif %}
 select 1 as id, '{{ var("suffix", "") }}' as name
 """
 MINT = """
@@ -187,7 +188,7 @@ import pathlib, sys, time, jwt
 folder, key = pathlib.Path(sys.argv[1]), sys.argv[2]
 with open(folder / "minted", "a") as minted:
     minted.write("x")
-print(jwt.encode({"sub": "mina", "role": "writer", "exp": int(time.time()) + 9}, key))
+print(jwt.encode({"sub": "mina", "role": "writer", "exp": int(time.time()) + int(sys.argv[3])}, key))
 """
 
 
@@ -213,7 +214,8 @@ class TestRenewal:
             "schema": unique_schema,
             "threads": 1,
             "catalog_properties": {"uri": catalog.uri},
-            "token_command": f"{sys.executable} {minting / 'mint.py'} {minting} {catalog.key}",
+            "token_command": f"{sys.executable} {minting / 'mint.py'} {minting} {catalog.key} "
+            "{{ env_var('TOKEN_SECONDS', '9') }}",
         }
         return {"test": {"outputs": {"default": target}, "target": "default"}}
 
@@ -228,6 +230,53 @@ class TestRenewal:
         assert rows == [("!",)]
         assert len((minting / "minted").read_text()) > 2
         assert {s for who, *_, s in catalog.requests() if who == "mina"} <= {200, 204, 304, 404}
+
+    @pytest.mark.slow
+    def test_two_minutes_with_tokens_of_20_seconds(
+        self, project: Any, catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TOKEN_SECONDS", "20")
+        begun = time.monotonic()
+        run_dbt(["run", "--vars", "{suffix: '?', pause: 20}"])
+        assert time.monotonic() - begun > 120
+        assert {s for who, *_, s in catalog.requests() if who == "mina"} <= {200, 204, 304, 404}
+
+
+class TestFixedToken:
+    """A build that takes longer than its token lives, which nobody can renew."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(
+        self, unique_schema: str, dbt_profile_target: dict[str, Any], catalog: RestCatalog
+    ) -> dict[str, Any]:
+        target = {k: v for k, v in dbt_profile_target.items() if k != "warehouse"}
+        target |= {"schema": unique_schema, "threads": 1}
+        target |= {"catalog_properties": {"uri": catalog.uri}}
+        outputs = {
+            "default": target | {"token": catalog.token("fitz")},
+            "brief": target | {"token": "{{ env_var('DBT_ENV_SECRET_BRIEF') }}"},
+        }
+        return {"test": {"outputs": outputs, "target": "default"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {f"slow_{number}.sql": SLOW for number in range(5)}
+
+    def test_what_was_built_is_whole_and_the_rest_says_why(
+        self, project: Any, catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_dbt(["run"])
+        before = json.loads(contents(project))
+        monkeypatch.setenv("DBT_ENV_SECRET_BRIEF", catalog.token("fitz", seconds=10))
+        command = ["run", "--target", "brief", "--vars", "{suffix: '!', pause: 4}"]
+        results, output = run_dbt_and_capture(command, expect_pass=False)
+        states = {result.node.name: str(result.status) for result in results}
+        assert set(states.values()) == {"success", "error"}
+        assert "The token of fitz expired at" in output
+        run_dbt(["compile"])
+        after = json.loads(contents(project))
+        changed = {name for name in before if after[name] != before[name]}
+        assert changed == {name for name, state in states.items() if state == "success"}
 
 
 def contents(project: Any) -> str:
