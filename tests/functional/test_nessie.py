@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbt.tests.util import run_dbt, run_dbt_and_capture
+from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
-from tests.functional.lake import rows, table
-from tests.functional.test_principals import INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
+from tests.functional.lake import rows, run, table
+from tests.functional.test_principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.servers.nessie import WAREHOUSES, Nessie, nessie
 from tests.servers.s3 import S3, s3_server
 
@@ -57,7 +57,7 @@ def target(unique_schema: str, engine_home: Path, catalog: Nessie) -> dict[str, 
 
 
 def properties(catalog: Nessie, warehouse: str) -> dict[str, str]:
-    return {"type": "rest", "uri": catalog.uri, "warehouse": warehouse}
+    return {"uri": catalog.uri, "warehouse": warehouse, "view-endpoints-supported": "true"}
 
 
 class TestWriterAndReader:
@@ -83,6 +83,10 @@ class TestWriterAndReader:
     def snapshots(self) -> dict[str, str]:
         return {"history.sql": SNAPSHOT}
 
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"drop.sql": DROP}
+
     @pytest.fixture(scope="class", autouse=True)
     def built(self, project: Any) -> Iterator[None]:
         run_dbt(["build"])
@@ -101,8 +105,7 @@ class TestWriterAndReader:
 
     def test_a_second_run(self, project: Any) -> None:
         changed = ["--vars", "{suffix: '!'}"]
-        run_dbt(["run", *changed])
-        run_dbt(["snapshot", *changed])
+        run_dbt(["build", "--select", "merged", "history", *changed])
         merged = "select name from {schema}.merged order by id"
         assert rows(project, merged) == [("Ada!",), ("Grace!",)]
         history = "select name, dbt_valid_to is null from {schema}.history where id = 1 order by 2"
@@ -117,6 +120,16 @@ class TestWriterAndReader:
         }
         assert nodes["model.test.merged"].stats["num_rows"].value == 2
 
+    def test_a_schema_is_dropped_with_its_views(self, project: Any) -> None:
+        schema = f"{project.test_schema}_more"
+        relation = project.adapter.Relation.create(database="lake", schema=schema)
+        run(project, f"create namespace {schema}")
+        run(project, f"create view {schema}.v as select 1 as id")
+        run(project, f"create table {schema}.t as select 1 as id")
+        with get_connection(project.adapter):
+            project.adapter.drop_schema(relation)
+        assert schema not in project.adapter.lake.namespaces()
+
     def test_the_reader_reads(self, project: Any) -> None:
         show = ["show", "--inline", "select * from {{ ref('a_view') }} order by id"]
         results = run_dbt([*show, "--target", "reader"])
@@ -128,16 +141,64 @@ class TestWriterAndReader:
             (["run", "--select", "a_table"], "a_table"),
             (["run", "--select", "a_view"], "a_view"),
             (["run", "--select", "merged", "--vars", "{suffix: '?'}"], "merged"),
-            (["run", "--select", "merged", "--full-refresh"], "merged"),
             (["seed"], "people"),
-            (["snapshot", "--vars", "{suffix: '?'}"], "history"),
         ],
-        ids=lambda value: "-".join(value[:3]) if isinstance(value, list) else value,
+        ids=["table", "view", "merge", "seed"],
     )
     def test_the_reader_writes_nothing(
         self, project: Any, command: list[str], relation: str
     ) -> None:
         before = contents(project)
         _, output = run_dbt_and_capture([*command, "--target", "reader"], expect_pass=False)
-        print(output)
+        assert "rita" in output
+        assert f"{project.test_schema}.{relation}" in output
+        assert "nothing was changed" in output
+        assert "Cannot determine" not in output
         assert contents(project) == before
+
+    def test_the_reader_drops_nothing(self, project: Any) -> None:
+        before = contents(project)
+        drop = ["run-operation", "drop_people", "--target", "reader"]
+        _, output = run_dbt_and_capture(drop, expect_pass=False)
+        assert "refused to drop" in output
+        assert "rita" in output
+        assert contents(project) == before
+
+
+class TestStorage:
+    """Whose keys open the storage, and what is said when none do."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(self, target: dict[str, Any], catalog: Nessie, s3: S3) -> dict[str, Any]:
+        outputs = {
+            name: target
+            | {"catalog_properties": properties(catalog, name), "schema": f"{name}_people"}
+            for name in WAREHOUSES
+        }
+        keys = {"s3.access-key-id": s3.access_key, "s3.secret-access-key": s3.secret_key}
+        outputs["keys"] = target | {"catalog_properties": properties(catalog, "keyless") | keys}
+        return {"test": {"outputs": outputs, "target": "keys"}}
+
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {"people.csv": PEOPLE}
+
+    def test_keys_in_the_profile(self, project: Any) -> None:
+        run_dbt(["seed", "--target", "keys"])
+        assert table(project, "people").location().startswith("s3://keyless/")
+        assert table(project, "people").scan().to_arrow().num_rows == 2
+        assert rows(project, "select count(*) from {schema}.people") == [(2,)]
+
+    @pytest.mark.parametrize(
+        ("warehouse", "message"),
+        [
+            ("powerless", "The storage refused the keys"),
+            ("locked", "The catalog itself gets no keys for the storage"),
+            ("keyless", "The catalog gives out no keys for the storage"),
+        ],
+    )
+    def test_no_keys_or_useless_ones(self, project: Any, warehouse: str, message: str) -> None:
+        _, output = run_dbt_and_capture(["seed", "--target", warehouse], expect_pass=False)
+        assert message in output
+        assert "nothing was changed" not in output
+        assert project.adapter.lake.relations(f"{warehouse}_people") == []

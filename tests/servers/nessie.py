@@ -25,8 +25,9 @@ from tests.servers.s3 import REGION, S3
 
 # The last one on Maven Central.
 RUNNER = "org/projectnessie/nessie/nessie-quarkus/0.99.0/nessie-quarkus-0.99.0-runner.jar"
-# Warehouses, each in a bucket of its own, by the role whose keys the catalog vends for it.
-WAREHOUSES = {"lake": "client", "powerless": "powerless", "sealed": "sealed", "keyless": None}
+# Warehouses, each in a bucket of its own, by the role whose keys the catalog gives out for it. For
+# `locked` the catalog itself has a wrong key.
+WAREHOUSES = {"lake": "client", "powerless": "powerless", "locked": "client", "keyless": None}
 READING = "'VIEW_REFERENCE', 'READ_ENTRIES', 'READ_CONTENT_KEY', 'READ_ENTITY_VALUE'"
 STORAGE = "nessie.catalog.service.s3"
 
@@ -93,6 +94,9 @@ def _settings(port: int, key: RSAPrivateKey, s3: S3) -> dict[str, str]:
         f"{STORAGE}.default-options.request-signing-enabled": "false",
         "key.name": s3.access_key,
         "key.secret": s3.secret_key,
+        f"{STORAGE}.buckets.locked.access-key": "urn:nessie-secret:quarkus:wrong",
+        "wrong.name": s3.access_key,
+        "wrong.secret": "wrong",
     }
     for warehouse, role in WAREHOUSES.items():
         settings[f"nessie.catalog.warehouses.{warehouse}.location"] = f"s3://{warehouse}/"

@@ -24,8 +24,7 @@ class S3:
     """A running server with its buckets, and the keys of a user who may do everything.
 
     Attributes:
-        roles: ARNs by name; the user may take `client` and `powerless`, and not `sealed`; only
-            `client` may use the buckets.
+        roles: ARNs by name: `client` may use the buckets, `powerless` may not.
     """
 
     endpoint: str
@@ -60,25 +59,23 @@ def _prepared(endpoint: str, buckets: tuple[str, ...]) -> S3:
         s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
     iam = _client("iam", endpoint)
     iam.create_user(UserName="owner")
-    iam.put_user_policy(UserName="owner", PolicyName="all", PolicyDocument=_policy("Allow"))
+    everything = _policy("*", Resource="*")
+    iam.put_user_policy(UserName="owner", PolicyName="all", PolicyDocument=everything)
     key = iam.create_access_key(UserName="owner")["AccessKey"]
     roles = {}
-    for name, trust in (("client", "Allow"), ("powerless", "Allow"), ("sealed", "Deny")):
-        trusted = _policy(trust, Action="sts:AssumeRole", Principal={"AWS": "*"})
-        role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trusted)["Role"]
+    for name in ("client", "powerless"):
+        trust = _policy("sts:AssumeRole", Principal={"AWS": "*"})
+        role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]
         roles[name] = role["Arn"]
-    iam.put_role_policy(
-        RoleName="client", PolicyName="s3", PolicyDocument=_policy("Allow", Action="s3:*")
-    )
+    s3_policy = _policy("s3:*", Resource="*")
+    iam.put_role_policy(RoleName="client", PolicyName="s3", PolicyDocument=s3_policy)
     # From here on moto wants keys that it has given, and asks the policies.
     requests.post(f"{endpoint}/moto-api/reset-auth", data="0", timeout=10).raise_for_status()
     return S3(endpoint, key["AccessKeyId"], key["SecretAccessKey"], roles)
 
 
-def _policy(effect: str, **rest: Any) -> str:
-    statement = {"Effect": effect, "Action": "*", **rest}
-    if "Principal" not in rest:
-        statement["Resource"] = "*"
+def _policy(action: str, **whom_or_what: Any) -> str:
+    statement = {"Effect": "Allow", "Action": action, **whom_or_what}
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 

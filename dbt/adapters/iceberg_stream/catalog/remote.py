@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -29,6 +30,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.engines.errors import FORBIDDEN
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
@@ -111,8 +113,11 @@ class RemoteNames:
         def drop(catalog: Catalog) -> None:
             try:
                 catalog.purge_table((namespace, name))
-            except NoSuchTableError:
-                _drop_view(catalog, (namespace, name))
+            except (NoSuchTableError, BadRequestError) as error:
+                # Nessie calls it a bad request when the table is a view.
+                dropped = _drop_view(catalog, (namespace, name))
+                if isinstance(error, BadRequestError) and not dropped:
+                    raise
 
         self.ask(f"drop {namespace}.{name}", drop)
 
@@ -158,11 +163,6 @@ class RemoteNames:
             yield
         except IdentityError as error:
             raise CatalogError(f"{place} cannot be asked to {operation}. {error}") from error
-        except ForbiddenError as error:
-            raise CatalogError(
-                f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
-                "Ask the catalog's administrator for the privilege."
-            ) from error
         except (UnauthorizedError, AuthorizationExpiredError) as error:
             raise CatalogError(
                 f"{place} does not accept the token{self._who()} to {operation}: "
@@ -176,6 +176,11 @@ class RemoteNames:
         except NotImplementedError as error:
             raise CatalogError(f"{place} is not able to {operation}: {error}") from error
         except RESTError as error:
+            if isinstance(error, ForbiddenError) or re.search(FORBIDDEN, str(error)):
+                raise CatalogError(
+                    f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
+                    "Ask the catalog's administrator for the privilege."
+                ) from error
             raise CatalogError(
                 f"{place} failed to {operation}: {_reason(error)}\nTry again when it is well."
             ) from error
@@ -197,11 +202,13 @@ def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
         return []  # a catalog without views
 
 
-def _drop_view(catalog: Catalog, name: tuple[str, str]) -> None:
+def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
+    """Whether there was one."""
     try:
         catalog.drop_view(name)
     except (NoSuchViewError, NotImplementedError):
-        return
+        return False
+    return True
 
 
 def _json(metadata: BaseModel) -> Metadata:

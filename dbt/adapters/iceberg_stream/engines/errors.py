@@ -10,10 +10,15 @@ CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
 # Spark adds the query's plan to errors of analysis.
 PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
+# Of a task that failed Spark names what happened last; the first cause stands last.
+CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+CAUSE_LENGTH = 300
 JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 
-# The catalog's refusals, as Iceberg's REST client words them.
-FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op"
+# The catalog's refusals, as Iceberg's REST client words them; the last one is Nessie's, which comes
+# as a server error, so that Iceberg adds that it does not know what became of the commit.
+FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op|is not allowed for role"
+UNSURE = re.compile(r"\n\s*Cannot determine whether the commit was successful.*", re.DOTALL)
 UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
 REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
 
@@ -68,6 +73,26 @@ CURES = (
     (
         UNAUTHORIZED,
         "The catalog does not accept the token: it may have expired, or be for another catalog.",
+    ),
+    (
+        r"Service: S3, Status Code: 40[13]",
+        "The storage refused the keys: those that the catalog gives out for this table, or that "
+        "`catalog_properties` name. Ask the administrator of the catalog or of the storage.",
+    ),
+    (
+        r"Service: Sts, Status Code",
+        "The catalog itself gets no keys for the storage: its own credentials or the role that it "
+        "takes are wrong. Tell its administrator.",
+    ),
+    (
+        r"Unable to load credentials from any of the providers",
+        "The catalog gives out no keys for the storage. Put `s3.access-key-id` and "
+        "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`.",
+    ),
+    (
+        r"Server does not support endpoint: .*/views",
+        "The catalog does not say that it has views. If it has, as Nessie, put "
+        "`view-endpoints-supported: true` into `catalog_properties`.",
     ),
     (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
@@ -142,6 +167,11 @@ def explain() -> Iterator[None]:
 def describe(text: str) -> str:
     """The first part of an error's text, without stack trace, and the cure if we know one."""
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
+    causes = CAUSE.findall(text)
+    if message.startswith("Job aborted") and causes:
+        message += f"\nCaused by: {JAVA_CLASS.sub('', causes[-1])[:CAUSE_LENGTH]}"
+    if re.search(FORBIDDEN, message):
+        message = UNSURE.sub("", message)
     for pattern, cure in CURES:
         if re.search(pattern, text):
             return f"{message}\n{cure}"
