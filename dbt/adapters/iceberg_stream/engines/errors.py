@@ -67,14 +67,6 @@ CURES = (
         "model, which replaces it.",
     ),
     (
-        FORBIDDEN,
-        "The catalog refused it; nothing was changed. Ask its administrator for the privilege.",
-    ),
-    (
-        UNAUTHORIZED,
-        "The catalog does not accept the token: it may have expired, or be for another catalog.",
-    ),
-    (
         r"Service: S3, Status Code: 40[13]",
         "The storage refused the keys: those that the catalog gives out for this table, or that "
         "`catalog_properties` name. Ask the administrator of the catalog or of the storage.",
@@ -88,6 +80,14 @@ CURES = (
         r"Unable to load credentials from any of the providers",
         "The catalog gives out no keys for the storage. Put `s3.access-key-id` and "
         "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`.",
+    ),
+    (
+        FORBIDDEN,
+        "The catalog refused it; nothing was changed. Ask its administrator for the privilege.",
+    ),
+    (
+        UNAUTHORIZED,
+        "The catalog does not accept the token: it may have expired, or be for another catalog.",
     ),
     (
         r"Server does not support endpoint: .*/views",
