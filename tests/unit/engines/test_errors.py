@@ -40,6 +40,17 @@ def test_a_refusal_that_comes_as_a_server_error_is_no_doubt() -> None:
     assert "Cannot determine" in describe(failed)
 
 
+def test_the_storage_is_not_the_engine() -> None:
+    text = (
+        "Job aborted due to stage failure: Lost task 0.0\n\tat a.B.c(B.java:1)\nCaused by: "
+        "a.SdkClientException: Unable to execute HTTP request: Connection refused (Attempts: 6)\n"
+    )
+    error = StatementError(describe(text))
+    assert "The storage does not answer" in str(error)
+    assert not error.engine_gone
+    assert not error.outcome_unknown
+
+
 @pytest.mark.parametrize(
     ("text", "cure"),
     [

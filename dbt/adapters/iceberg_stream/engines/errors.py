@@ -18,13 +18,17 @@ JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 # The catalog's refusals, as Iceberg's REST client words them; the last one is Nessie's, which comes
 # as a server error, so that Iceberg adds that it does not know what became of the commit.
 FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op|is not allowed for role"
-UNSURE = re.compile(r"\n\s*Cannot determine whether the commit was successful.*", re.DOTALL)
 UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
 REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
 
 # The catalog's answer to a commit, or the whole engine, was lost.
 ENGINE_GONE = r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed"
-LOST_ANSWER = rf"Cannot determine whether the commit was successful|{ENGINE_GONE}"
+LOST_ANSWER = "Cannot determine whether the commit was successful"
+# The AWS SDK's words, in which a refused connection is one to the storage.
+STORAGE_GONE = "Unable to execute HTTP request"
+
+# What Iceberg adds to it.
+UNSURE = re.compile(rf"\n\s*{LOST_ANSWER}.*", re.DOTALL)
 
 # gRPC has no class of its own for it.
 CLOSED_CHANNEL = "Cannot invoke RPC"
@@ -82,6 +86,10 @@ CURES = (
         "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`.",
     ),
     (
+        STORAGE_GONE,
+        "The storage does not answer: check `s3.endpoint`, if you set it, and that it is running.",
+    ),
+    (
         FORBIDDEN,
         "The catalog refused it; nothing was changed. Ask its administrator for the privilege.",
     ),
@@ -130,12 +138,12 @@ class StatementError(Exception):
 
     @property
     def engine_gone(self) -> bool:
-        return re.search(ENGINE_GONE, str(self)) is not None
+        return STORAGE_GONE not in str(self) and re.search(ENGINE_GONE, str(self)) is not None
 
     @property
     def outcome_unknown(self) -> bool:
         """Whether the statement may have been committed all the same."""
-        return re.search(LOST_ANSWER, str(self)) is not None
+        return LOST_ANSWER in str(self) or self.engine_gone
 
     @property
     def is_conflict(self) -> bool:
