@@ -98,11 +98,6 @@ CURES = (
         "The catalog does not accept the token: it may have expired, or be for another catalog.",
     ),
     (
-        r"Server does not support endpoint: .*/views",
-        "The catalog does not say that it has views. If it has, as Nessie, put "
-        "`view-endpoints-supported: true` into `catalog_properties`.",
-    ),
-    (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
         "The Spark server has no Iceberg: put iceberg-spark-runtime for its Spark version on its "
         "class path.",
