@@ -126,9 +126,11 @@ class RemoteNames:
             try:
                 table = catalog.load_table((namespace, name))
                 catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), ())
-            except (ForbiddenError, UnauthorizedError, AuthorizationExpiredError):
+            except (UnauthorizedError, AuthorizationExpiredError):
                 raise
-            except (NoSuchTableError, CommitFailedException, RESTError):
+            except (NoSuchTableError, CommitFailedException, RESTError) as error:
+                if _forbidden(error):
+                    raise
                 return  # a probe: what else may be wrong, the write itself tells better
 
         if self._settings.type == "rest":
@@ -176,7 +178,7 @@ class RemoteNames:
         except NotImplementedError as error:
             raise CatalogError(f"{place} is not able to {operation}: {error}") from error
         except RESTError as error:
-            if isinstance(error, ForbiddenError) or re.search(FORBIDDEN, str(error)):
+            if _forbidden(error):
                 raise CatalogError(
                     f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
                     "Ask the catalog's administrator for the privilege."
@@ -217,6 +219,11 @@ def _json(metadata: BaseModel) -> Metadata:
         BaseModel.model_dump_json(metadata, by_alias=True, exclude_none=True)
     )
     return parsed
+
+
+def _forbidden(error: Exception) -> bool:
+    # Nessie's refusals come as server errors: they are known by their words.
+    return isinstance(error, ForbiddenError) or re.search(FORBIDDEN, str(error)) is not None
 
 
 def _reason(error: Exception) -> str:
