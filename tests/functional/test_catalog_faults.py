@@ -135,6 +135,7 @@ class TestCatalogFaults:
         ]
         _, output = run_dbt_and_capture(["run", "--select", "viewed"], expect_pass=False)
         assert "has no views. Materialize the model as a table" in " ".join(output.split())
+        assert "view-endpoints-supported" in output
 
     def test_a_catalog_that_is_restarted(self, project: Any, catalog: RestCatalog) -> None:
         before = self.rows(project, "appended")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pyiceberg.io import load_file_io
+
 from dbt.adapters.iceberg_stream.catalog.settings import (
-    ANONYMOUS,
     DELEGATION,
+    FILE_IO,
     CatalogSettings,
     secret_properties,
 )
@@ -24,12 +26,19 @@ def test_both_clients_get_what_the_profile_says_once() -> None:
 
 
 def test_nothing_ambient_unless_asked_for() -> None:
-    key = "spark.sql.catalog.lake.client.credentials-provider"
-    assert CatalogSettings("lake", REST).spark()[key] == ANONYMOUS
-    assert CatalogSettings("lake", REST).pyiceberg()["s3.anonymous"] == "true"
-    assert key not in CatalogSettings("lake", REST, ambient=True).spark()
-    keys = REST | {"s3.access-key-id": "a", "s3.secret-access-key": "b"}
-    assert key not in CatalogSettings("lake", keys).spark()
+    assert CatalogSettings("lake", REST).pyiceberg()["py-io-impl"] == FILE_IO
+    assert "py-io-impl" not in CatalogSettings("lake", REST, ambient=True).pyiceberg()
+
+
+def test_vended_keys_come_before_no_keys() -> None:
+    assert load_file_io({"py-io-impl": FILE_IO}).properties["s3.anonymous"] == "true"
+    vended = {"py-io-impl": FILE_IO, "s3.access-key-id": "a", "s3.secret-access-key": "b"}
+    assert "s3.anonymous" not in load_file_io(vended).properties
+
+
+def test_spark_chooses_the_keys_that_the_catalog_vends() -> None:
+    spark = CatalogSettings("lake", REST).spark()
+    assert not [name for name in spark if "credentials-provider" in name]
 
 
 def test_the_user_has_the_last_word() -> None:

@@ -18,6 +18,39 @@ def test_no_plan() -> None:
     assert describe(text) == "[TABLE_OR_VIEW_NOT_FOUND] cannot be found; line 1 pos 14"
 
 
+def test_a_failed_task_says_why() -> None:
+    text = (
+        "Job aborted due to stage failure: Lost task 0.0: java.io.IOException: Failed to close\n"
+        "\tat a.B.c(B.java:1)\nCaused by: java.io.IOException: a.b.X: Access Denied\n"
+        "\tat a.B.c(B.java:1)\nCaused by: a.b.X: Access Denied (Service: S3, Status Code: 403)\n"
+    )
+    assert "\nCaused by: Access Denied (Service: S3" in describe(text)
+    assert "The storage refused the keys" in describe(text)
+
+
+def test_a_refusal_that_comes_as_a_server_error_is_no_doubt() -> None:
+    text = (
+        "Service failed: 500: 'UPDATE_ENTITY' is not allowed for role 'rita' on content 's.t'\n"
+        "Cannot determine whether the commit was successful or not.\nAt this time no files"
+    )
+    message = describe(text)
+    assert "Cannot determine" not in message
+    assert "nothing was changed" in message
+    failed = text.replace("is not allowed for role", "broke for")
+    assert "Cannot determine" in describe(failed)
+
+
+def test_the_storage_is_not_the_engine() -> None:
+    text = (
+        "Job aborted due to stage failure: Lost task 0.0\n\tat a.B.c(B.java:1)\nCaused by: "
+        "a.SdkClientException: Unable to execute HTTP request: Connection refused (Attempts: 6)\n"
+    )
+    error = StatementError(describe(text))
+    assert "The storage does not answer" in str(error)
+    assert not error.engine_gone
+    assert not error.outcome_unknown
+
+
 @pytest.mark.parametrize(
     ("text", "cure"),
     [

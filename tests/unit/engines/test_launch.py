@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_misplaced_settings_are_refused() -> None:
 
 def test_environment() -> None:
     base = {"PATH": "/bin", "SPARK_HOME": "/s", "SPARK_REMOTE": "sc://x", "HADOOP_CONF_DIR": "/h"}
-    assert server_environment("s3cret", base) == {
+    assert server_environment("s3cret", base, ambient=True) == {
         "PATH": "/bin",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": "s3cret",
         "PYSPARK_PYTHON": sys.executable,
@@ -78,7 +79,10 @@ def test_environment() -> None:
 
 def test_cloud_credentials_of_the_environment_are_for_those_who_ask() -> None:
     base = {"AWS_SECRET_ACCESS_KEY": "hush", "GOOGLE_APPLICATION_CREDENTIALS": "/key"}
-    assert not base.keys() & server_environment("t", base).keys()
+    environment = server_environment("t", base)
+    assert not base.keys() & environment.keys()
+    assert environment["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert environment["AWS_SHARED_CREDENTIALS_FILE"] == os.devnull
     assert base.items() <= server_environment("t", base, ambient=True).items()
 
 

@@ -89,7 +89,8 @@ class Lake:
         if not self.capabilities().get("views", True):
             raise CatalogError(
                 f"The catalog `{self.name}` has no views. Materialize the model as a table, or as "
-                "ephemeral."
+                "ephemeral. If it has views and does not say so, put "
+                "`view-endpoints-supported: true` into `catalog_properties`."
             )
 
     def check_write(self, name: Name) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -29,6 +30,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.engines.errors import FORBIDDEN
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
@@ -111,8 +113,11 @@ class RemoteNames:
         def drop(catalog: Catalog) -> None:
             try:
                 catalog.purge_table((namespace, name))
-            except NoSuchTableError:
-                _drop_view(catalog, (namespace, name))
+            except (NoSuchTableError, BadRequestError) as error:
+                # Nessie calls it a bad request when the table is a view.
+                dropped = _drop_view(catalog, (namespace, name))
+                if isinstance(error, BadRequestError) and not dropped:
+                    raise
 
         self.ask(f"drop {namespace}.{name}", drop)
 
@@ -121,9 +126,11 @@ class RemoteNames:
             try:
                 table = catalog.load_table((namespace, name))
                 catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), ())
-            except (ForbiddenError, UnauthorizedError, AuthorizationExpiredError):
+            except (UnauthorizedError, AuthorizationExpiredError):
                 raise
-            except (NoSuchTableError, CommitFailedException, RESTError):
+            except (NoSuchTableError, CommitFailedException, RESTError) as error:
+                if _forbidden(error):
+                    raise
                 return  # a probe: what else may be wrong, the write itself tells better
 
         if self._settings.type == "rest":
@@ -158,11 +165,6 @@ class RemoteNames:
             yield
         except IdentityError as error:
             raise CatalogError(f"{place} cannot be asked to {operation}. {error}") from error
-        except ForbiddenError as error:
-            raise CatalogError(
-                f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
-                "Ask the catalog's administrator for the privilege."
-            ) from error
         except (UnauthorizedError, AuthorizationExpiredError) as error:
             raise CatalogError(
                 f"{place} does not accept the token{self._who()} to {operation}: "
@@ -176,6 +178,11 @@ class RemoteNames:
         except NotImplementedError as error:
             raise CatalogError(f"{place} is not able to {operation}: {error}") from error
         except RESTError as error:
+            if _forbidden(error):
+                raise CatalogError(
+                    f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
+                    "Ask the catalog's administrator for the privilege."
+                ) from error
             raise CatalogError(
                 f"{place} failed to {operation}: {_reason(error)}\nTry again when it is well."
             ) from error
@@ -197,11 +204,13 @@ def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
         return []  # a catalog without views
 
 
-def _drop_view(catalog: Catalog, name: tuple[str, str]) -> None:
+def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
+    """Whether there was one."""
     try:
         catalog.drop_view(name)
     except (NoSuchViewError, NotImplementedError):
-        return
+        return False
+    return True
 
 
 def _json(metadata: BaseModel) -> Metadata:
@@ -210,6 +219,11 @@ def _json(metadata: BaseModel) -> Metadata:
         BaseModel.model_dump_json(metadata, by_alias=True, exclude_none=True)
     )
     return parsed
+
+
+def _forbidden(error: Exception) -> bool:
+    # Nessie's refusals come as server errors: they are known by their words.
+    return isinstance(error, ForbiddenError) or re.search(FORBIDDEN, str(error)) is not None
 
 
 def _reason(error: Exception) -> str:

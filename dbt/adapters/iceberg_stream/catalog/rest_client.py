@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import VIEW_ENDPOINTS_SUPPORTED, RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.utils.properties import property_as_bool
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
@@ -52,8 +53,13 @@ class RestClient(RestCatalog):
     """
 
     def capabilities(self) -> dict[str, bool]:
-        """What the catalog says of itself; one that does not, has none of it."""
+        """What the catalog says of itself.
+
+        One that says nothing has none of it; but views, if the profile says so to both clients.
+        """
         endpoints = {str(endpoint) for endpoint in self._supported_endpoints}
+        if property_as_bool(self.properties, VIEW_ENDPOINTS_SUPPORTED, False):
+            endpoints |= {CAPABILITIES["views"], CAPABILITIES["replacing views"]}
         return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
 
     def _create_session(self) -> Session:

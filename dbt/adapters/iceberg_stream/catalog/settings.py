@@ -11,7 +11,7 @@ TYPES = ("rest", "glue", "hive", "jdbc")
 # Spark's name of a type, and PyIceberg's.
 PYICEBERG_TYPES = {"jdbc": "sql"}
 DELEGATION = "header.X-Iceberg-Access-Delegation"
-ANONYMOUS = "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
+FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
 SECRET_WORDS = ("secret", "token", "password", "credential", "access-key", "authorization")
 
 
@@ -43,8 +43,6 @@ class CatalogSettings:
         named = {SPARK_NAMES.get(k, k): v for k, v in self.properties.items()}
         properties = self._with_defaults(named)
         properties.setdefault("cache-enabled", "false")
-        if not self._has_storage_keys():
-            properties.setdefault("client.credentials-provider", ANONYMOUS)
         if token is not None:
             # The catalog's own exchange of tokens is not for those of other providers.
             properties |= {"token": token, "token-refresh-enabled": "false"}
@@ -61,17 +59,14 @@ class CatalogSettings:
         properties["type"] = PYICEBERG_TYPES.get(self.type, self.type)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
-        if not self._has_storage_keys():
-            properties.setdefault("s3.anonymous", "true")
+        if not self.ambient and self.type == "rest":
+            properties.setdefault("py-io-impl", FILE_IO)
         return properties
 
     def _with_defaults(self, properties: dict[str, str]) -> dict[str, str]:
         if self.type == "rest":
             properties.setdefault(DELEGATION, "vended-credentials")
         return properties
-
-    def _has_storage_keys(self) -> bool:
-        return self.ambient or "s3.access-key-id" in self.properties or self.type != "rest"
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:

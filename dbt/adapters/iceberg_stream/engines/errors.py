@@ -10,16 +10,25 @@ CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
 # Spark adds the query's plan to errors of analysis.
 PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
+# Of a task that failed Spark names what happened last; the first cause stands last.
+CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+CAUSE_LENGTH = 300
 JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 
-# The catalog's refusals, as Iceberg's REST client words them.
-FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op"
+# The catalog's refusals, as Iceberg's REST client words them; the last one is Nessie's, which comes
+# as a server error, so that Iceberg adds that it does not know what became of the commit.
+FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op|is not allowed for role"
 UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
 REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
 
 # The catalog's answer to a commit, or the whole engine, was lost.
 ENGINE_GONE = r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed"
-LOST_ANSWER = rf"Cannot determine whether the commit was successful|{ENGINE_GONE}"
+LOST_ANSWER = "Cannot determine whether the commit was successful"
+# The AWS SDK's words, in which a refused connection is one to the storage.
+STORAGE_GONE = "Unable to execute HTTP request"
+
+# What Iceberg adds to it.
+UNSURE = re.compile(rf"\n\s*{LOST_ANSWER}.*", re.DOTALL)
 
 # gRPC has no class of its own for it.
 CLOSED_CHANNEL = "Cannot invoke RPC"
@@ -60,6 +69,25 @@ CURES = (
         r"Table with same name already exists",
         "A table of this name stands in the way of the view: drop it, or build the view by a "
         "model, which replaces it.",
+    ),
+    (
+        r"Service: S3, Status Code: 40[13]",
+        "The storage refused the keys: those that the catalog gives out for this table, or that "
+        "`catalog_properties` name. Ask the administrator of the catalog or of the storage.",
+    ),
+    (
+        r"Service: Sts, Status Code",
+        "The catalog itself gets no keys for the storage: its own credentials or the role that it "
+        "takes are wrong. Tell its administrator.",
+    ),
+    (
+        r"Unable to load credentials from any of the providers",
+        "The catalog gives out no keys for the storage. Put `s3.access-key-id` and "
+        "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`.",
+    ),
+    (
+        STORAGE_GONE,
+        "The storage does not answer: check `s3.endpoint`, if you set it, and that it is running.",
     ),
     (
         FORBIDDEN,
@@ -105,12 +133,12 @@ class StatementError(Exception):
 
     @property
     def engine_gone(self) -> bool:
-        return re.search(ENGINE_GONE, str(self)) is not None
+        return STORAGE_GONE not in str(self) and re.search(ENGINE_GONE, str(self)) is not None
 
     @property
     def outcome_unknown(self) -> bool:
         """Whether the statement may have been committed all the same."""
-        return re.search(LOST_ANSWER, str(self)) is not None
+        return LOST_ANSWER in str(self) or self.engine_gone
 
     @property
     def is_conflict(self) -> bool:
@@ -142,6 +170,11 @@ def explain() -> Iterator[None]:
 def describe(text: str) -> str:
     """The first part of an error's text, without stack trace, and the cure if we know one."""
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
+    causes = CAUSE.findall(text)
+    if message.startswith("Job aborted") and causes:
+        message += f"\nCaused by: {JAVA_CLASS.sub('', causes[-1])[:CAUSE_LENGTH]}"
+    if re.search(FORBIDDEN, message):
+        message = UNSURE.sub("", message)
     for pattern, cure in CURES:
         if re.search(pattern, text):
             return f"{message}\n{cure}"

@@ -85,6 +85,13 @@ JVM_OPTIONS = (
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
 
+# Where the AWS SDK would look for credentials besides its variables. Not by a setting of the
+# catalog: `client.credentials-provider` goes before the keys that a catalog vends.
+NO_CLOUD_CREDENTIALS = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
 # They would change the server behind the profile's back.
 FOREIGN_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "CLASSPATH")
 
@@ -175,11 +182,15 @@ def server_environment(
     """
     dropped = FOREIGN_VARIABLES if ambient else (*FOREIGN_VARIABLES, *CLOUD_VARIABLES)
     kept = {k: v for k, v in base.items() if not k.startswith(dropped)}
-    return kept | {
-        "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
+    return (
+        kept
+        | ({} if ambient else NO_CLOUD_CREDENTIALS)
+        | {
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+    )
 
 
 def argument_file(arguments: Iterable[str]) -> str:

@@ -1,0 +1,204 @@
+"""A second REST catalog: Nessie, on S3, with storage keys that only the catalog gives out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
+
+from dbt.adapters.iceberg_stream.engines.embedded import stop
+from tests.functional.lake import rows, run, table
+from tests.functional.test_principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
+from tests.servers.nessie import WAREHOUSES, Nessie, nessie
+from tests.servers.s3 import S3, s3_server
+
+PEOPLE = "id,name\n1,Ada\n2,Grace\n"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3"), *WAREHOUSES) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory, s3: S3) -> Iterator[Nessie]:
+    with nessie(tmp_path_factory.mktemp("nessie"), s3) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of an engine that knows S3; no keys lie about where it or the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        home = tmp_path_factory.mktemp("engine")
+        yield home
+        stop(home)
+
+
+@pytest.fixture(scope="class")
+def target(unique_schema: str, engine_home: Path, catalog: Nessie) -> dict[str, Any]:
+    return {
+        "type": "iceberg_stream",
+        "threads": 4,
+        "schema": unique_schema,
+        "engine_home": str(engine_home),
+        "packages": ["org.apache.iceberg:iceberg-aws-bundle:1.12.0"],
+        "keep_alive": 120,
+        "progress": False,
+        "token": catalog.token("wanda"),
+    }
+
+
+def properties(catalog: Nessie, warehouse: str) -> dict[str, str]:
+    return {"uri": catalog.uri, "warehouse": warehouse, "view-endpoints-supported": "true"}
+
+
+class TestWriterAndReader:
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(self, target: dict[str, Any], catalog: Nessie) -> dict[str, Any]:
+        writer = target | {"catalog_properties": properties(catalog, "lake")}
+        reader = writer | {"token": catalog.token("rita", "reader")}
+        return {"test": {"outputs": {"writer": writer, "reader": reader}, "target": "writer"}}
+
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {"people.csv": PEOPLE}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "a_table.sql": "{{ config(materialized='table') }}" + TABLE,
+            "a_view.sql": VIEW,
+            "merged.sql": INCREMENTAL,
+        }
+
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        return {"history.sql": SNAPSHOT}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"drop.sql": DROP}
+
+    @pytest.fixture(scope="class", autouse=True)
+    def built(self, project: Any) -> Iterator[None]:
+        run_dbt(["build"])
+        yield
+        # The last command's user drops the schema.
+        run_dbt(["compile", "--target", "writer"])
+
+    def test_everything_is_built(self, project: Any) -> None:
+        for relation in ("people", "a_table", "a_view", "merged", "history"):
+            names = rows(project, f"select name from {{schema}}.{relation} order by id")
+            assert names == [("Ada",), ("Grace",)], relation
+        assert table(project, "merged").location().startswith("s3://lake/")
+
+    def test_pyiceberg_reads_with_the_catalogs_keys(self, project: Any) -> None:
+        assert table(project, "a_table").scan().to_arrow().num_rows == 2
+
+    def test_a_second_run(self, project: Any) -> None:
+        changed = ["--vars", "{suffix: '!'}"]
+        run_dbt(["build", "--select", "merged", "history", *changed])
+        merged = "select name from {schema}.merged order by id"
+        assert rows(project, merged) == [("Ada!",), ("Grace!",)]
+        history = "select name, dbt_valid_to is null from {schema}.history where id = 1 order by 2"
+        assert rows(project, history) == [("Ada", False), ("Ada!", True)]
+        run_dbt(["run", "--select", "merged", "--full-refresh"])
+        assert rows(project, merged) == [("Ada",), ("Grace",)]
+
+    def test_docs(self, project: Any) -> None:
+        nodes = run_dbt(["docs", "generate"]).nodes
+        assert {node.split(".")[-1] for node in nodes} == {
+            *("people", "a_table", "a_view", "merged", "history")
+        }
+        assert nodes["model.test.merged"].stats["num_rows"].value == 2
+
+    def test_a_schema_is_dropped_with_its_views(self, project: Any) -> None:
+        schema = f"{project.test_schema}_more"
+        relation = project.adapter.Relation.create(database="lake", schema=schema)
+        run(project, f"create namespace {schema}")
+        run(project, f"create view {schema}.v as select 1 as id")
+        run(project, f"create table {schema}.t as select 1 as id")
+        with get_connection(project.adapter):
+            project.adapter.drop_schema(relation)
+        assert schema not in project.adapter.lake.namespaces()
+
+    def test_the_reader_reads(self, project: Any) -> None:
+        show = ["show", "--inline", "select * from {{ ref('a_view') }} order by id"]
+        results = run_dbt([*show, "--target", "reader"])
+        assert [row[1] for row in results.results[0].agate_table.rows] == ["Ada", "Grace"]
+
+    @pytest.mark.parametrize(
+        ("command", "relation"),
+        [
+            (["run", "--select", "a_table"], "a_table"),
+            (["run", "--select", "a_view"], "a_view"),
+            (["run", "--select", "merged", "--vars", "{suffix: '?'}"], "merged"),
+            (["seed"], "people"),
+        ],
+        ids=["table", "view", "merge", "seed"],
+    )
+    def test_the_reader_writes_nothing(
+        self, project: Any, command: list[str], relation: str
+    ) -> None:
+        before = contents(project)
+        _, output = run_dbt_and_capture([*command, "--target", "reader"], expect_pass=False)
+        assert "rita" in output
+        assert f"{project.test_schema}.{relation}" in output
+        assert "administrator for the privilege" in " ".join(output.split())
+        assert "Cannot determine" not in output
+        assert contents(project) == before
+
+    def test_the_reader_drops_nothing(self, project: Any) -> None:
+        before = contents(project)
+        drop = ["run-operation", "drop_people", "--target", "reader"]
+        _, output = run_dbt_and_capture(drop, expect_pass=False)
+        assert "refused to drop" in output
+        assert "rita" in output
+        assert contents(project) == before
+
+
+class TestStorage:
+    """Whose keys open the storage, and what is said when none do."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(self, target: dict[str, Any], catalog: Nessie, s3: S3) -> dict[str, Any]:
+        outputs = {
+            name: target
+            | {"catalog_properties": properties(catalog, name), "schema": f"{name}_people"}
+            for name in WAREHOUSES
+        }
+        keys = {"s3.access-key-id": s3.access_key, "s3.secret-access-key": s3.secret_key}
+        outputs["keys"] = target | {"catalog_properties": properties(catalog, "keyless") | keys}
+        return {"test": {"outputs": outputs, "target": "keys"}}
+
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {"people.csv": PEOPLE}
+
+    def test_keys_in_the_profile(self, project: Any) -> None:
+        run_dbt(["seed", "--target", "keys"])
+        assert table(project, "people").location().startswith("s3://keyless/")
+        assert table(project, "people").scan().to_arrow().num_rows == 2
+        assert rows(project, "select count(*) from {schema}.people") == [(2,)]
+
+    @pytest.mark.parametrize(
+        ("warehouse", "message"),
+        [
+            ("powerless", "The storage refused the keys"),
+            ("locked", "The catalog itself gets no keys for the storage"),
+            ("keyless", "The catalog gives out no keys for the storage"),
+        ],
+    )
+    def test_no_keys_or_useless_ones(self, project: Any, warehouse: str, message: str) -> None:
+        _, output = run_dbt_and_capture(["seed", "--target", warehouse], expect_pass=False)
+        assert message in output
+        assert "nothing was changed" not in output
+        assert project.adapter.lake.relations(f"{warehouse}_people") == []
