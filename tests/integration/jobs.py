@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -98,7 +99,9 @@ sources:
         identifier: people
         config: {loaded_at_field: cast(joined as timestamp)}
 """,
-    "tests/nobody_left.sql": "select * from {{ ref('merged') }} where {{ var('fault', 'false') }}",
+    "tests/nobody_left.sql": """
+{{ config(tags=["broken"]) }} select * from {{ ref('merged') }}
+""",
 }
 
 
@@ -151,11 +154,16 @@ class Jobs:
     def start(self, *arguments: str, job: str = "main", **changes: str | None) -> Running:
         """Start dbt with other variables; a None takes one away."""
         place = self.folder / job
+        target, parsed = place / "target", self.folder / "main/target/partial_parse.msgpack"
+        if parsed.exists() and not target.exists():
+            # As CI keeps it from job to job: a third of the time of a small one.
+            target.mkdir(parents=True)
+            shutil.copy(parsed, target)
         place.mkdir(exist_ok=True)
         variables = self.variables | {
             "DBT_PROFILES_DIR": str(self.folder / "profiles"),
             "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
-            "DBT_TARGET_PATH": str(place / "target"),
+            "DBT_TARGET_PATH": str(target),
             "DBT_LOG_PATH": str(place / "logs"),
         }
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("DBT_ENV")}
@@ -171,7 +179,7 @@ class Jobs:
                 stderr=output,
                 start_new_session=True,  # no terminal
             )
-        return Running(process, log, place / "target")
+        return Running(process, log, target)
 
     def run(self, *arguments: str, job: str = "main", **changes: str | None) -> Done:
         return self.start(*arguments, job=job, **changes).wait()
