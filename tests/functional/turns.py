@@ -13,6 +13,7 @@ from dbt.cli.main import dbtRunner
 ROWS = "select owner, {turn} as turn from {{{{ ref('mine') }}}}"
 # In one of so many turns a user builds the table anew, in the others they look at it.
 REBUILT = 10
+BRIEFLY = ["--quiet", "--no-write-json", "--no-send-anonymous-usage-stats"]
 
 
 def take_turns(project: Path, turns: int, users: list[str]) -> list[str]:
@@ -36,7 +37,7 @@ def invoke(project: Path, user: str, *arguments: str) -> list[tuple[object, ...]
     place = ["--target", user, "--target-path", str(project / user)]
     place += ["--log-path", str(project / user)]
     place += ["--project-dir", str(project), "--profiles-dir", str(project)]
-    done = dbtRunner().invoke(["--quiet", *arguments, *place])
+    done = dbtRunner().invoke([*BRIEFLY, *arguments, *place])
     if not done.success:
         return [("failed", done.exception or [r.message for r in done.result.results])]
     table = done.result.results[0].agate_table
