@@ -7,6 +7,7 @@ import jwt
 import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.connections import engine_settings
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 
 REST = {"type": "rest", "uri": "http://catalog"}
@@ -99,3 +100,23 @@ def test_a_token_file_is_relative_to_the_project(tmp_path: Path) -> None:
     identity = parse(schema="s", catalog_properties=REST, token_file="token").identity(tmp_path)
     assert identity is not None
     assert identity.token().value == "opaque"
+
+
+@pytest.mark.parametrize(
+    ("token", "log", "hidden"),
+    [
+        ({"token": "hush"}, True, {"token", "header.X-Api-Key"}),
+        ({}, True, {"header.X-Api-Key"}),
+        ({"token": "hush"}, False, set()),
+    ],
+)
+def test_the_event_log_hides_what_the_server_knows(
+    tmp_path: Path, token: dict[str, str], log: bool, hidden: set[str]
+) -> None:
+    catalog = REST | {"header.X-Api-Key": "hush"}
+    conf = {"spark.eventLog.enabled": log}
+    found = parse(schema="s", catalog_properties=catalog, spark_conf=conf, **token)
+    given = dict(engine_settings(found, tmp_path).spark_conf)
+    assert "hush" not in given.values()
+    secret = {f"spark.sql.catalog.lake.{name}" for name in ("token", "header.X-Api-Key")}
+    assert secret & given.keys() == {f"spark.sql.catalog.lake.{name}" for name in hidden}

@@ -20,6 +20,7 @@ from dbt.adapters.exceptions import FailedToConnectError
 from dbt.adapters.sql import SQLConnectionManager
 from dbt_common.exceptions import DbtDatabaseError
 
+from dbt.adapters.iceberg_stream.catalog.settings import secret_properties
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.engines.connect import ConnectEngine
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
@@ -285,13 +286,19 @@ def engine_settings(
     credentials: IcebergStreamCredentials, project_root: str | Path
 ) -> EngineSettings:
     """The engine that a profile asks for."""
+    conf = {str(k): str(v) for k, v in credentials.spark_conf.items()}
+    catalog = credentials.catalog_settings()
+    if catalog and conf.get("spark.eventLog.enabled", "").lower() == "true":
+        # Of a session's settings, the event log hides those only that the server has as well.
+        token = "" if credentials.identity(project_root) else None
+        conf = dict.fromkeys(secret_properties(catalog.spark(token)), "") | conf
     return EngineSettings(
         home=credentials.engine_path(project_root),
         driver_memory=credentials.driver_memory,
         keep_alive=float(credentials.keep_alive),
         packages=(*DEFAULT_PACKAGES, *credentials.packages),
         maven_repository=credentials.maven_repository,
-        spark_conf=tuple(sorted((str(k), str(v)) for k, v in credentials.spark_conf.items())),
+        spark_conf=tuple(sorted(conf.items())),
         start_timeout=float(credentials.start_timeout),
         java_home=Path(credentials.java_home) if credentials.java_home else None,
         ambient_credentials=credentials.ambient_credentials,

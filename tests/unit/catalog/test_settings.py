@@ -47,6 +47,12 @@ def test_the_user_has_the_last_word() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    secret = {"s3.secret-access-key": "hush", "header.Authorization": "hush"}
+    secret = {
+        "s3.secret-access-key": "hush",
+        "header.Authorization": "hush",
+        "header.X-Api-Key": "hush",
+        "adls.auth.shared-key.account.key": "hush",
+        "adls.connection-string.shop": "hush",
+    }
     assert "hush" not in repr(CatalogSettings("lake", REST | secret))
     assert sorted(secret_properties(REST | secret)) == sorted(secret)

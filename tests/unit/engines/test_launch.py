@@ -69,6 +69,7 @@ def test_misplaced_settings_are_refused() -> None:
 
 def test_environment() -> None:
     base = {"PATH": "/bin", "SPARK_HOME": "/s", "SPARK_REMOTE": "sc://x", "HADOOP_CONF_DIR": "/h"}
+    base["DBT_ENV_SECRET_TOKEN"] = "hush"
     assert server_environment("s3cret", base, ambient=True) == {
         "PATH": "/bin",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": "s3cret",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from dbt.adapters.iceberg_stream.engines.settings import SECRET
 
 # PyIceberg's name of a property, and Spark's.
 SPARK_NAMES = {"s3.region": "client.region"}
@@ -12,7 +15,6 @@ TYPES = ("rest", "glue", "hive", "jdbc")
 PYICEBERG_TYPES = {"jdbc": "sql"}
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
-SECRET_WORDS = ("secret", "token", "password", "credential", "access-key", "authorization")
 
 
 @dataclass(frozen=True)
@@ -71,4 +73,4 @@ class CatalogSettings:
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:
     """Names of properties whose values must not be shown."""
-    return [k for k in properties if any(word in k.lower() for word in SECRET_WORDS)]
+    return [name for name in properties if re.search(SECRET, name)]

@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.engines.jars import (
 from dbt.adapters.iceberg_stream.engines.java import diagnose, find_java
 from dbt.adapters.iceberg_stream.engines.settings import (
     CLOUD_VARIABLES,
+    SECRET,
     EngineError,
     EngineSettings,
     EngineStatus,
@@ -94,6 +95,8 @@ NO_CLOUD_CREDENTIALS = {
 }
 # They would change the server behind the profile's back.
 FOREIGN_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "CLASSPATH")
+# dbt's name for what must not be shown: the server goes on for others, whose SQL can read it.
+SECRET_VARIABLES = ("DBT_ENV_SECRET_",)
 
 LOG4J = """status = error
 rootLogger.level = warn
@@ -154,6 +157,7 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "false",
+        "spark.redaction.regex": SECRET,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": (settings.home / "spark-warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
@@ -176,11 +180,12 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
 def server_environment(
     token: str, base: Mapping[str, str], ambient: bool = False
 ) -> dict[str, str]:
-    """The user's environment without what would redirect Spark, and with the server's token.
+    """The user's environment with the server's token, without secrets and what redirects Spark.
 
     `ambient` leaves the cloud credentials in it.
     """
-    dropped = FOREIGN_VARIABLES if ambient else (*FOREIGN_VARIABLES, *CLOUD_VARIABLES)
+    cloud = () if ambient else CLOUD_VARIABLES
+    dropped = (*FOREIGN_VARIABLES, *SECRET_VARIABLES, *cloud)
     kept = {k: v for k, v in base.items() if not k.startswith(dropped)}
     return (
         kept

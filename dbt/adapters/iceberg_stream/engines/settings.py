@@ -27,6 +27,12 @@ DEFAULT_PACKAGES = (
 # and a warm server must not go on with the credentials of an earlier shell.
 CLOUD_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 
+# Names of settings whose values nobody may see. Spark's own expression knows the first three.
+SECRET = (
+    r"(?i)secret|password|token|credential|authorization|connection-string"
+    r"|(access|api|account)[.-]?key"
+)
+
 
 class EngineError(Exception):
     """The engine cannot do its work: what is wrong, where, and what to do about it."""

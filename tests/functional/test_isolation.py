@@ -1,0 +1,73 @@
+"""Two users by turns and at once on one warm engine: neither is ever taken for the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.functional import turns
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
+
+USERS = ["uma", "ugo"]
+SECONDS = 120
+
+PROJECT = "{name: turns, version: '1.0', profile: turns}"
+MODEL = "{{ config(materialized='table') }} select '{{ target.name }}' as owner"
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture
+def users_project(tmp_path: Path, dbt_profile_target: dict[str, Any], catalog: RestCatalog) -> Path:
+    """A project whose targets are users, each with a token and a schema of their own."""
+    common = {key: value for key, value in dbt_profile_target.items() if key != "warehouse"}
+    common["catalog_properties"] = {"uri": catalog.uri}
+    outputs = {user: common | {"schema": user, "token": catalog.token(user)} for user in USERS}
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.sql").write_text(MODEL)
+    (tmp_path / "dbt_project.yml").write_text(PROJECT)
+    profiles = {"turns": {"outputs": outputs, "target": USERS[0]}}
+    (tmp_path / "profiles.yml").write_text(yaml.safe_dump(profiles))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("by_turns", "at_once"),
+    [(8, 12), pytest.param(15, 35, marks=pytest.mark.slow)],
+    ids=["forty", "hundred"],
+)
+def test_runs_of_two_users(
+    users_project: Path, catalog: RestCatalog, by_turns: int, at_once: int
+) -> None:
+    assert turns.take_turns(users_project, by_turns, USERS) == []
+
+    command = [sys.executable, turns.__file__, str(users_project), str(at_once)]
+    processes = [
+        subprocess.Popen([*command, user], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for user in USERS
+    ]
+    try:
+        for process in processes:
+            _, faults = process.communicate(timeout=SECONDS)
+            assert process.returncode == 0, faults.decode()
+    finally:
+        for process in processes:
+            process.kill()
+
+    requests = catalog.requests()
+    assert {who for who, *_ in requests} == set(USERS)
+    for user in USERS:
+        seen = Counter(who for who, _, path, _ in requests if f"/namespaces/{user}" in path)
+        assert set(seen) == {user}
+        assert seen[user] > by_turns + at_once
