@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.lake import Lake
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
+
+# A server ends sessions that are idle for long; a new one costs a tenth of a second.
+IDLE_SECONDS = 300.0
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -140,7 +144,12 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
     def _idle_handle(self) -> Handle | None:
         with self._shared:
-            return self._idle.pop() if self._idle else None
+            while self._idle:
+                handle = self._idle.pop()
+                if time.monotonic() - handle.idle_since < IDLE_SECONDS:
+                    return handle
+                self._handles.discard(handle)
+        return None
 
     def _new_handle(self) -> Handle:
         from dbt.adapters.iceberg_stream.cursor import Handle
@@ -186,6 +195,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     def _take_back(self, handle: Handle) -> None:
         """Keep a session for the next node, unless it is left with settings or failed work."""
         if handle.reusable:
+            handle.idle_since = time.monotonic()
             with self._shared:
                 self._idle.append(handle)
         else:

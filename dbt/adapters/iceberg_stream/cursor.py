@@ -61,6 +61,7 @@ class Handle:
         self.lake = lake
         self.reusable = True
         self.canceled = False
+        self.idle_since = 0.0
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost

@@ -78,6 +78,8 @@ def _bad_catalog(data: dict[str, Any]) -> list[str]:
         found.append(f"`catalog_properties: type: {kind}` is none of {', '.join(TYPES)}")
     if kind == "rest" and not properties.get("uri"):
         found.append("`catalog_properties: uri` is missing: where the REST catalog answers")
+    if kind == "jdbc" and not str(properties.get("uri", "")).startswith("jdbc:"):
+        found.append("`catalog_properties: uri` of a jdbc catalog begins with `jdbc:`")
     found += [
         f"`catalog_properties: {key}` is a secret of its own: use the profile's `{instead}`"
         for key, instead in (("token", "token"), ("credential", "oauth2"))

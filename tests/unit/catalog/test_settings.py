@@ -56,3 +56,12 @@ def test_secrets_are_not_shown() -> None:
     }
     assert "hush" not in repr(CatalogSettings("lake", REST | secret))
     assert sorted(secret_properties(REST | secret)) == sorted(secret)
+
+
+def test_a_database_in_the_words_of_both_clients() -> None:
+    lake = {"type": "jdbc", "uri": "jdbc:postgresql://db:5432/lake", "warehouse": "s3://lake"}
+    settings = CatalogSettings("lake", lake | {"jdbc.user": "ada", "jdbc.password": "p@ss"})
+    assert settings.spark()["spark.sql.catalog.lake.uri"] == "jdbc:postgresql://db:5432/lake"
+    assert settings.pyiceberg()["uri"] == "postgresql+psycopg2://ada:p%40ss@db:5432/lake"
+    file = CatalogSettings("lake", lake | {"uri": "jdbc:sqlite:/lake/c.db?busy_timeout=1"})
+    assert file.pyiceberg()["uri"] == "sqlite:////lake/c.db"

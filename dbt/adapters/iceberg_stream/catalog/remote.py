@@ -188,8 +188,9 @@ class RemoteNames:
             ) from error
         except requests.exceptions.SSLError as error:
             raise CatalogError(
-                f"{place} cannot be trusted: {error}\nSet `ssl.cabundle` to the authority that "
-                "signed its certificate, or check the `uri`."
+                f"{place} cannot be trusted: {error}\nCheck the `uri`. If your company signs its "
+                "own certificates, set `ssl.cabundle` in `catalog_properties` to its authority's "
+                "file, and give Spark's Java a trust store (-Djavax.net.ssl.trustStore=…)."
             ) from error
         except requests.RequestException as error:
             raise CatalogError(

@@ -66,16 +66,19 @@ class RestClient(RestCatalog):
         session = super()._create_session()
         known = hasattr(self, "_supported_endpoints")
         adapter = _PatientAdapter(
+            self.properties.get("ssl.cabundle"),
             max_retries=Retry(
                 total=RETRIES,
                 connect=RETRIES if known else 0,
+                read=RETRIES if known else 0,
+                other=0,  # a certificate does not become better
                 status_forcelist=TRANSIENT,
                 allowed_methods=("GET", "HEAD"),
                 backoff_factor=0.5,
                 backoff_max=8,
                 # The last answer is better explained by the caller.
                 raise_on_status=False,
-            )
+            ),
         )
         session.mount("http://", adapter)
         session.mount("https://", adapter)
@@ -83,7 +86,16 @@ class RestClient(RestCatalog):
 
 
 class _PatientAdapter(HTTPAdapter):
-    """Requests waits for ever unless it is told otherwise, for each request."""
+    """What Requests takes for each request only: time-outs, and whom to trust.
+
+    Of a session's own `verify` it thinks less than of the environment.
+    """
+
+    def __init__(self, bundle: str | None, max_retries: Retry) -> None:
+        super().__init__(max_retries=max_retries)
+        self._bundle = bundle
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:  # type: ignore[override]
-        return super().send(request, **(kwargs | {"timeout": kwargs.get("timeout") or TIMEOUT}))
+        kwargs["timeout"] = kwargs.get("timeout") or TIMEOUT
+        kwargs["verify"] = self._bundle or kwargs.get("verify", True)
+        return super().send(request, **kwargs)

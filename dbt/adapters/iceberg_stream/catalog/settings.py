@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
 
@@ -13,6 +14,8 @@ SPARK_NAMES = {"s3.region": "client.region"}
 TYPES = ("rest", "glue", "hive", "jdbc")
 # Spark's name of a type, and PyIceberg's.
 PYICEBERG_TYPES = {"jdbc": "sql"}
+# A database in the words of JDBC, and of SQLAlchemy.
+SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
 
@@ -59,6 +62,8 @@ class CatalogSettings:
         """Properties of PyIceberg's catalog, without a token."""
         properties = self._with_defaults(dict(self.properties))
         properties["type"] = PYICEBERG_TYPES.get(self.type, self.type)
+        if self.type == "jdbc":
+            properties["uri"] = _sqlalchemy_uri(properties)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
         if not self.ambient and self.type == "rest":
@@ -69,6 +74,17 @@ class CatalogSettings:
         if self.type == "rest":
             properties.setdefault(DELEGATION, "vended-credentials")
         return properties
+
+
+def _sqlalchemy_uri(properties: Mapping[str, str]) -> str:
+    """The database of a JDBC catalog in PyIceberg's words."""
+    uri = properties["uri"].removeprefix("jdbc:")
+    if uri.startswith("sqlite:"):
+        return f"sqlite:///{uri.removeprefix('sqlite:').partition('?')[0]}"
+    scheme, _, place = uri.partition("://")
+    user, password = (quote(properties.get(f"jdbc.{k}", ""), safe="") for k in ("user", "password"))
+    login = f"{user}:{password}@" if user else ""
+    return f"{SQLALCHEMY_DRIVERS.get(scheme, scheme)}://{login}{place}"
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:

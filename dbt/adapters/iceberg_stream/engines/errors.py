@@ -107,6 +107,11 @@ CURES = (
         "The engine ran out of memory. Raise `driver_memory` in the profile.",
     ),
     (
+        r"INVALID_HANDLE\.SESSION|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED",
+        "The Spark server has ended the session: it was restarted, or has timed the session out. "
+        "Run again.",
+    ),
+    (
         ENGINE_GONE,
         "The engine is gone. Its log is server.log in the project's .iceberg_stream folder; "
         "run again to start a new one.",

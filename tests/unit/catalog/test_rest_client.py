@@ -1,0 +1,68 @@
+"""The REST client against a server with a certificate of its own."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+
+
+class Catalog(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        config = {"defaults": {}, "overrides": {}}
+        answer = config if self.path.startswith("/v1/config") else {"namespaces": [["shop"]]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    command += " -addext subjectAltName=DNS:localhost -keyout key.pem -out cert.pem"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def uri(certificate: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("localhost", 0), Catalog)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://localhost:{server.server_address[1]}"
+    server.shutdown()
+
+
+def test_a_certificate_of_an_unknown_authority(uri: str) -> None:
+    names = RemoteNames(CatalogSettings("lake", {"type": "rest", "uri": uri}), None)
+    with pytest.raises(CatalogError, match="cannot be trusted.*ssl.cabundle"):
+        names.namespaces()
+
+
+def test_the_authority_that_the_profile_names(uri: str, certificate: Path) -> None:
+    bundle = str(certificate / "cert.pem")
+    properties = {"type": "rest", "uri": uri, "ssl.cabundle": bundle}
+    assert RemoteNames(CatalogSettings("lake", properties), None).namespaces() == ["shop"]
+
+
+def test_plain_text_to_a_server_with_tls(uri: str) -> None:
+    plain = uri.replace("https", "http")
+    names = RemoteNames(CatalogSettings("lake", {"type": "rest", "uri": plain}), None)
+    with pytest.raises(CatalogError, match="does not answer"):
+        names.namespaces()
