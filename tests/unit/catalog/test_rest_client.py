@@ -51,7 +51,7 @@ def uri(certificate: Path) -> Iterator[str]:
 
 def test_a_certificate_of_an_unknown_authority(uri: str) -> None:
     names = RemoteNames(CatalogSettings("lake", {"type": "rest", "uri": uri}), None)
-    with pytest.raises(CatalogError, match="cannot be trusted.*ssl.cabundle"):
+    with pytest.raises(CatalogError, match="(?s)cannot be trusted.*ssl.cabundle"):
         names.namespaces()
 
 
