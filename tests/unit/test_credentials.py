@@ -50,6 +50,14 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "catalog_properties": {"type": "rest"}}, "uri` is missing"),
         ({"schema": "s", "catalog_properties": {"type": "papers"}}, "papers` is none of rest"),
         ({"schema": "s", "catalog_properties": REST | {"token": "t"}}, "use the profile's `token`"),
+        (
+            {"schema": "s", "catalog_properties": {"type": "jdbc", "uri": "postgresql://db/lake"}},
+            "begins with `jdbc:`",
+        ),
+        (
+            {"schema": "s", "catalog_properties": REST | {"uri": "jdbc:mysql://me:pw@db/lake"}},
+            "`catalog_properties: uri` holds a password",
+        ),
         ({"schema": "s", "token": "t"}, "`token` has no catalog to go to"),
         ({"schema": "s", "catalog_properties": REST, "token": ""}, "`token` is empty"),
         (

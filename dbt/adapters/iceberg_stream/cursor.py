@@ -83,7 +83,10 @@ class Handle:
         try:
             settings = self._renewal.due() if self._renewal else None
         except IdentityError as error:
-            raise StatementError(str(error)) from error
+            raise StatementError(
+                f"{error}\nThe catalog `{self.lake.name}` was not asked: nothing of this statement "
+                "was run, and what was reported as done before is committed."
+            ) from error
         if settings is not None:
             self.session.renew(settings)
 

@@ -13,6 +13,7 @@ METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
 OAUTH2_KEYS = ("token_uri", "client_id", "client_secret")
 MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
+PASSWORD_IN_URI = re.compile(r"//[^/@]*:[^/@]*@|[?&]password=", re.IGNORECASE)
 LOCAL_HOSTS = ("localhost",)
 
 
@@ -78,6 +79,11 @@ def _bad_catalog(data: dict[str, Any]) -> list[str]:
         found.append(f"`catalog_properties: type: {kind}` is none of {', '.join(TYPES)}")
     if kind == "rest" and not properties.get("uri"):
         found.append("`catalog_properties: uri` is missing: where the REST catalog answers")
+    if PASSWORD_IN_URI.search(str(properties.get("uri", ""))):
+        found.append(
+            "`catalog_properties: uri` holds a password, which messages would show: use "
+            "`jdbc.user` and `jdbc.password`, or a token"
+        )
     if kind == "jdbc" and not str(properties.get("uri", "")).startswith("jdbc:"):
         found.append("`catalog_properties: uri` of a jdbc catalog begins with `jdbc:`")
     found += [
