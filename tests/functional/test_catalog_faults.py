@@ -143,7 +143,7 @@ class TestCatalogFaults:
         started = time.monotonic()
         with pytest.raises(DbtRuntimeError, match="does not answer"):
             run_dbt(["run", "--select", "appended"])
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 60
         catalog.start()
         assert self.rows(project, "appended") == before
         run_dbt(["run"])
