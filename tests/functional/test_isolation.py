@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dbt.adapters.factory import reset_adapters
 
 from tests.functional import turns
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
@@ -31,7 +32,9 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
 
 
 @pytest.fixture
-def users_project(tmp_path: Path, dbt_profile_target: dict[str, Any], catalog: RestCatalog) -> Path:
+def users_project(
+    tmp_path: Path, dbt_profile_target: dict[str, Any], catalog: RestCatalog
+) -> Iterator[Path]:
     """A project whose targets are users, each with a token and a schema of their own."""
     common = {key: value for key, value in dbt_profile_target.items() if key != "warehouse"}
     common["catalog_properties"] = {"uri": catalog.uri}
@@ -41,7 +44,9 @@ def users_project(tmp_path: Path, dbt_profile_target: dict[str, Any], catalog: R
     (tmp_path / "dbt_project.yml").write_text(PROJECT)
     profiles = {"turns": {"outputs": outputs, "target": USERS[0]}}
     (tmp_path / "profiles.yml").write_text(yaml.safe_dump(profiles))
-    return tmp_path
+    yield tmp_path
+    # The last turn's adapter would be found by the next test's project.
+    reset_adapters()
 
 
 def test_a_hundred_runs_of_two_users(users_project: Path, catalog: RestCatalog) -> None:
