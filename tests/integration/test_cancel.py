@@ -73,10 +73,14 @@ def busy_machine() -> Iterator[None]:
 def test_ctrl_c_while_spark_is_still_analyzing(project: Path) -> None:
     run, _ = start(project)
     log = project / "logs" / "dbt.log"
-    while "On model.slow.slow" not in log.read_text():
+    deadline = time.monotonic() + 120
+    while not log.exists() or "On model.slow.slow" not in log.read_text():
+        assert time.monotonic() < deadline
         time.sleep(0.1)
     run.send_signal(signal.SIGINT)
     assert run.wait(60) != 0
+    # Canceled, and not by an end of the engine.
+    assert status(project / ".iceberg_stream") is not None
 
 
 def test_ctrl_c_cancels_the_statement(project: Path) -> None:

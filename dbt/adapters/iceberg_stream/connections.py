@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,8 +128,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         if connection.state == ConnectionState.OPEN:
             return connection
         try:
-            connection.handle = self._idle_handle() or self._new_handle()
-            self._refuse_if_canceled(connection.handle)
+            handle = self._idle_handle() or self._new_handle()
+            self._refuse_if_canceled(handle)
+            connection.handle = handle
         except (EngineError, StatementError, IdentityError) as error:
             connection.state = ConnectionState.FAIL  # type: ignore[assignment]
             raise FailedToConnectError(f"Spark cannot be used. {error}") from error
@@ -144,12 +146,15 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
     def _idle_handle(self) -> Handle | None:
         with self._shared:
-            while self._idle:
-                handle = self._idle.pop()
-                if time.monotonic() - handle.idle_since < IDLE_SECONDS:
-                    return handle
-                self._handles.discard(handle)
-        return None
+            handle = self._idle.pop() if self._idle else None
+        if handle is None:
+            return None
+        if time.monotonic() - handle.idle_since > IDLE_SECONDS:
+            handle.reusable = False
+            self._take_back(handle)
+            return self._idle_handle()
+        handle.reopen()
+        return handle
 
     def _new_handle(self) -> Handle:
         from dbt.adapters.iceberg_stream.cursor import Handle
@@ -160,7 +165,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         endpoint = self.engine.endpoint()
         quiet_pyspark()
         record = self._session_record(endpoint)
-        session = Session(endpoint.url, self.session_settings(token), on_open=record.add)
+        session = Session(endpoint.url, self.session_settings(token), partial(record.add, endpoint))
         renewal = Renewal(identity, token, self.session_settings) if identity and token else None
         handle = Handle(
             session,
@@ -183,19 +188,21 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
                 home = self.credentials.engine_path(self.project_root)
                 try:
                     prepare_home(home)
+                    if ended := end_orphans(home / "sessions", endpoint):
+                        logger.info(
+                            f"Canceled {ended} statement(s) that a killed command had left running."
+                        )
+                    self._record = SessionRecord(home / "sessions")
                 except OSError as error:
-                    raise EngineError(f"The folder {home} cannot be used: {error}.") from error
-                if ended := end_orphans(home / "sessions", endpoint):
-                    logger.info(
-                        f"Canceled {ended} statement(s) that a killed command had left running."
-                    )
-                self._record = SessionRecord(home / "sessions", endpoint)
+                    raise EngineError(
+                        f"The folder {home} cannot be used: {error}. Name another one by "
+                        "`engine_home` in the profile."
+                    ) from error
             return self._record
 
     def _take_back(self, handle: Handle) -> None:
         """Keep a session for the next node, unless it is left with settings or failed work."""
         if handle.reusable:
-            handle.idle_since = time.monotonic()
             with self._shared:
                 self._idle.append(handle)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -100,9 +101,13 @@ class Handle:
         cancellation = Cancellation(self.session, self.progress.tasks_run, self._ended)
         threading.Thread(target=cancellation.run, args=(self._on_lost,), daemon=True).start()
 
+    def reopen(self) -> None:
+        """Another node takes the session."""
+        self._ended.clear()
+
     def close(self) -> None:
-        if self.canceled:
-            self._ended.set()
+        self.idle_since = time.monotonic()
+        self._ended.set()
         self._on_close(self)
 
 

@@ -13,7 +13,7 @@ METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
 OAUTH2_KEYS = ("token_uri", "client_id", "client_secret")
 MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
-PASSWORD_IN_URI = re.compile(r"//[^/@]*:[^/@]*@|[?&]password=", re.IGNORECASE)
+PASSWORD_IN_URI = re.compile(r"//[^/]*@|thin:[^@]*@|[?&;][^=]*password=", re.IGNORECASE)
 LOCAL_HOSTS = ("localhost",)
 
 

@@ -72,3 +72,21 @@ def test_an_error_without_a_known_cure_is_itself() -> None:
 def test_canceled_is_told_by_condition() -> None:
     assert StatementError("x", "OPERATION_CANCELED").canceled
     assert not StatementError("canceled").canceled
+
+
+def test_a_catalog_that_is_down_is_not_the_engine() -> None:
+    text = (
+        "org.apache.iceberg.exceptions.RESTException: Error occurred while processing GET request"
+    )
+    text += "\n\nJVM stacktrace:\nCaused by: HttpHostConnectException: Connection refused"
+    error = StatementError(describe(text))
+    assert "The catalog does not answer Spark" in str(error)
+    assert not error.engine_gone
+
+
+def test_a_session_that_is_gone_leaves_the_outcome_open() -> None:
+    assert StatementError(describe("[INVALID_HANDLE.SESSION_CHANGED] …")).outcome_unknown
+
+
+def test_only_a_refusal_of_the_catalog_names_the_principal() -> None:
+    assert "wanda" not in str(StatementError("Connection refused").for_principal("wanda"))

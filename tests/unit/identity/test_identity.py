@@ -157,7 +157,9 @@ def test_client_credentials(token_uri: str) -> None:
     assert (token.value, token.principal) == ("opaque1", "job")
     assert 90 < token.seconds_left() <= 100
     assert identity.token().value == "opaque1"
-    assert identity.renew()
+    assert identity.renew(token)
+    # Another thread, whose request was refused at the same time.
+    assert identity.renew(token)
     assert identity.token().value == "opaque2"
     assert TokenServer.asked[0]["scope"] == ["catalog"]
     assert TokenServer.asked[0]["grant_type"] == ["client_credentials"]

@@ -147,10 +147,11 @@ class RemoteNames:
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
         catalog = self.catalog
         with self._refusals(operation):
+            token = self._identity.token() if self._identity else None
             try:
                 return question(catalog)
             except (UnauthorizedError, AuthorizationExpiredError):
-                if self._identity is None or not self._identity.renew():
+                if self._identity is None or token is None or not self._identity.renew(token):
                     raise
                 return question(catalog)
 

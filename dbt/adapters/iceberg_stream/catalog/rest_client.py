@@ -70,12 +70,13 @@ class RestClient(RestCatalog):
             max_retries=Retry(
                 total=RETRIES,
                 connect=RETRIES if known else 0,
-                read=RETRIES if known else 0,
+                read=1 if known else 0,
                 other=0,  # a certificate does not become better
                 status_forcelist=TRANSIENT,
                 allowed_methods=("GET", "HEAD"),
                 backoff_factor=0.5,
                 backoff_max=8,
+                respect_retry_after_header=False,  # it may name hours
                 # The last answer is better explained by the caller.
                 raise_on_status=False,
             ),

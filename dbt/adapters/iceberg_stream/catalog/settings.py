@@ -66,7 +66,7 @@ class CatalogSettings:
             properties["uri"] = _sqlalchemy_uri(properties)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
-        if not self.ambient and self.type == "rest":
+        if not self.ambient:
             properties.setdefault("py-io-impl", FILE_IO)
         return properties
 

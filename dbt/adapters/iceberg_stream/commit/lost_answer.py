@@ -9,12 +9,10 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.errors import LOST_ANSWER, StatementError
 
 # Seconds before each look: a commit whose answer was lost at a gateway may still be under way.
 PAUSES = (0.0, 1.0, 2.0, 2.0)
-# What Iceberg tells those who cannot look into the table.
-ICEBERG_ADVICE = "Cannot determine whether the commit was successful"
 
 
 def resolve(
@@ -25,7 +23,7 @@ def resolve(
     Raises:
         StatementError: it was not committed, or that cannot be known; says which.
     """
-    cause = str(error).split(ICEBERG_ADVICE)[0].strip()
+    cause = str(error).split(LOST_ANSWER)[0].strip()
     try:
         for pause in PAUSES:
             time.sleep(pause)
@@ -44,6 +42,8 @@ def resolve(
             "model again."
         ) from error
     raise StatementError(
-        f"{cause}\nThe table has no snapshot of this write: nothing of it is visible. Run the "
-        "model again. Files that it wrote may be left over: remove_orphan_files removes them."
+        f"{cause}\nThe table has no snapshot of this write so far: nothing of it is visible. Run "
+        "the model again; before an append, look whether a snapshot has come in the meantime whose "
+        f"summary says {WRITE_ID} = {write_id}. Files of the write may be left over: "
+        "remove_orphan_files removes them."
     ) from error

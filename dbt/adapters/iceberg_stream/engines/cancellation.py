@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 
 from dbt.adapters.events.logging import AdapterLogger
@@ -15,6 +16,8 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 PATIENCE = 5.0
 # From the request to cancel to the end of the statement, seconds.
 GRACE = 10.0
+# Until the server has answered the request itself: a dead network never does.
+ANSWER = 5.0
 PAUSE = 0.2
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -37,20 +40,13 @@ class Cancellation:
 
     def run(self, on_lost: Callable[[], None]) -> None:
         """Cancel and wait for the end; `on_lost` is called if it does not come."""
-        for pause in (*_pauses(PATIENCE), 0):
-            if self._ended.wait(pause):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and not self._tasks_run.is_set():
+            if self._ended.wait(PAUSE):
                 return
-            if self._tasks_run.is_set():
-                break
-        for pause in _pauses(GRACE):
-            # Until there is something to cancel: the statement may just be on its way.
-            with contextlib.suppress(StatementError):
-                if self._session.interrupt():
-                    break
-            if self._ended.wait(pause):
-                return
-        if self._ended.wait(GRACE):
-            return
+        heeded = self._request()
+        if heeded is False or self._ended.wait(GRACE):
+            return  # nothing runs on the server, or not any more
         logger.warning(
             "Spark does not end a canceled statement. It is left alone; on a server of others it "
             "may still finish and commit."
@@ -59,6 +55,27 @@ class Cancellation:
         with contextlib.suppress(StatementError):
             self._session.abandon()
 
+    def _request(self) -> bool | None:
+        """Ask until there is something to cancel, for it may just be on its way.
 
-def _pauses(seconds: float) -> list[float]:
-    return [PAUSE] * round(seconds / PAUSE)
+        False: there was nothing for GRACE seconds. None: the server did not answer.
+        """
+        deadline = time.monotonic() + GRACE
+        canceled: bool | None = None
+        while time.monotonic() < deadline and not self._ended.wait(PAUSE):
+            canceled = self._interrupt()
+            if canceled:
+                return True
+        return canceled
+
+    def _interrupt(self) -> bool | None:
+        answers: list[bool] = []
+
+        def ask() -> None:
+            with contextlib.suppress(StatementError):
+                answers.append(self._session.interrupt())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(ANSWER)
+        return answers[0] if answers else None

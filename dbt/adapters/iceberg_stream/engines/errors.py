@@ -19,14 +19,20 @@ JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 # as a server error, so that Iceberg adds that it does not know what became of the commit.
 FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op|is not allowed for role"
 UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
-REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|refused|does not accept the token"
+REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|The catalog refused|does not accept the token"
 
-# The catalog's answer to a commit, or the whole engine, was lost.
-ENGINE_GONE = r"failed to connect|Connection refused|StatusCode\.UNAVAILABLE|Socket closed"
+# The server was lost, or has lost the session with what ran in it: in gRPC's words and Spark's.
+ENGINE_GONE = r"failed to connect|Connection refused|UNAVAILABLE|Socket closed|Connection reset"
+SESSION_GONE = r"INVALID_HANDLE\.SESSION|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED"
+SESSION_GONE += "|RESPONSE_ALREADY_RECEIVED"
+ENGINE_GONE_CURE = (
+    "The connection to Spark is lost. An embedded engine's log is server.log in the project's "
+    ".iceberg_stream folder; the next command starts a new one."
+)
+# The catalog's answer to a commit was lost.
 LOST_ANSWER = "Cannot determine whether the commit was successful"
-# The AWS SDK's words, in which a refused connection is one to the storage.
-STORAGE_GONE = "Unable to execute HTTP request"
 
+LOST_POST = "Error occurred while processing POST request"
 # What Iceberg adds to it.
 UNSURE = re.compile(rf"\n\s*{LOST_ANSWER}.*", re.DOTALL)
 
@@ -86,7 +92,7 @@ CURES = (
         "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`.",
     ),
     (
-        STORAGE_GONE,
+        "Unable to execute HTTP request",
         "The storage does not answer: check `s3.endpoint`, if you set it, and that it is running.",
     ),
     (
@@ -107,14 +113,12 @@ CURES = (
         "The engine ran out of memory. Raise `driver_memory` in the profile.",
     ),
     (
-        r"INVALID_HANDLE\.SESSION|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED",
-        "The Spark server has ended the session: it was restarted, or has timed the session out. "
-        "Run again.",
+        SESSION_GONE,
+        "The Spark server has ended the session: it was restarted, or has timed the session out.",
     ),
     (
-        ENGINE_GONE,
-        "The engine is gone. Its log is server.log in the project's .iceberg_stream folder; "
-        "run again to start a new one.",
+        r"RESTException|HttpHostConnectException",
+        "The catalog does not answer Spark, or not as it should. Check that it is running.",
     ),
 )
 
@@ -122,9 +126,12 @@ CURES = (
 class StatementError(Exception):
     """A statement failed. The message is the cause and, where it is known, the cure."""
 
-    def __init__(self, message: str, condition: str | None = None) -> None:
+    def __init__(
+        self, message: str, condition: str | None = None, engine_gone: bool = False
+    ) -> None:
         super().__init__(message)
         self.condition = condition
+        self.engine_gone = engine_gone
 
     @property
     def canceled(self) -> bool:
@@ -134,16 +141,14 @@ class StatementError(Exception):
         """The same error, saying whom the catalog refused, if it was the catalog."""
         if not principal or not re.search(REFUSAL, str(self)):
             return self
-        return StatementError(f"{self}\nThe catalog was asked as {principal}.", self.condition)
-
-    @property
-    def engine_gone(self) -> bool:
-        return STORAGE_GONE not in str(self) and re.search(ENGINE_GONE, str(self)) is not None
+        text = f"{self}\nThe catalog was asked as {principal}."
+        return StatementError(text, self.condition, self.engine_gone)
 
     @property
     def outcome_unknown(self) -> bool:
         """Whether the statement may have been committed all the same."""
-        return LOST_ANSWER in str(self) or self.engine_gone
+        lost = re.search(f"{LOST_ANSWER}|{LOST_POST}|{SESSION_GONE}", str(self)) is not None
+        return lost or self.engine_gone
 
     @property
     def is_conflict(self) -> bool:
@@ -163,13 +168,27 @@ def explain() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
+        if _connection_lost(error):
+            raise _engine_gone(str(error)) from error
         raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
-        raise StatementError(describe(_status(error))) from error
+        raise _engine_gone(_status(error)) from error
     except ValueError as error:
         if CLOSED_CHANNEL not in str(error):
             raise
-        raise StatementError(describe(f"Socket closed: {error}")) from error
+        raise _engine_gone(str(error)) from error
+
+
+def _connection_lost(error: Exception) -> bool:
+    """Whether the server was not reached; what a server says has classes of its own."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    own = type(error) is SparkConnectGrpcException
+    return own and re.search(ENGINE_GONE, str(error)) is not None
+
+
+def _engine_gone(text: str) -> StatementError:
+    return StatementError(f"{text.strip()}\n{ENGINE_GONE_CURE}", engine_gone=True)
 
 
 def describe(text: str) -> str:

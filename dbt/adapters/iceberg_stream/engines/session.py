@@ -19,6 +19,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # A dead server must fail a statement within seconds; the client's default retries for minutes.
 CONNECT_RETRIES = 6
+# A network that swallows packets without a word is found dead; servers allow a ping in 5 minutes.
+KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
 
 
@@ -34,16 +36,17 @@ class Session:
         settings: Mapping[str, str],
         on_open: Callable[[str], None] = lambda session_id: None,
     ) -> None:
-        from pyspark.sql.connect.session import SparkSession
-
         self._url = url
         self._on_open = on_open
         self._progress: ProgressHandler | None = None
         with explain():
-            self._spark: SparkSession = SparkSession.builder.remote(url).create()
-            self._spark.client.set_retry_policies([_retries()])
-            self._on_open(self._spark.session_id)
+            self._spark = _open(url)
+        try:
+            on_open(self._spark.session_id)
             self.configure(settings)
+        except (OSError, StatementError):
+            self.close()
+            raise
 
     @property
     def spark(self) -> SparkSession:
@@ -104,15 +107,11 @@ class Session:
 
         A catalog keeps the settings of its first use, so a new token needs a new session.
         """
-        from pyspark.sql.connect.session import SparkSession
-
         old, copy = self._spark, str(uuid.uuid4())
         with explain():
             # The object that `cloneSession` gives lacks what `stop` needs: open the copy by its id.
             old.client.clone(copy).close()
-            url = f"{self._url};session_id={copy}"
-            self._spark = SparkSession.builder.remote(url).create()
-            self._spark.client.set_retry_policies([_retries()])
+            self._spark = _open(f"{self._url};session_id={copy}")
             self._on_open(copy)
             if self._progress is not None:
                 self._spark.registerProgressHandler(self._progress)
@@ -127,7 +126,8 @@ class Session:
     def abandon(self) -> None:
         """Leave the server: a statement that waits for it fails here, whatever becomes of it."""
         with explain():
-            self._spark.client.close()
+            # Not the client's own `close`, which first waits for what it has asked the server.
+            self._spark.client._channel.close()
 
     def version(self) -> str:
         with explain():
@@ -152,21 +152,24 @@ def interrupt_session(url: str, session_id: str) -> int:
 
     Returns the number of statements that were canceled.
     """
-    from pyspark.sql.connect.session import SparkSession
-
     with explain():
-        spark = SparkSession.builder.remote(f"{url};session_id={session_id}").create()
-        spark.client.set_retry_policies([_retries()])
+        spark = _open(f"{url};session_id={session_id}")
         try:
             return len(spark.interruptAll())
         finally:
             spark.stop()
 
 
-def _retries() -> Any:
+def _open(url: str) -> SparkSession:
+    from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession
 
-    return DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)
+    channel = DefaultChannelBuilder(url, list(KEEPALIVE.items()))
+    spark = SparkSession.builder.channelBuilder(channel).create()
+    retries = DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)
+    spark.client.set_retry_policies([retries])
+    return spark
 
 
 def quiet_pyspark() -> None:

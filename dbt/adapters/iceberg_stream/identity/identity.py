@@ -39,15 +39,19 @@ class Identity:
                 raise IdentityError(self._expired(current))
             return current
 
-    def renew(self) -> bool:
-        """Fetch anew because the catalog refused the token; False if that gives no other one.
+    def renew(self, refused: Token) -> bool:
+        """Fetch anew because the catalog refused a token; False if that gives no other one.
+
+        Another thread may have done so already.
 
         Raises:
             IdentityError: none can be had.
         """
         with self._guard:
-            before = self._token
-            return self._renewed(before) != before
+            current = self._token
+            if current is None or current.value == refused.value:
+                current = self._renewed(current)
+            return current.value != refused.value
 
     @property
     def principal(self) -> str:

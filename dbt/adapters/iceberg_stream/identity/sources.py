@@ -112,8 +112,15 @@ class TokenCommand(_Unchanging):
                 timeout=COMMAND_SECONDS,
                 stdin=subprocess.DEVNULL,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise IdentityError(f"`token_command` cannot be run: {error}") from error
+        # Not the errors' own texts: they have the arguments, which may be secret.
+        except subprocess.TimeoutExpired:
+            raise IdentityError(
+                f"`token_command` gave no token within {COMMAND_SECONDS:.0f} s."
+            ) from None
+        except OSError as error:
+            raise IdentityError(
+                f"{self.name}, the `token_command`, cannot be run: {error.strerror}."
+            ) from None
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
             raise IdentityError(f"`token_command` ended with status {done.returncode}: {last}")
