@@ -1,25 +1,24 @@
 """A reader of its own: counts a table's rows over and over, through PyIceberg alone.
 
-Run as a script: reader.py WAREHOUSE SCHEMA NAME EXPECTED_COUNTS STOP_FILE; prints its faults. How
-often it has read stands in STOP_FILE.NAME.
+Run as a script: reader.py CATALOG SCHEMA NAME EXPECTED_COUNTS STOP_FILE; prints its faults. CATALOG
+is PyIceberg's properties as JSON. How often it has read stands in STOP_FILE.NAME.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 
 def main() -> None:
-    warehouse, schema, name, expected, stop_file = sys.argv[1:]
+    catalog, schema, name, expected, stop_file = sys.argv[1:]
     allowed = {int(count) for count in expected.split(",")}
-    lake = SqlCatalog(
-        "lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=Path(warehouse).as_uri()
-    )
+    lake = load_catalog("lake", **json.loads(catalog))
     reads, faults = 0, []
     while not Path(stop_file).exists():
         # Two cores are shared with the writer, which is what the test is about.

@@ -179,7 +179,8 @@ class Cursor:
             if error.engine_gone:
                 raise StatementError(
                     f"{error}\nThe statement was committed before, as snapshot "
-                    f"{self.outcome.snapshot_id}."
+                    f"{self.outcome.snapshot_id}.",
+                    engine_gone=True,
                 ) from error
             logger.warning(
                 "The catalog's answer to a commit was lost, but the table has the snapshot "

@@ -33,13 +33,15 @@ def resolve(
     except CatalogError as unknown:
         raise StatementError(
             f"{cause}\nWhether it was committed is not known. {unknown}\nIf it was, the table has "
-            f"a snapshot whose summary says {WRITE_ID} = {write_id}."
+            f"a snapshot whose summary says {WRITE_ID} = {write_id}.",
+            engine_gone=error.engine_gone,
         ) from error
     if error.engine_gone:
         raise StatementError(
             f"{cause}\nThe table has no snapshot of this write so far. If the server lives, it may "
             "still run the statement: the next command of this project cancels it. Then run the "
-            "model again."
+            "model again.",
+            engine_gone=True,
         ) from error
     raise StatementError(
         f"{cause}\nThe table has no snapshot of this write so far: nothing of it is visible. Run "
