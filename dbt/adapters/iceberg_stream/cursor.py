@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
 from dbt_common.invocation import get_invocation_id
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random
 
 from dbt.adapters.iceberg_stream.commit.lost_answer import resolve
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
@@ -41,6 +42,7 @@ logger = AdapterLogger("Iceberg_Stream")
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 
 
+VIEW_ATTEMPTS = 5
 QUERY_VERBS = {"select", "with", "values"}
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
@@ -171,7 +173,7 @@ class Cursor:
         self._handle.session.configure(spark_settings(properties))
         self.target = self._target()
         try:
-            self._handle.session.run(sql)
+            self._run_write(sql)
         except StatementError as error:
             if not error.outcome_unknown or not self._commits_snapshot():
                 raise
@@ -189,6 +191,20 @@ class Cursor:
             return
         if self._commits_snapshot():
             self.outcome = find_outcome(self._snapshots(), write_id)
+
+    def _run_write(self, sql: str) -> None:
+        if not self._statement.on_view:
+            self._handle.session.run(sql)
+            return
+        # A view is its text: who lost against another job just says it again.
+        for attempt in Retrying(
+            retry=retry_if_exception(lambda e: isinstance(e, StatementError) and e.is_conflict),
+            stop=stop_after_attempt(VIEW_ATTEMPTS),
+            wait=wait_random(0.1, 0.5),
+            reraise=True,
+        ):
+            with attempt:
+                self._handle.session.run(sql)
 
     def _commits_snapshot(self) -> bool:
         rows = self._statement.verb in ROW_VERBS and not self._statement.on_view

@@ -44,8 +44,9 @@ CURES = (
     (
         r"Found conflicting files|Cannot commit|Commit failed|CommitFailedException"
         r"|has been updated by another process|no schema has been added|Table UUID does not match"
+        r"|no current version id has been set"
         r"|Missing required files to delete|stale table metadata",
-        "Another writer committed to the table while this statement ran; nothing of it is visible. "
+        "Another writer committed to it while this statement ran; nothing of it is visible. "
         "Run the model again.",
     ),
     (
