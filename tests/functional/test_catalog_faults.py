@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,12 @@ from tests.servers.rest_catalog import RestCatalog, rest_catalog
 APPENDED = """
 {{ config(materialized='incremental', incremental_strategy='append') }}
 select '{{ invocation_id }}' as run
+"""
+SLOW = """
+{{ config(materialized='table') }}
+select '{{ invocation_id }}' as run,
+    java_method('java.lang.Thread', 'sleep', {{ var('pause', 0) }}000 + id) as slept
+from range(1)
 """
 REBUILT = "{{ config(materialized='table') }} select '{{ invocation_id }}' as run"
 
@@ -67,7 +74,12 @@ class TestCatalogFaults:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         viewed = "{{ config(materialized='view') }} select 1 as id"
-        return {"appended.sql": APPENDED, "rebuilt.sql": REBUILT, "viewed.sql": viewed}
+        return {
+            "appended.sql": APPENDED,
+            "rebuilt.sql": REBUILT,
+            "slow.sql": SLOW,
+            "viewed.sql": viewed,
+        }
 
     @pytest.fixture(scope="class", autouse=True)
     def built(self, project: Any) -> None:
@@ -148,3 +160,21 @@ class TestCatalogFaults:
         assert self.rows(project, "appended") == before
         run_dbt(["run"])
         assert len(self.rows(project, "appended") - before) == 1
+
+    def test_a_catalog_that_is_away_for_20_seconds(
+        self, project: Any, catalog: RestCatalog
+    ) -> None:
+        tables = ["appended", "rebuilt", "slow"]
+        before = {name: self.rows(project, name) for name in tables}
+        threading.Timer(3, catalog.kill).start()
+        restart = threading.Timer(23, catalog.start)
+        restart.start()
+        command = ["run", "--select", *tables, "--threads", "1", "--vars", "{pause: 6}"]
+        results = run_dbt(command, expect_pass=None)
+        restart.join()
+        reported = {result.node.name: result.status == "success" for result in results}
+        done = {name: bool(self.rows(project, name) - before[name]) for name in tables}
+        assert done == reported
+        if failed := [name for name in tables if not reported[name]]:
+            run_dbt(["run", "--select", *failed])
+        assert all(len(self.rows(project, name) - before[name]) == 1 for name in tables)

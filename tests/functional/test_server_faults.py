@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
+from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from tests.functional.lake import snapshot_ids
+from tests.servers.ports import free_port
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.spark_cluster import TOKEN, connect_server
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
 # Appends a row, after some seconds.
@@ -24,6 +28,8 @@ APPENDED = """
 select '{{ invocation_id }}' as run
 from range(1) where java_method('java.lang.Thread', 'sleep', {{ var('pause', 0) }}000 + id) is null
 """
+
+QUICK = "{{ config(materialized='table') }} select '{{ invocation_id }}' as run"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +100,18 @@ class TestServerFaults:
         # Only the second run's: what the first left running was canceled.
         assert len(snapshot_ids(project, "appended")) == len(before) + 1
 
+    @pytest.mark.slow
+    def test_a_network_that_swallows_packets(self, project: Any, proxy: TcpProxy) -> None:
+        before = snapshot_ids(project, "appended")
+        threading.Timer(4, proxy.swallow).start()
+        begun = time.monotonic()
+        # Servers allow one question in five minutes whether they are still there.
+        _, output = run_dbt_and_capture(["run", "--vars", "{pause: 10}"], expect_pass=False)
+        assert time.monotonic() - begun < 400
+        assert "The statement was committed before" in " ".join(output.split())
+        proxy.mend()
+        assert len(snapshot_ids(project, "appended")) == len(before) + 1
+
     def test_a_server_that_is_killed(self, project: Any, home: Path) -> None:
         before = snapshot_ids(project, "appended")
         server = status(home)
@@ -102,3 +120,82 @@ class TestServerFaults:
         _, output = run_dbt_and_capture(["run", "--vars", "{pause: 60}"], expect_pass=False)
         assert "no snapshot of this write so far" in " ".join(output.split())
         assert snapshot_ids(project, "appended") == before
+
+
+class Restartable:
+    """A server that is killed and started again where it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._running = contextlib.ExitStack()
+
+    def start(self) -> None:
+        self._running.enter_context(connect_server(self._folder, self.port))
+
+    def kill(self) -> None:
+        self._running.close()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
+class TestServerRestarts:
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
+        server = Restartable(tmp_path_factory.mktemp("spark"))
+        server.start()
+        yield server
+        server.kill()
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(
+        self, unique_schema: str, server: Restartable, catalog: RestCatalog
+    ) -> dict[str, Any]:
+        target = {
+            "type": "iceberg_stream",
+            "schema": unique_schema,
+            "method": "connect",
+            "host": "localhost",
+            "port": server.port,
+            "server_token": TOKEN,
+            "catalog_properties": {"uri": catalog.uri},
+            "token": catalog.token("wanda"),
+            "threads": 1,
+        }
+        return {"test": {"outputs": {"default": target}, "target": "default"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"appended.sql": APPENDED, "before.sql": QUICK, "later.sql": QUICK}
+
+    @pytest.fixture(scope="class", autouse=True)
+    def built(self, project: Any) -> None:
+        run_dbt(["run"])
+
+    def test_in_a_statement(self, project: Any, server: Restartable) -> None:
+        before = snapshot_ids(project, "appended")
+        threading.Timer(4, server.restart).start()
+        results, output = run_dbt_and_capture(["run", "--vars", "{pause: 60}"], expect_pass=False)
+        assert [(r.node.name, r.status) for r in results.results] == [
+            ("appended", "error"),
+            ("before", "success"),
+            ("later", "success"),
+        ]
+        assert "no snapshot of this write so far" in " ".join(output.split())
+        run_dbt(["retry", "--vars", "{pause: 0}"])
+        assert len(snapshot_ids(project, "appended")) == len(before) + 1
+
+    def test_between_two_statements(
+        self, project: Any, server: Restartable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        restarts = iter([server.restart])
+
+        def restarted_after(adapter: Any, response: Any) -> None:
+            if str(response.relation).endswith(".before"):
+                next(restarts)()
+
+        monkeypatch.setattr(WriteNotice, "after_write", restarted_after)
+        run_dbt(["run"])
+        assert next(restarts, None) is None

@@ -58,6 +58,16 @@ def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
         yield SparkCluster(port, process)
 
 
+@contextlib.contextmanager
+def connect_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Spark Connect server without a cluster; it answers as a cluster's does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = _connect_options("local[2]", port)
+    with _process(folder, "connect", ("spark-submit", *options)) as process:
+        wait_for(port, process, folder / "connect.log")
+        yield process
+
+
 def _connect_options(master: str, port: int) -> list[str]:
     jars = resolve_packages(DEFAULT_PACKAGES, find_java(), None)
     settings = {

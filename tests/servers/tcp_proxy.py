@@ -9,13 +9,17 @@ from collections.abc import Iterator
 
 
 class TcpProxy:
-    """Forwards connections to a port of this machine, until it is cut; `mend` lets them through."""
+    """Forwards connections to a port of this machine, until it is cut or swallows what is sent.
+
+    `mend` lets new connections through.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._whole = True
+        self._swallows = threading.Event()
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -24,8 +28,16 @@ class TcpProxy:
         while self._open:
             _shut(self._open.pop())
 
+    def swallow(self) -> None:
+        """Lose, without a word, whatever is sent from now on."""
+        self._swallows.set()
+
     def mend(self) -> None:
         self._whole = True
+        if self._swallows.is_set():
+            self._swallows.clear()
+            while self._open:
+                _shut(self._open.pop())
 
     def close(self) -> None:
         self._listener.close()
@@ -47,15 +59,16 @@ class TcpProxy:
                 continue
             self._open += [client, server]
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+                pump = threading.Thread(target=self._pump, args=(source, sink), daemon=True)
+                pump.start()
 
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    _shut(source)
-    _shut(sink)
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not self._swallows.is_set():
+                    sink.sendall(data)
+        _shut(source)
+        _shut(sink)
 
 
 def _shut(end: socket.socket) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
 
-# A server ends sessions that are idle for long; a new one costs a tenth of a second.
-IDLE_SECONDS = 300.0
-
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -63,6 +59,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._identity: Identity | None = None
         self._idle: list[Handle] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._server_known = False
         self._canceling_thread: int | None = None
         self._recording = threading.Lock()
         self._record: SessionRecord | None = None
@@ -149,7 +146,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             handle = self._idle.pop() if self._idle else None
         if handle is None:
             return None
-        if time.monotonic() - handle.idle_since > IDLE_SECONDS:
+        # The server may have been restarted, or have ended a session that was idle for long.
+        if not handle.session.lives():
             handle.reusable = False
             self._take_back(handle)
             return self._idle_handle()
@@ -165,7 +163,13 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         endpoint = self.engine.endpoint()
         quiet_pyspark()
         record = self._session_record(endpoint)
-        session = Session(endpoint.url, self.session_settings(token), partial(record.add, endpoint))
+        session = Session(
+            endpoint.url,
+            self.session_settings(token),
+            partial(record.add, endpoint),
+            known_server=self._server_known,
+        )
+        self._server_known = True
         renewal = Renewal(identity, token, self.session_settings) if identity and token else None
         handle = Handle(
             session,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,6 @@ class Handle:
         self.lake = lake
         self.reusable = True
         self.canceled = False
-        self.idle_since = 0.0
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost
@@ -108,7 +106,6 @@ class Handle:
         self._ended.clear()
 
     def close(self) -> None:
-        self.idle_since = time.monotonic()
         self._ended.set()
         self._on_close(self)
 

@@ -24,7 +24,7 @@ REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|The catalog refused|does not accept the t
 # The server was lost, or has lost the session with what ran in it: in gRPC's words and Spark's.
 ENGINE_GONE = r"failed to connect|Connection refused|UNAVAILABLE|Socket closed|Connection reset"
 SESSION_GONE = r"INVALID_HANDLE\.SESSION|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED"
-SESSION_GONE += "|RESPONSE_ALREADY_RECEIVED"
+SESSION_GONE += "|RESPONSE_ALREADY_RECEIVED|NO_ACTIVE_SESSION"
 ENGINE_GONE_CURE = (
     "The connection to Spark is lost. An embedded engine's log is server.log in the project's "
     ".iceberg_stream folder; the next command starts a new one."

@@ -19,6 +19,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # A dead server must fail a statement within seconds; the client's default retries for minutes.
 CONNECT_RETRIES = 6
+# One that this command has used before may be starting anew: half a minute.
+RESTART_RETRIES = 18
 # A network that swallows packets without a word is found dead; servers allow a ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
@@ -35,7 +37,9 @@ class Session:
         url: str,
         settings: Mapping[str, str],
         on_open: Callable[[str], None] = lambda session_id: None,
+        known_server: bool = False,
     ) -> None:
+        """Open a session; a known server is waited for while it is being restarted."""
         self._url = url
         self._on_open = on_open
         self._progress: ProgressHandler | None = None
@@ -43,7 +47,10 @@ class Session:
             self._spark = _open(url)
         try:
             on_open(self._spark.session_id)
+            if known_server:
+                _retry(self._spark, RESTART_RETRIES)
             self.configure(settings)
+            _retry(self._spark, CONNECT_RETRIES)
         except (OSError, StatementError):
             self.close()
             raise
@@ -138,6 +145,14 @@ class Session:
         with explain():
             return str(self._spark.conf.get(name, ""))
 
+    def lives(self) -> bool:
+        """Whether the server is there and still has the session."""
+        try:
+            self.setting("spark.sql.session.timeZone")  # the version is asked for only once
+        except StatementError:
+            return False
+        return True
+
     def close(self) -> None:
         """End the session; a server that is gone has nothing to be told."""
         try:
@@ -161,15 +176,17 @@ def interrupt_session(url: str, session_id: str) -> int:
 
 
 def _open(url: str) -> SparkSession:
-    from pyspark.sql.connect.client import DefaultChannelBuilder
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-    from pyspark.sql.connect.session import SparkSession
+    from dbt.adapters.iceberg_stream.engines.client import open_session
 
-    channel = DefaultChannelBuilder(url, list(KEEPALIVE.items()))
-    spark = SparkSession.builder.channelBuilder(channel).create()
-    retries = DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)
-    spark.client.set_retry_policies([retries])
+    spark = open_session(url, KEEPALIVE)
+    _retry(spark, CONNECT_RETRIES)
     return spark
+
+
+def _retry(spark: SparkSession, times: int) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=times, max_backoff=2000)])
 
 
 def quiet_pyspark() -> None:
