@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -21,6 +21,9 @@ from dbt.adapters.iceberg_stream.catalog.names import Names
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
 Name = tuple[str, str]
 
@@ -75,6 +78,19 @@ class Lake:
     def metadata(self, name: Name) -> Metadata | None:
         """Current metadata of a table or view; None if there is neither."""
         return self._names.metadata(*name)
+
+    def load(self, name: Name) -> LoadedTable | None:
+        """The table as it is now, None if there is none."""
+        return self._names.load(*name)
+
+    def commit(
+        self,
+        base: LoadedTable,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+    ) -> None:
+        """Change a table in one step; raises CommitConflict or CommitUnknown."""
+        self._names.commit(base, requirements, updates)
 
     def drop(self, name: Name) -> None:
         """Drop a table or view with its files; a missing one is fine."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
 T = TypeVar("T")
 
@@ -41,6 +44,22 @@ class Names(Protocol):
 
     def metadata(self, namespace: str, name: str) -> Metadata | None:
         """Current metadata of a table or view; None if there is neither."""
+
+    def load(self, namespace: str, name: str) -> LoadedTable | None:
+        """The table as it is now, with its storage's keys; None if there is none."""
+
+    def commit(
+        self,
+        base: LoadedTable,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+    ) -> None:
+        """Change a table in one step.
+
+        Raises:
+            CommitConflict: it is not what it was when it was loaded; nothing was changed.
+            CommitUnknown: it may have been changed.
+        """
 
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view with its files; a missing one is fine."""

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
 import requests
-from pydantic import BaseModel
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     BadRequestError,
     CommitFailedException,
+    CommitStateUnknownException,
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NoSuchViewError,
     RESTError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
     UnauthorizedError,
 )
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 from dbt.adapters.iceberg_stream.engines.errors import FORBIDDEN
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
@@ -99,15 +105,51 @@ class RemoteNames:
     def metadata(self, namespace: str, name: str) -> Metadata | None:
         def load(catalog: Catalog) -> Metadata | None:
             try:
-                return _json(catalog.load_table((namespace, name)).metadata)
+                return as_json(catalog.load_table((namespace, name)).metadata)
             except NoSuchTableError:
                 pass
             try:
-                return _json(catalog.load_view((namespace, name)).metadata)
+                return as_json(catalog.load_view((namespace, name)).metadata)
             except (NoSuchViewError, NotImplementedError):
                 return None
 
         return self.ask(f"read {namespace}.{name}", load)
+
+    def load(self, namespace: str, name: str) -> LoadedTable | None:
+        def load(catalog: Catalog) -> LoadedTable | None:
+            try:
+                table = catalog.load_table((namespace, name))
+            except NoSuchTableError:
+                return None
+            metadata, location = as_json(table.metadata), table.metadata_location
+            return LoadedTable((namespace, name), metadata, location, table.io, table)
+
+        return self.ask(f"read {namespace}.{name}", load)
+
+    def commit(
+        self,
+        base: LoadedTable,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+    ) -> None:
+        table, place = base.table, ".".join(base.name)
+        assert table is not None
+
+        def send(catalog: Catalog) -> None:
+            try:
+                catalog.commit_table(table, tuple(requirements), tuple(updates))
+            except (CommitFailedException, TooManyRequestsError) as error:
+                raise CommitConflict(f"The catalog did not take it: {_reason(error)}") from error
+            except requests.exceptions.ConnectTimeout:
+                raise
+            except (CommitStateUnknownException, ServiceUnavailableError) as error:
+                if _forbidden(error):
+                    raise
+                raise _unknown(place, error) from error
+            except (requests.ConnectionError, requests.Timeout) as error:
+                raise _unknown(place, error) from error
+
+        self.ask(f"commit to {place}", send)
 
     def drop(self, namespace: str, name: str) -> None:
         def drop(catalog: Catalog) -> None:
@@ -215,12 +257,8 @@ def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
     return True
 
 
-def _json(metadata: BaseModel) -> Metadata:
-    # Not the class's own method: that of v3 refuses, because PyIceberg cannot write v3.
-    parsed: Metadata = json.loads(
-        BaseModel.model_dump_json(metadata, by_alias=True, exclude_none=True)
-    )
-    return parsed
+def _unknown(place: str, error: Exception) -> CommitUnknown:
+    return CommitUnknown(f"The catalog's answer to a commit to {place} was lost: {_reason(error)}")
 
 
 def _forbidden(error: Exception) -> bool:

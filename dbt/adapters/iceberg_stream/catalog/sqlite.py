@@ -6,21 +6,29 @@ whose import takes longer than a small model. Changes to tables go through `open
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
 T = TypeVar("T")
 BUSY_SECONDS = 30
@@ -60,6 +68,13 @@ where catalog_name = :catalog and table_namespace = :namespace and table_name = 
 """
 CREATE_NAMESPACE = """
 insert or ignore into iceberg_namespace_properties values (:catalog, :namespace, 'exists', 'true')
+"""
+SWAP = """
+update iceberg_tables
+set metadata_location = :new, previous_metadata_location = :old
+where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
+    and metadata_location = :old
+returning 1
 """
 DROP_VIEW = """
 delete from iceberg_tables
@@ -194,6 +209,48 @@ class SqliteNames:
                 if self._location(namespace, name) == location:
                     raise
         return None
+
+    def load(self, namespace: str, name: str) -> LoadedTable | None:
+        """The table as it is now, None if there is none."""
+        from pyiceberg.io import load_file_io
+
+        from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+
+        while location := self._location(namespace, name):
+            try:
+                metadata = read_metadata(location)
+            except FileNotFoundError:
+                if self._location(namespace, name) == location:
+                    raise
+                continue
+            if "current-version-id" in metadata:
+                return None
+            return LoadedTable((namespace, name), metadata, location, load_file_io({}, location))
+        return None
+
+    def commit(
+        self,
+        base: LoadedTable,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+    ) -> None:
+        """Swap the metadata, if they still are what they were when the table was loaded."""
+        from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
+
+        new, (namespace, name) = next_location(base), base.name
+        content = json.dumps(updated(base.metadata, base.location, updates)).encode()
+        with base.io.new_output(new).create() as stream:
+            stream.write(content)
+        try:
+            swapped = self._rows(SWAP, namespace=namespace, name=name, new=new, old=base.location)
+        except sqlite3.OperationalError as error:
+            raise CommitUnknown(
+                f"The SQLite catalog {self._path} did not take the commit to {namespace}.{name} "
+                f"({error}): another process may hold it."
+            ) from error
+        if not swapped:
+            base.io.delete(new)
+            raise CommitConflict(f"Another writer has committed to {namespace}.{name}.")
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace; a missing one is fine."""

@@ -1,0 +1,250 @@
+"""Arrow data of any kind to exactly what a table's files hold; nothing is lost on the way.
+
+Worker code: the standard library and PyArrow only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MAX_DECIMAL_DIGITS = 38
+# What may become what: the values are checked, not only the types.
+CASTS = {
+    "boolean": {"boolean"},
+    "integer": {"integer", "floating", "decimal"},
+    "floating": {"floating"},
+    "decimal": {"decimal", "integer"},
+    "date": {"date"},
+    "time": {"time"},
+    "timestamp": {"timestamp"},
+    "timestamp with time zone": {"timestamp with time zone"},
+    "string": {"string"},
+    "binary": {"binary", "uuid"},
+    "uuid": {"uuid", "binary"},
+}
+
+
+class ColumnError(ValueError):
+    """A column does not fit; names it as a reader would, nested ones with dots."""
+
+    def __init__(self, column: str, fault: str) -> None:
+        super().__init__(column, fault)
+        self.column = column
+        self.fault = fault
+
+    def __str__(self) -> str:
+        return f"The column `{self.column}` {self.fault}."
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns, types and field ids of the table's files.
+
+    Columns go by name, whatever their order; an optional one that is missing is null.
+
+    Raises:
+        ColumnError: a column is unknown, missing, of another type, or holds what the table cannot.
+    """
+    _check_names(batch.schema.names, schema.names, "")
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = [_column(given, field, field.name, batch.num_rows) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_names(found: Sequence[str], known: Sequence[str], prefix: str) -> None:
+    for name in found:
+        if name not in known:
+            raise ColumnError(f"{prefix}{name}", f"is not in the table, which has {_listed(known)}")
+        if found.count(name) > 1:
+            raise ColumnError(f"{prefix}{name}", "is there twice")
+
+
+def _column(given: Mapping[str, pa.Array], field: pa.Field, column: str, length: int) -> pa.Array:
+    if field.name in given:
+        return _child(given[field.name], field, column)
+    if not field.nullable:
+        raise ColumnError(column, "is required by the table, but missing")
+    return pa.nulls(length, field.type)
+
+
+def _child(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
+    converted = _convert(array, field.type, column)
+    # What the schema says of nulls is a promise; only the data tell.
+    if not field.nullable and converted.null_count:
+        raise ColumnError(column, "is required by the table, but holds null")
+    return converted
+
+
+def _convert(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    if array.type == target and not pa.types.is_nested(target):
+        return array
+    array = _plain(array, column)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    if pa.types.is_struct(target) and pa.types.is_struct(array.type):
+        return _struct(array, target, column)
+    if pa.types.is_list(target) and _is_list(array.type):
+        return _list(array, target, column)
+    if pa.types.is_map(target) and pa.types.is_map(array.type):
+        return _map(array, target, column)
+    return _leaf(array, target, column)
+
+
+def _struct(array: pa.StructArray, target: pa.StructType, column: str) -> pa.Array:
+    names = [array.type.field(i).name for i in range(array.type.num_fields)]
+    fields = [target.field(i) for i in range(target.num_fields)]
+    _check_names(names, [f.name for f in fields], f"{column}.")
+    given, absent = dict(zip(names, array.flatten(), strict=True)), _mask(array)
+    made = []
+    for field in fields:
+        path = f"{column}.{field.name}"
+        # Where the struct itself is null, its required fields are so, too.
+        child = _column(
+            given, field.with_nullable(field.nullable or absent is not None), path, len(array)
+        )
+        if not field.nullable and absent is not None:
+            _require(child, absent, path)
+        made.append(child)
+    return pa.StructArray.from_arrays(made, fields=fields, mask=absent)
+
+
+def _require(child: pa.Array, absent: pa.Array, column: str) -> None:
+    if pc.any(pc.and_not(child.is_null(), absent)).as_py():
+        raise ColumnError(column, "is required by the table, but missing or null")
+
+
+def _list(array: pa.Array, target: pa.ListType, column: str) -> pa.Array:
+    # `flatten` leaves out what nulls and slices hide.
+    elements = _child(array.flatten(), target.value_field, f"{column}.element")
+    return pa.ListArray.from_arrays(_offsets(array), elements, type=target, mask=_mask(array))
+
+
+def _map(array: pa.MapArray, target: pa.MapType, column: str) -> pa.Array:
+    key, value = array.type.key_field.with_name("key"), array.type.item_field.with_name("value")
+    listed = array.cast(pa.list_(pa.struct([key, value])))
+    keys, values = listed.flatten().flatten()
+    keys = _child(keys, target.key_field, f"{column}.key")
+    values = _child(values, target.item_field, f"{column}.value")
+    return pa.MapArray.from_arrays(_offsets(listed), keys, values, type=target, mask=_mask(array))
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Where each list begins among the elements that `flatten` gives."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    zero = pa.array([0], pa.int32())
+    return pa.concat_arrays([zero, pc.cumulative_sum(lengths).cast(pa.int32())])
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _leaf(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    have, want = kind_of(array.type), kind_of(target)
+    if want not in CASTS.get(have, ()):
+        raise ColumnError(column, f"is {array.type}, but the table has {target}{_hint(have, want)}")
+    if "uuid" in (have, want):
+        return _uuid(array, target, column)
+    try:
+        if (have, want) == ("integer", "decimal"):
+            # The cast looks at the types only; that of a decimal looks at the values.
+            array = array.cast(pa.decimal256(20 + target.scale, target.scale))
+        converted = array.cast(target)
+    except pa.ArrowInvalid as error:
+        raise ColumnError(
+            column, f"holds a value that {target} cannot keep: {str(error).split(chr(10))[0]}"
+        ) from error
+    if want == "floating" and have == "floating" and target.bit_width < array.type.bit_width:
+        _require_same(array, converted, column)
+    return converted
+
+
+def _uuid(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    stored = array.storage if isinstance(array, pa.ExtensionArray) else array
+    try:
+        return stored.cast(pa.binary(16)).cast(target)
+    except pa.ArrowInvalid as error:
+        raise ColumnError(column, f"holds what is no UUID of 16 bytes: {error}") from error
+
+
+def _require_same(before: pa.Array, after: pa.Array, column: str) -> None:
+    back = after.cast(before.type)
+    changed = pc.and_not(pc.not_equal(back, before), pc.is_nan(before))
+    if pc.any(changed).as_py():
+        example = before.filter(changed)[0].as_py()
+        raise ColumnError(column, f"holds {example!r}, which {after.type} cannot keep exactly")
+
+
+def _plain(array: pa.Array, column: str) -> pa.Array:
+    kind = array.type
+    try:
+        if pa.types.is_dictionary(kind):
+            return _plain(array.dictionary_decode(), column)
+        if isinstance(kind, pa.RunEndEncodedType):
+            return _plain(pc.run_end_decode(array), column)
+        if isinstance(kind, pa.BaseExtensionType) and kind != pa.uuid():
+            return _plain(array.storage, column)
+        plain = plain_type(kind)
+        return array if plain == kind or _is_list(kind) else array.cast(plain)
+    except pa.ArrowInvalid as error:
+        raise ColumnError(column, f"cannot be read: {error}") from error
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the same values without an encoding: no dictionaries, views, large offsets."""
+    if pa.types.is_dictionary(kind) or isinstance(kind, pa.RunEndEncodedType):
+        return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType) and kind != pa.uuid():
+        return plain_type(kind.storage_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if _is_list(kind):
+        return pa.list_(kind.value_field)
+    if pa.types.is_decimal(kind) and kind.precision <= MAX_DECIMAL_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or isinstance(kind, pa.ListViewType | pa.LargeListViewType)
+    )
+
+
+def kind_of(kind: pa.DataType) -> str:
+    """The family of a type; its name if it is in none that a table stores."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp with time zone" if kind.tz else "timestamp"
+    families = {
+        "boolean": pa.types.is_boolean,
+        "integer": pa.types.is_integer,
+        "floating": pa.types.is_floating,
+        "decimal": pa.types.is_decimal,
+        "date": pa.types.is_date,
+        "time": pa.types.is_time,
+        "string": pa.types.is_string,
+        "binary": lambda k: pa.types.is_binary(k) or pa.types.is_fixed_size_binary(k),
+    }
+    if kind == pa.uuid():
+        return "uuid"
+    return next((name for name, belongs in families.items() if belongs(kind)), str(kind))
+
+
+def _hint(have: str, want: str) -> str:
+    zoned = "timestamp with time zone"
+    if (have, want) == ("timestamp", zoned):
+        return ": say of which time zone its values are"
+    if (have, want) == (zoned, "timestamp"):
+        return ": say in which time zone the table shall have it, by a cast"
+    return ": cast it"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

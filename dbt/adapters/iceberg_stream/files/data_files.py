@@ -1,0 +1,64 @@
+"""A finished Parquet file as Iceberg describes it (spec, "Data File Fields")."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionKey
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
+
+
+class Describer:
+    """Makes descriptors of files of one schema, with statistics as the properties want them."""
+
+    def __init__(self, schema: Schema, properties: dict[str, str], spec_id: int) -> None:
+        self._schema = schema
+        self._properties = properties
+        self._spec_id = spec_id
+
+    @cached_property
+    def _plan(self) -> dict[int, Any]:
+        return compute_statistics_plan(self._schema, self._properties)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return parquet_path_to_id_mapping(self._schema)
+
+    def describe(
+        self,
+        file: WrittenFile,
+        partition: PartitionKey | None,
+        sort_order_id: int | None = None,
+        content: DataFileContent = DataFileContent.DATA,
+        equality_ids: list[int] | None = None,
+    ) -> DataFile:
+        """The descriptor of a file, its bounds and counts read from its footer."""
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=read_footer(file.footer),
+            stats_columns=self._plan,
+            parquet_column_mapping=self._ids,
+        )
+        described = DataFile.from_args(
+            _table_format_version=3,
+            content=content,
+            file_path=file.location,
+            file_format=FileFormat.PARQUET,
+            partition=partition.partition if partition else Record(),
+            file_size_in_bytes=file.size,
+            sort_order_id=sort_order_id,
+            equality_ids=equality_ids,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+        described.spec_id = self._spec_id
+        return described

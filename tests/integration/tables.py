@@ -1,0 +1,44 @@
+"""Tables written by our own files and commits, and read by others."""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.commit.change import append
+from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
+
+
+def write(lake: Lake, name: str, *batches: pa.RecordBatch) -> list[Any]:
+    """Data files of the rows, not committed."""
+    base = lake.load(("s", name))
+    writer = DataFileWriter(WriteTarget.of(base.metadata, base.io), "insert", uuid.uuid4().hex)
+    writer.write(batches)
+    return writer.close()
+
+
+def insert(lake: Lake, name: str, *batches: pa.RecordBatch) -> Committed:
+    base = lake.load(("s", name))
+    change = append(*write(lake, name, *batches), properties={})
+    return Committer(lake, ("s", name), change, base).commit()
+
+
+def duckdb_rows(lake: Lake, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    """Rows of the table as DuckDB reads it, in the order of the first column."""
+    location = lake.load(("s", name)).location.removeprefix("file://")
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    for extension in ("avro", "iceberg"):
+        package = importlib.util.find_spec(f"duckdb_extension_{extension}")
+        found = next(Path(package.origin).parent.rglob("*.duckdb_extension"))
+        connection.execute(f"load '{found}'")
+    connection.execute("set timezone = 'UTC'")
+    query = f"select {columns} from iceberg_scan('{location}') order by 1 nulls first"
+    return connection.execute(query).fetchall()
