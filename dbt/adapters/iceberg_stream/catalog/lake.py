@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ from dbt.adapters.iceberg_stream.catalog.names import Names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
@@ -82,6 +84,16 @@ class Lake:
     def load(self, name: Name) -> LoadedTable | None:
         """The table as it is now, None if there is none."""
         return self._names.load(*name)
+
+    def stage(
+        self,
+        name: Name,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+    ) -> LoadedTable:
+        """A table that its first commit will make, rows included."""
+        return self._names.stage(*name, schema, spec, properties)
 
     def commit(
         self,

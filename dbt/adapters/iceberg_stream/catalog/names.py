@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -48,16 +50,27 @@ class Names(Protocol):
     def load(self, namespace: str, name: str) -> LoadedTable | None:
         """The table as it is now, with its storage's keys; None if there is none."""
 
+    def stage(
+        self,
+        namespace: str,
+        name: str,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+    ) -> LoadedTable:
+        """A table that is not there yet: its first commit makes it, rows included."""
+
     def commit(
         self,
         base: LoadedTable,
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
-        """Change a table in one step.
+        """Change a table in one step, or make a staged one.
 
         Raises:
-            CommitConflict: it is not what it was when it was loaded; nothing was changed.
+            CommitConflict: it is not what it was when it was loaded, or somebody else has made it;
+                nothing was changed.
             CommitUnknown: it may have been changed.
         """
 

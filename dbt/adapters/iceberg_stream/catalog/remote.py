@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -22,9 +22,12 @@ from pyiceberg.exceptions import (
     NoSuchViewError,
     RESTError,
     ServiceUnavailableError,
+    TableAlreadyExistsError,
     TooManyRequestsError,
     UnauthorizedError,
 )
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.errors import (
@@ -126,6 +129,27 @@ class RemoteNames:
 
         return self.ask(f"read {namespace}.{name}", load)
 
+    def stage(
+        self,
+        namespace: str,
+        name: str,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+    ) -> LoadedTable:
+        def stage(catalog: Catalog) -> LoadedTable:
+            try:
+                made = catalog.create_table_transaction(
+                    (namespace, name), schema, partition_spec=spec, properties=dict(properties)
+                )
+            except TableAlreadyExistsError as error:
+                raise CommitConflict(f"{namespace}.{name} is there already.") from error
+            table = made._table
+            metadata = as_json(table.metadata)
+            return LoadedTable((namespace, name), metadata, "", table.io, table, made._updates)
+
+        return self.ask(f"create {namespace}.{name}", stage)
+
     def commit(
         self,
         base: LoadedTable,
@@ -137,7 +161,7 @@ class RemoteNames:
 
         def send(catalog: Catalog) -> None:
             try:
-                catalog.commit_table(table, tuple(requirements), tuple(updates))
+                catalog.commit_table(table, tuple(requirements), (*base.creation, *updates))
             except (CommitFailedException, TooManyRequestsError) as error:
                 raise CommitConflict(f"The catalog did not take it: {_reason(error)}") from error
             except requests.exceptions.ConnectTimeout:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +26,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -74,6 +76,10 @@ update iceberg_tables
 set metadata_location = :new, previous_metadata_location = :old
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
     and metadata_location = :old
+returning 1
+"""
+CREATE = """
+insert or ignore into iceberg_tables values (:catalog, :namespace, :name, :new, null, 'TABLE')
 returning 1
 """
 DROP_VIEW = """
@@ -228,6 +234,25 @@ class SqliteNames:
             return LoadedTable((namespace, name), metadata, location, load_file_io({}, location))
         return None
 
+    def stage(
+        self,
+        namespace: str,
+        name: str,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+    ) -> LoadedTable:
+        """A table that its first commit will make."""
+        from pyiceberg.io import load_file_io
+        from pyiceberg.table.metadata import new_table_metadata
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+        from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
+
+        location = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        made = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, dict(properties))
+        return LoadedTable((namespace, name), as_json(made), "", load_file_io({}, location))
+
     def commit(
         self,
         base: LoadedTable,
@@ -242,7 +267,12 @@ class SqliteNames:
         with base.io.new_output(new).create() as stream:
             stream.write(content)
         try:
-            swapped = self._rows(SWAP, namespace=namespace, name=name, new=new, old=base.location)
+            names = {"namespace": namespace, "name": name, "new": new}
+            swapped = (
+                self._rows(SWAP, old=base.location, **names)
+                if base.exists
+                else self._rows(CREATE, **names)
+            )
         except sqlite3.OperationalError as error:
             raise CommitUnknown(
                 f"The SQLite catalog {self._path} did not take the commit to {namespace}.{name} "

@@ -14,6 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import (
+    AddSchemaUpdate,
     AddSnapshotUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
@@ -29,13 +30,27 @@ PREVIOUS_VERSIONS = 100
 
 @dataclass(frozen=True)
 class LoadedTable:
-    """A table at one moment: its metadata as JSON, where they lie, and the way to its files."""
+    """A table at one moment, or one that its first commit will make.
+
+    Attributes:
+        name: namespace and name.
+        metadata: as JSON.
+        location: of the metadata; empty as long as there is no table.
+        io: the way to its files.
+        table: PyIceberg's, where commits go through PyIceberg.
+        creation: what makes the table, if its catalog is to be told.
+    """
 
     name: tuple[str, str]
     metadata: Metadata
     location: str
     io: FileIO
     table: Table | None = field(default=None, repr=False)
+    creation: tuple[TableUpdate, ...] = ()
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.location)
 
 
 def as_json(metadata: BaseModel) -> Metadata:
@@ -65,11 +80,25 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
         else:
             _set_ref(result, update, now)
     result["last-updated-ms"] = now
+    if not location:
+        return result
     entry = {"metadata-file": location, "timestamp-ms": base["last-updated-ms"]}
     properties = result.get("properties") or {}
     keep = int(properties.get("write.metadata.previous-versions-max", PREVIOUS_VERSIONS))
     result["metadata-log"] = [*(base.get("metadata-log") or []), entry][-max(keep, 1) :]
     return result
+
+
+def with_schema(metadata: Metadata, updates: Sequence[TableUpdate]) -> Metadata:
+    """The metadata as a snapshot sees them that is committed along with a new schema."""
+    schema = next((u.schema_ for u in updates if isinstance(u, AddSchemaUpdate)), None)
+    if schema is None:
+        return metadata
+    return {
+        **metadata,
+        "schemas": [*metadata["schemas"], as_json(schema)],
+        "current-schema-id": schema.schema_id,
+    }
 
 
 def next_location(base: LoadedTable) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
+    AssertCreate,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
+    TableRequirement,
     TableUpdate,
 )
 from pyiceberg.utils.properties import property_as_int
@@ -31,7 +33,7 @@ from tenacity import (
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict, CommitUnknown
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import Change
 from dbt.adapters.iceberg_stream.commit.producer import (
     MissingFiles,
@@ -123,7 +125,7 @@ class Committer:
         if self.check is not None:
             self.check(base.metadata)
         try:
-            snapshot = self._producer.build(base)
+            snapshot = self._producer.build(with_schema(base.metadata, self.updates))
         except MissingFiles as missing:
             raise ChangedMeanwhile(
                 f"Another writer removed or rewrote {len(missing.paths)} of the files that this "
@@ -131,23 +133,20 @@ class Committer:
                 [],
                 missing.paths,
             ) from missing
-        parent = parent_snapshot(base.metadata, self.change.branch)
-        self.lake.commit(
-            base,
-            (
-                AssertTableUUID(uuid=base.metadata["table-uuid"]),
-                AssertRefSnapshotId.model_validate(
-                    {"ref": self.change.branch, "snapshot-id": parent and parent["snapshot-id"]}
-                ),
-            ),
-            (*self.updates, *_updates(snapshot, self.change.branch)),
-        )
+        except FileNotFoundError as gone:
+            # Dropped with its files, or cleaned up by somebody: the next look tells.
+            fault = CommitConflict if self._attempts == 1 else CatalogError
+            raise fault(f"A file of {'.'.join(self.name)} is gone: {gone}") from gone
+        updates = (*self.updates, *_updates(snapshot, self.change.branch))
+        self.lake.commit(base, _requirements(base, self.change.branch), updates)
         return Committed(_summary(snapshot), self._attempts)
 
     def _load(self) -> LoadedTable:
         if self._attempts == 1:
             return self.base
         table = self.lake.load(self.name)
+        if not self.base.exists:
+            return self._made_by_us(table)
         place = ".".join(self.name)
         if table is None:
             raise CatalogError(f"{place} was dropped while this write ran; nothing was written.")
@@ -156,6 +155,14 @@ class Committer:
                 f"{place} was dropped and made anew while this write ran; nothing was written. "
                 "Run it again."
             )
+        return table
+
+    def _made_by_us(self, table: LoadedTable | None) -> LoadedTable:
+        """A table that this commit makes: still not there, or made by an attempt of ours."""
+        if table is None:
+            return self.base
+        if self._find(table.metadata) is None:
+            raise CatalogError(f"{'.'.join(self.name)} was made by somebody else meanwhile.")
         return table
 
     def _find(self, metadata: Metadata) -> Committed | None:
@@ -187,6 +194,15 @@ def _check_schema(written: Metadata, now: Metadata, name: Name) -> None:
             f"The schema of {'.'.join(name)} was changed while this write ran: it requires the "
             f"column `{lacking[0].name}` now. Nothing was written; run it again."
         )
+
+
+def _requirements(base: LoadedTable, branch: str) -> tuple[TableRequirement, ...]:
+    if not base.exists:
+        return (AssertCreate(),)
+    parent = parent_snapshot(base.metadata, branch)
+    reference = {"ref": branch, "snapshot-id": parent and parent["snapshot-id"]}
+    uuid = AssertTableUUID(uuid=base.metadata["table-uuid"])
+    return (uuid, AssertRefSnapshotId.model_validate(reference))
 
 
 def _updates(snapshot: Mapping[str, Any], branch: str) -> tuple[TableUpdate, ...]:

@@ -23,7 +23,6 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.manifests import (
     ADDED,
@@ -65,14 +64,13 @@ class SnapshotProducer:
     _names: Iterable[int] = field(default_factory=itertools.count)
     _id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
-    def build(self, base: LoadedTable) -> dict[str, Any]:
-        """Write the snapshot's manifests and list, and describe it as table metadata do.
+    def build(self, metadata: Metadata) -> dict[str, Any]:
+        """Write the manifests and list of a snapshot on such a table, and describe it.
 
         Raises:
             MissingFiles: a file that is to be removed is not there.
             OSError: the storage refuses a file.
         """
-        metadata = base.metadata
         parent = parent_snapshot(metadata, self.change.branch)
         last = metadata.get("last-sequence-number", 0)
         manifests = read_manifest_list(self.io, parent["manifest-list"]) if parent else []

@@ -26,6 +26,25 @@ def new_schema(arrow: pa.Schema, format_version: int = 2) -> Schema:
     return Schema(*_fields(list(arrow), ids, format_version, ""))
 
 
+def replaced_schema(
+    current: Schema, arrow: pa.Schema, last_column_id: int, format_version: int
+) -> Schema:
+    """The schema of such data in the place of a table's: columns of the same name
+    and type keep their id, nested ones excepted.
+
+    Raises:
+        ColumnError: as `new_schema`.
+    """
+    ids = itertools.count(last_column_id + 1)
+    kept = {field.name: field for field in current.fields}
+    fields = []
+    for field in _fields(list(arrow), ids, format_version, ""):
+        old = kept.get(field.name)
+        same = old is not None and old.field_type == field.field_type
+        fields.append(old.model_copy(update={"required": False}) if old and same else field)
+    return Schema(*fields)
+
+
 def _fields(
     fields: list[pa.Field], ids: Iterator[int], version: int, prefix: str
 ) -> Iterator[iceberg.NestedField]:

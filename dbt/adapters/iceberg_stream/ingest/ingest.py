@@ -1,0 +1,162 @@
+"""Arrow data into a table in one commit (article on the write contract, "Three Entry Points")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitUnknown
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.commit.committer import Committer
+from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID, new_write_id
+from dbt.adapters.iceberg_stream.files.arrow_types import new_schema, replaced_schema
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
+
+
+class Mode(str, Enum):
+    """What becomes of a table that is there, and whether one is made."""
+
+    CREATE = "create"
+    APPEND = "append"
+    REPLACE = "replace"
+    CREATE_APPEND = "create_append"
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What was committed; sizes in bytes."""
+
+    snapshot_id: int
+    rows: int
+    files: int
+    size: int
+
+
+def ingest(
+    lake: Lake,
+    name: Name,
+    data: pa.RecordBatchReader,
+    mode: Mode = Mode.APPEND,
+    *,
+    origin: str = "ingest",
+    properties: Mapping[str, str] | None = None,
+    stamps: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Ingested:
+    """Write a stream of record batches to a table; all of it becomes visible at once, or nothing.
+
+    Memory does not grow with the stream. `progress` is told how many rows have been taken.
+    `properties` are a new table's; `stamps` go into the snapshot's summary.
+
+    Raises:
+        CatalogError: the table is there or is not, against the mode; the catalog refuses; others
+            were faster each time. Nothing was written, but see CommitUnknown.
+        ColumnError: the data do not fit the table.
+        OSError: the storage refuses.
+    """
+    write_id = new_write_id()
+    base, updates = _base(lake, name, data.schema, mode, dict(properties or {}))
+    target = WriteTarget.of(with_schema(base.metadata, updates), base.io)
+    writer = DataFileWriter(target, origin, write_id)
+    with _removed_on_error(writer):
+        writer.write(_told(data, progress))
+        files = writer.close()
+        said = {**(stamps or {}), WRITE_ID: write_id}
+        change = append(*files, properties=said)
+        if mode is Mode.REPLACE and base.exists:
+            added = (AddedFiles(tuple(files)),)
+            change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
+        done = Committer(lake, name, change, base, updates, _same_schema(base, updates)).commit()
+    size = sum(file.file_size_in_bytes for file in files)
+    return Ingested(done.snapshot.snapshot_id, writer.rows, len(files), size)
+
+
+def _base(
+    lake: Lake, name: Name, arrow: pa.Schema, mode: Mode, properties: dict[str, str]
+) -> tuple[LoadedTable, tuple[TableUpdate, ...]]:
+    """The table, or what will be it, and how its schema changes."""
+    table, place = lake.load(name), ".".join(name)
+    if table is None:
+        if mode is Mode.APPEND:
+            raise CatalogError(f"There is no table {place} to append to.")
+        version = int(properties.get("format-version", 2))
+        schema = new_schema(arrow, version)
+        return lake.stage(name, schema, UNPARTITIONED_PARTITION_SPEC, properties), ()
+    if mode is Mode.CREATE:
+        raise CatalogError(f"There is a table {place} already: append to it, or replace it.")
+    if mode is not Mode.REPLACE:
+        return table, ()
+    return table, _replacing(table.metadata, arrow, place)
+
+
+def _replacing(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUpdate, ...]:
+    """The new schema, unless it is the old one. Partitions and sort order stay."""
+    current = current_schema(metadata)
+    schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
+    if schema.as_struct() == current.as_struct():
+        return ()
+    known = {field.field_id for field in schema.fields}
+    for field in partition_spec(metadata, metadata["default-spec-id"]).fields:
+        if field.source_id not in known:
+            lost = current.find_column_name(field.source_id) or field.name
+            raise ColumnError(
+                lost,
+                f"is missing or has another type, but {place} is partitioned by it: drop the table "
+                "to change that",
+            )
+    number = 1 + max(known["schema-id"] for known in metadata["schemas"])
+    added = AddSchemaUpdate.model_validate({"schema": Schema(*schema.fields, schema_id=number)})
+    return (added, SetCurrentSchemaUpdate.model_validate({"schema-id": -1}))
+
+
+def _same_schema(
+    base: LoadedTable, updates: tuple[TableUpdate, ...]
+) -> Callable[[Metadata], None] | None:
+    if not updates:
+        return None
+
+    def check(metadata: Metadata) -> None:
+        if metadata["current-schema-id"] != base.metadata["current-schema-id"]:
+            raise CatalogError(
+                f"The schema of {'.'.join(base.name)} was changed while it was replaced. Nothing "
+                "was written; run it again."
+            )
+
+    return check
+
+
+def _told(
+    data: Iterable[pa.RecordBatch], progress: Callable[[int], None] | None
+) -> Iterator[pa.RecordBatch]:
+    rows = 0
+    for batch in data:
+        yield batch
+        rows += batch.num_rows
+        if progress is not None:
+            progress(rows)
+
+
+@contextmanager
+def _removed_on_error(writer: DataFileWriter) -> Iterator[None]:
+    """Whatever goes wrong, Ctrl-C included, leaves no file, unless they may be in the table."""
+    try:
+        yield
+    except CommitUnknown:
+        raise
+    except BaseException:
+        writer.abort()
+        raise

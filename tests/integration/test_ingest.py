@@ -1,0 +1,141 @@
+"""Arrow streams into tables: what is there afterwards, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.identity.identity import Identity
+from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
+from dbt.adapters.iceberg_stream.ingest.ingest import Ingested, Mode, ingest
+from tests.servers.rest_catalog import rest_catalog
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.fixture(scope="module", params=["sqlite", "rest"])
+def lake(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lake]:
+    folder = tmp_path_factory.mktemp("ingest")
+    if request.param == "sqlite":
+        names = SqliteNames("lake", folder)
+        names.create_namespace("s")
+        yield Lake("lake", names)
+        return
+    with rest_catalog(folder) as server:
+        settings = CatalogSettings("lake", {"type": "rest", "uri": server.uri})
+        remote = RemoteNames(settings, Identity(LiteralToken(server.token("wanda"))))
+        remote.create_namespace("s")
+        yield Lake("lake", remote)
+
+
+def stream(*rows: tuple[int, str | None], schema: pa.Schema = SCHEMA) -> pa.RecordBatchReader:
+    batches = [pa.record_batch([[i], [n]], schema=schema) for i, n in rows]
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def rows(lake: Lake, name: str) -> list[tuple[object, ...]]:
+    found = lake.table(("s", name)).scan().to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+def files(lake: Lake, name: str) -> set[str]:
+    location = lake.load(("s", name)).metadata["location"].removeprefix("file://")
+    return {str(path) for path in Path(location).rglob("*.parquet")}
+
+
+def test_modes(lake: Lake) -> None:
+    made = ingest(lake, ("s", "modes"), stream((1, "a")), Mode.CREATE)
+    assert (made.rows, made.files) == (1, 1)
+    assert rows(lake, "modes") == [(1, "a")]
+    ingest(lake, ("s", "modes"), stream((2, None)), Mode.APPEND)
+    ingest(lake, ("s", "modes"), stream((3, "c")), Mode.CREATE_APPEND)
+    assert rows(lake, "modes") == [(1, "a"), (2, None), (3, "c")]
+    with pytest.raises(CatalogError, match="already: append to it, or replace it"):
+        ingest(lake, ("s", "modes"), stream((4, "d")), Mode.CREATE)
+    ingest(lake, ("s", "modes"), stream((5, "e")), Mode.REPLACE)
+    assert rows(lake, "modes") == [(5, "e")]
+    with pytest.raises(CatalogError, match="There is no table s.none to append to"):
+        ingest(lake, ("s", "none"), stream((1, "a")), Mode.APPEND)
+    ingest(lake, ("s", "made"), stream((1, "a")), Mode.CREATE_APPEND)
+    ingest(lake, ("s", "also_made"), stream((1, "a")), Mode.REPLACE)
+    assert rows(lake, "made") == rows(lake, "also_made") == [(1, "a")]
+
+
+def test_replacing_changes_the_schema(lake: Lake) -> None:
+    ingest(lake, ("s", "changes"), stream((1, "a")), Mode.CREATE)
+    before = lake.load(("s", "changes"))
+    other = pa.table({"name": ["x"], "n": pa.array([1.5])})
+    ingest(lake, ("s", "changes"), other.to_reader(), Mode.REPLACE)
+    assert rows(lake, "changes") == [("x", 1.5)]
+    schema = lake.table(("s", "changes")).schema()
+    assert [(f.field_id, f.name) for f in schema.fields] == [(2, "name"), (4, "n")]
+    old = lake.table(("s", "changes")).scan(snapshot_id=before.metadata["current-snapshot-id"])
+    assert old.to_arrow().to_pylist() == [{"id": 1, "name": "a"}]
+
+
+def test_what_does_not_fit_leaves_nothing(lake: Lake) -> None:
+    ingest(lake, ("s", "fits"), stream((1, "a")), Mode.CREATE)
+    before = files(lake, "fits")
+
+    def breaks() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([[2], ["b"]], schema=SCHEMA)
+        raise KeyboardInterrupt
+
+    for data, error in (
+        (pa.table({"id": ["x"]}).to_reader(), ColumnError),
+        (pa.table({"id": [1], "other": [1]}).to_reader(), ColumnError),
+        (pa.RecordBatchReader.from_batches(SCHEMA, breaks()), KeyboardInterrupt),
+    ):
+        with pytest.raises(error):
+            ingest(lake, ("s", "fits"), data)
+    assert rows(lake, "fits") == [(1, "a")]
+    assert files(lake, "fits") == before
+
+
+def test_a_new_table_that_comes_to_nothing_is_not_made(lake: Lake) -> None:
+    def breaks() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([[2], ["b"]], schema=SCHEMA)
+        raise OSError("the source is gone")
+
+    with pytest.raises(OSError):
+        ingest(
+            lake, ("s", "never"), pa.RecordBatchReader.from_batches(SCHEMA, breaks()), Mode.CREATE
+        )
+    assert lake.load(("s", "never")) is None
+
+
+def test_nothing_to_ingest(lake: Lake) -> None:
+    done = ingest(lake, ("s", "empty"), pa.RecordBatchReader.from_batches(SCHEMA, []), Mode.CREATE)
+    assert (done.rows, done.files) == (0, 0)
+    assert rows(lake, "empty") == []
+
+
+def test_a_dropped_table_is_told(lake: Lake) -> None:
+    ingest(lake, ("s", "dropped"), stream((1, "a")), Mode.CREATE)
+
+    def drops() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([[2], ["b"]], schema=SCHEMA)
+        lake.drop(("s", "dropped"))
+
+    with pytest.raises(CatalogError, match="was dropped while this write ran"):
+        ingest(lake, ("s", "dropped"), pa.RecordBatchReader.from_batches(SCHEMA, drops()))
+
+
+def test_progress(lake: Lake) -> None:
+    told: list[int] = []
+    done: Ingested = ingest(
+        lake, ("s", "told"), stream((1, "a"), (2, "b")), Mode.CREATE, progress=told.append
+    )
+    assert told == [1, 2]
+    assert lake.table(("s", "told")).current_snapshot().snapshot_id == done.snapshot_id
