@@ -17,6 +17,7 @@ PREFIX = "dbt.adapters.iceberg_stream."
 # From the surface down; a module may import from layers below its own, and from its own room.
 LAYERS = (
     {"__init__", "cli"},
+    {"projects"},
     {"impl"},
     {"cache"},
     {"ingest"},
@@ -24,8 +25,9 @@ LAYERS = (
     {"cursor"},
     {"credentials", "relation", "column", "response", "model_config"},
     {"profile_check"},
-    {"merge"},
+    {"merge", "maintenance"},
     {"commit"},
+    {"files"},
     {"catalog"},
     {"identity"},
     {"engines"},

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import click
+from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.engines import embedded
 
@@ -18,6 +22,12 @@ project_dir = click.option(
     show_default=True,
     help="The dbt project whose engine is meant.",
 )
+profiles_dir = click.option(
+    "--profiles-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where profiles.yml is.  [default: as dbt finds it]",
+)
+target = click.option("--target", help="The profile's target.  [default: as the profile says]")
 engine_home = click.option(
     "--engine-home",
     type=click.Path(path_type=Path),
@@ -29,7 +39,7 @@ engine_home = click.option(
 
 @click.group()
 def main() -> None:
-    """Look after the engine that dbt-iceberg-stream runs for a project."""
+    """Look after the engine and the tables of a dbt project."""
 
 
 @main.command()
@@ -60,3 +70,58 @@ def status(project_dir: Path, engine_home: Path) -> None:
         f"  settings  {engine.settings}\n"
         f"  clients   {clients}"
     )
+
+
+@main.command()
+@click.argument("table")
+@click.option(
+    "--older-than",
+    type=float,
+    default=72.0,
+    show_default=True,
+    help="Hours. A file of a write that is under way is no orphan, but looks like one.",
+)
+@click.option("--remove", is_flag=True, help="Remove the files.")
+@project_dir
+@profiles_dir
+@target
+def orphans(
+    table: str,
+    older_than: float,
+    remove: bool,
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+) -> None:
+    """List the files of TABLE (schema.name) that belong to no snapshot of it."""
+    from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
+    from dbt.adapters.iceberg_stream.projects import open_lake
+
+    with _told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+        loaded = lake.load(_name(table))
+        if loaded is None:
+            raise click.ClickException(f"There is no table {table}.")
+        before = datetime.now(timezone.utc) - timedelta(hours=older_than)
+        found = find_orphans(loaded, before)
+        for orphan in found:
+            click.echo(f"{orphan.size:>14,}  {orphan.modified:%Y-%m-%d %H:%M:%S}  {orphan.path}")
+        total = sum(orphan.size for orphan in found)
+        click.echo(f"{len(found)} orphans, {total:,} bytes.")
+        if remove:
+            click.echo(f"{remove_orphans(loaded, found)} removed.")
+
+
+def _name(table: str) -> tuple[str, str]:
+    parts = table.split(".")
+    if len(parts) != 2:
+        raise click.BadParameter(f"`{table}` is not of the form schema.name.")
+    return parts[0], parts[1]
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Faults of the profile, the catalog and the storage as one message."""
+    try:
+        yield
+    except (DbtRuntimeError, OSError) as error:
+        raise click.ClickException(str(error)) from error

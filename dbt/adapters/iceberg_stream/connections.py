@@ -96,19 +96,10 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     @property
     def lake(self) -> Lake:
         """The Iceberg catalog, shared by the threads of this invocation."""
-        from dbt.adapters.iceberg_stream.catalog.lake import Lake
-        from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
-
         identity = self.identity
         with self._shared:
             if self._lake is None:
-                catalog, name = self.credentials.catalog_settings(), self.credentials.database
-                if catalog is None:
-                    self._lake = Lake(name, SqliteNames(name, self.warehouse))
-                else:
-                    from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
-
-                    self._lake = Lake(name, RemoteNames(catalog, identity))
+                self._lake = make_lake(self.credentials, self.project_root, identity)
             return self._lake
 
     def session_settings(self, token: Token | None) -> dict[str, str]:
@@ -291,6 +282,21 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     @classmethod
     def _rollback_handle(cls, connection: Connection) -> None:
         return None
+
+
+def make_lake(
+    credentials: IcebergStreamCredentials, project_root: Path, identity: Identity | None = None
+) -> Lake:
+    """The profile's catalog, as the owner of the identity; without one, as the profile's user."""
+    from dbt.adapters.iceberg_stream.catalog.lake import Lake
+    from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+
+    catalog, name = credentials.catalog_settings(), credentials.database
+    if catalog is None:
+        return Lake(name, SqliteNames(name, credentials.warehouse_path(project_root)))
+    from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+
+    return Lake(name, RemoteNames(catalog, identity or credentials.identity(project_root)))
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:

@@ -1,0 +1,48 @@
+"""A dbt project's catalog without dbt's commands, for the command line and for Python programs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from dbt_common.exceptions import DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.connections import make_lake
+from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+
+
+def open_lake(
+    project_dir: str | Path = ".",
+    profiles_dir: str | Path | None = None,
+    target: str | None = None,
+) -> Lake:
+    """The catalog of a project's profile, as its user; close it after use.
+
+    Raises:
+        DbtRuntimeError: there is no project, no such profile or target, or it is of another type.
+    """
+    credentials = load_credentials(project_dir, profiles_dir, target)
+    return make_lake(credentials, Path(project_dir))
+
+
+def load_credentials(
+    project_dir: str | Path = ".",
+    profiles_dir: str | Path | None = None,
+    target: str | None = None,
+) -> IcebergStreamCredentials:
+    """The credentials of a project's profile, read as dbt reads them."""
+    from dbt.cli.resolvers import default_profiles_dir
+    from dbt.config.runtime import load_profile
+    from dbt.flags import set_from_args
+
+    root = Path(project_dir)
+    found = profiles_dir or (root if (root / "profiles.yml").exists() else default_profiles_dir())
+    set_from_args(Namespace(PROFILES_DIR=str(found), PROJECT_DIR=str(root)), None)
+    profile = load_profile(str(root), {}, target_override=target)
+    if not isinstance(profile.credentials, IcebergStreamCredentials):
+        raise DbtRuntimeError(
+            f"The profile {profile.profile_name} is of type {profile.credentials.type}: "
+            "iceberg_stream is needed here."
+        )
+    return profile.credentials

@@ -1,0 +1,134 @@
+"""Many writers at once, and writers that are killed: the table is the old or the new one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.cli import main
+from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
+from tests.integration.writers import open_lake
+from tests.servers.rest_catalog import rest_catalog
+
+WRITERS, TIMES = 8, 25
+LATER = datetime.now(timezone.utc) + timedelta(days=1)
+ROW = pa.table({"writer": [-1], "n": [0]})
+
+
+@pytest.fixture(scope="module", params=["sqlite", "rest"])
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("commits")
+    if request.param == "sqlite":
+        yield {"folder": str(folder)}
+        return
+    with rest_catalog(folder) as server:
+        yield {"uri": server.uri, "token": server.token("wanda")}
+
+
+@pytest.fixture(scope="module")
+def lake(place: dict[str, str]) -> Iterator[Lake]:
+    lake = open_lake(place)
+    lake.create_namespace("s")
+    yield lake
+    lake.close()
+
+
+def start(place: dict[str, str], **order: object) -> subprocess.Popen[bytes]:
+    given = {"place": place, "mode": "append", "times": 1, "writer": 0, **order}
+    command = [sys.executable, "-m", "tests.integration.writers", json.dumps(given)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE)
+
+
+def rows(lake: Lake, name: str) -> list[tuple[int, int]]:
+    found = lake.table(("s", name)).scan().to_arrow().to_pylist()
+    return sorted((row["writer"], row["n"]) for row in found)
+
+
+def test_eight_writers_append(lake: Lake, place: dict[str, str]) -> None:
+    ingest(lake, ("s", "shared"), ROW.slice(0, 0).to_reader(), Mode.CREATE)
+    before = len(lake.load(("s", "shared")).metadata["snapshots"])
+    running = [start(place, table="shared", times=TIMES, writer=n) for n in range(WRITERS)]
+    for process in running:
+        assert process.wait(timeout=240) == 0, process.stderr.read().decode()
+    assert rows(lake, "shared") == [(w, n) for w in range(WRITERS) for n in range(TIMES)]
+    metadata = lake.load(("s", "shared")).metadata
+    assert len(metadata["snapshots"]) - before == WRITERS * TIMES
+    assert metadata["last-sequence-number"] == WRITERS * TIMES + before
+    folder = Path(metadata["location"].removeprefix("file://"))
+    # What lost attempts wrote is gone: a manifest list for each snapshot, no more.
+    assert len(list(folder.rglob("snap-*.avro"))) == WRITERS * TIMES + before
+    assert len(list(folder.rglob("*.parquet"))) == WRITERS * TIMES
+
+
+# What each stage leaves behind: data files, and manifests with their list.
+LEFT = {"before files": (0, 0), "after files": (1, 0), "before swap": (1, 2), "after swap": (0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"),
+    [("sqlite", "append"), ("sqlite", "replace"), ("sqlite", "create"), ("rest", "replace")],
+    indirect=["place"],
+)
+@pytest.mark.parametrize("stage", LEFT)
+def test_a_writer_that_is_killed(lake: Lake, place: dict[str, str], stage: str, mode: str) -> None:
+    name = f"killed_{mode}_{stage.replace(' ', '_')}"
+    if mode != "create":
+        ingest(lake, ("s", name), ROW.to_reader(), Mode.CREATE)
+    process = start(place, table=name, mode=mode, die=stage)
+    assert process.wait(timeout=60) == -9, process.stderr.read().decode()
+    new = [(-1, 0), (0, 0)] if mode == "append" else [(0, 0)]
+    if stage == "after swap":
+        assert rows(lake, name) == new
+    elif mode == "create":
+        assert lake.load(("s", name)) is None
+    else:
+        assert rows(lake, name) == [(-1, 0)]
+    if stage != "after swap":
+        again = start(place, table=name, mode=mode)
+        assert again.wait(timeout=60) == 0, again.stderr.read().decode()
+    assert rows(lake, name) == new
+    table = lake.load(("s", name))
+    orphans = find_orphans(table, LATER)
+    kinds = [orphan.path.rsplit(".", 1)[-1] for orphan in orphans]
+    assert (kinds.count("parquet"), kinds.count("avro")) == LEFT[stage]
+    assert remove_orphans(table, orphans) == len(orphans)
+    assert find_orphans(table, LATER) == []
+    assert rows(lake, name) == new
+
+
+def test_the_command_for_orphans(tmp_path: Path) -> None:
+    warehouse = tmp_path / "lakehouse"
+    lake = open_lake({"folder": str(warehouse)})
+    lake.create_namespace("s")
+    ingest(lake, ("s", "t"), ROW.to_reader(), Mode.CREATE)
+    lost = warehouse / "s" / "t" / "data" / "lost.parquet"
+    lost.write_bytes(b"x" * 1234)
+    (tmp_path / "dbt_project.yml").write_text("{name: p, profile: p}")
+    profile = {"type": "iceberg_stream", "schema": "s", "warehouse": str(warehouse)}
+    profiles = {"p": {"target": "dev", "outputs": {"dev": profile}}}
+    (tmp_path / "profiles.yml").write_text(json.dumps(profiles))
+
+    def orphans(*arguments: str) -> str:
+        found = CliRunner().invoke(main, ["orphans", *arguments, "--project-dir", str(tmp_path)])
+        return found.output
+
+    assert "0 orphans" in orphans("s.t")
+    assert "1 orphans, 1,234 bytes" in orphans("s.t", "--older-than", "0")
+    assert "1 removed" in orphans("s.t", "--older-than", "0", "--remove")
+    assert not lost.exists()
+    assert rows(lake, "t") == [(-1, 0)]
+    assert "There is no table s.none" in orphans("s.none")
+    assert "is not of the form schema.name" in orphans("none")
+    assert "does not have a target named 'other'" in orphans("s.t", "--target", "other")

@@ -1,0 +1,70 @@
+"""Writers that are processes of their own, some of which die: `python -m tests.integration.writers`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
+from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.identity.identity import Identity
+from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
+from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+
+
+def open_lake(place: dict[str, str]) -> Lake:
+    """A catalog by the folder of a SQLite one, or by uri and token."""
+    if "folder" in place:
+        return Lake("lake", SqliteNames("lake", Path(place["folder"])))
+    settings = CatalogSettings("lake", {"type": "rest", "uri": place["uri"]})
+    return Lake("lake", RemoteNames(settings, Identity(LiteralToken(place["token"]))))
+
+
+def die_at(stage: str) -> None:
+    """Have this process killed at a stage of its first commit."""
+
+    def dies_before(method: Any) -> Any:
+        def dead(*_: Any, **__: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return dead
+
+    def dies_after(method: Any) -> Any:
+        def dead(*arguments: Any, **named: Any) -> None:
+            method(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return dead
+
+    owner, name, death = {
+        "before files": (DataFileWriter, "write", dies_before),
+        "after files": (DataFileWriter, "close", dies_after),
+        "before swap": (SnapshotProducer, "build", dies_after),
+        "after swap": (Lake, "commit", dies_after),
+    }[stage]
+    setattr(owner, name, death(getattr(owner, name)))
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    if order.get("die"):
+        die_at(order["die"])
+    lake = open_lake(order["place"])
+    for number in range(order["times"]):
+        data = pa.table({"writer": [order["writer"]], "n": [number]})
+        ingest(lake, ("s", order["table"]), data.to_reader(), Mode(order["mode"]))
+    lake.close()
+
+
+if __name__ == "__main__":
+    main()
