@@ -25,8 +25,10 @@ setup(
         # The newest Spark that Iceberg publishes a runtime for.
         "pyspark[connect]>=4.1.1,<4.2",
         # Its private parts differ between minor versions.
-        "pyiceberg[sql-sqlite]==0.12.*",
-        "pyarrow>=17",
+        "pyiceberg[pyiceberg-core,sql-sqlite]==0.12.*",
+        "pyarrow>=18",
+        # Bitmaps of deletion vectors.
+        "pyroaring>=1",
         "agate>=1.9,<2.0",
         "sqlglot>=26",
         # Claims of tokens, and requests for them.
