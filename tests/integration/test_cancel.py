@@ -48,10 +48,17 @@ def cpu(process: psutil.Process, seconds: float) -> float:
     return (sum(process.cpu_times()[:2]) - before) / seconds
 
 
+def heed_interrupts() -> None:
+    """A shell has its background jobs ignore Ctrl-C, and so what the tests start in one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(project: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """A dbt run whose engine is ready, and the engine's JVM."""
     command = [sys.executable, "-m", "dbt.cli.main", "run", "--profiles-dir", "."]
-    run = subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(
+        command, cwd=project, stdout=subprocess.DEVNULL, preexec_fn=heed_interrupts
+    )
     deadline = time.monotonic() + 120
     while (engine := status(project / ".iceberg_stream")) is None or not engine.ready:
         assert time.monotonic() < deadline
