@@ -16,7 +16,7 @@ ROOT = Path(package.__file__).parent
 PREFIX = "dbt.adapters.iceberg_stream."
 # From the surface down; a module may import from layers below its own, and from its own room.
 LAYERS = (
-    {"__init__", "cli"},
+    {"__init__", "__main__", "cli"},
     {"projects"},
     {"impl"},
     {"cache"},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
@@ -91,6 +92,28 @@ class Session:
         """Names and types of a query's columns, without running it."""
         with explain():
             return [(f.name, f.dataType.simpleString()) for f in self._spark.sql(sql).schema]
+
+    def arrow_schema(self, sql: str) -> pa.Schema:
+        """Columns of a query's rows as `stream` gives them, without running it."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        with explain():
+            return to_arrow_schema(self._spark.sql(sql).schema)
+
+    def stream(self, sql: str) -> Iterator[Any]:
+        """The schema of a query's rows, then the rows in batches, as fast as they are taken."""
+        import pyarrow as pa
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import SQL
+
+        with explain():
+            plan = DataFrame(SQL(sql), self._spark)._plan.to_proto(self._spark.client)
+            found = self._spark.client.to_table_as_iterator(plan, {})
+            tables = (table for table in found if isinstance(table, pa.Table))
+            first = next(tables, None)
+            yield self.arrow_schema(sql) if first is None else first.schema
+            for table in itertools.chain([] if first is None else [first], tables):
+                yield from table.to_batches()
 
     def register(self, name: str, rows: pa.Table) -> None:
         """Make local rows a temporary view of this session."""

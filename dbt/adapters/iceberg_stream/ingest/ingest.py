@@ -56,11 +56,13 @@ def ingest(
     properties: Mapping[str, str] | None = None,
     stamps: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
+    confirm: Callable[[], None] | None = None,
 ) -> Ingested:
     """Write a stream of record batches to a table; all of it becomes visible at once, or nothing.
 
     Memory does not grow with the stream. `progress` is told how many rows have been taken.
-    `properties` are a new table's; `stamps` go into the snapshot's summary.
+    `properties` are a new table's; `stamps` go into the snapshot's summary. `confirm` is called
+    when all files are written and raises if they are not to be committed.
 
     Raises:
         CatalogError: the table is there or is not, against the mode; the catalog refuses; others
@@ -75,6 +77,8 @@ def ingest(
     with _removed_on_error(writer):
         writer.write(_told(data, progress))
         files = writer.close()
+        if confirm is not None:
+            confirm()
         said = {**(stamps or {}), WRITE_ID: write_id}
         change = append(*files, properties=said)
         if mode is Mode.REPLACE and base.exists:

@@ -1,0 +1,124 @@
+"""What a Flight SQL client asks about the server and the catalog, answered from the catalog."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.commit.producer import current_schema
+from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
+
+TABLE_TYPES = ("table", "view")
+# FlightSql.proto, `SqlInfo`: name and version of the server, of Arrow, and whether one may write.
+SQL_INFO: dict[int, str | bool] = {
+    0: "dbt-iceberg-stream",
+    1: version,
+    2: pa.__version__,
+    3: False,
+}
+_VALUES = pa.dense_union(
+    [
+        pa.field("string_value", pa.string()),
+        pa.field("bool_value", pa.bool_()),
+        pa.field("bigint_value", pa.int64()),
+        pa.field("int32_bitmask", pa.int32()),
+        pa.field("string_list", pa.list_(pa.string())),
+        pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
+    ]
+)
+SCHEMAS = {
+    "CommandGetSqlInfo": pa.schema(
+        [pa.field("info_name", pa.uint32(), False), pa.field("value", _VALUES, False)]
+    ),
+    "CommandGetCatalogs": pa.schema([pa.field("catalog_name", pa.string(), False)]),
+    "CommandGetDbSchemas": pa.schema(
+        [pa.field("catalog_name", pa.string()), pa.field("db_schema_name", pa.string(), False)]
+    ),
+    "CommandGetTables": pa.schema(
+        [
+            pa.field("catalog_name", pa.string()),
+            pa.field("db_schema_name", pa.string()),
+            pa.field("table_name", pa.string(), False),
+            pa.field("table_type", pa.string(), False),
+        ]
+    ),
+    "CommandGetTableTypes": pa.schema([pa.field("table_type", pa.string(), False)]),
+}
+
+
+def schema_of(name: str, command: Any) -> pa.Schema:
+    """Columns of the answer, as Flight SQL prescribes them."""
+    schema = SCHEMAS[name]
+    if name == "CommandGetTables" and command.include_schema:
+        return schema.append(pa.field("table_schema", pa.binary(), False))
+    return schema
+
+
+def answer(name: str, command: Any, lake: Lake) -> pa.Table:
+    """Rows of the answer. Raises CatalogError where the catalog refuses."""
+    schema = schema_of(name, command)
+    if name == "CommandGetSqlInfo":
+        return _sql_info(schema, set(command.info))
+    if name == "CommandGetCatalogs":
+        return pa.Table.from_pylist([{"catalog_name": lake.name}], schema)
+    if name == "CommandGetTableTypes":
+        return pa.Table.from_pylist([{"table_type": kind} for kind in TABLE_TYPES], schema)
+    if command.catalog and command.catalog != lake.name:
+        return schema.empty_table()
+    found = [n for n in lake.namespaces() if _like(n, command.db_schema_filter_pattern)]
+    if name == "CommandGetDbSchemas":
+        rows = [{"catalog_name": lake.name, "db_schema_name": namespace} for namespace in found]
+        return pa.Table.from_pylist(rows, schema)
+    return pa.Table.from_pylist(_tables(lake, found, command), schema)
+
+
+def _tables(lake: Lake, namespaces: list[str], command: Any) -> list[dict[str, Any]]:
+    rows = []
+    for namespace in namespaces:
+        for table, kind in lake.relations(namespace):
+            if not _like(table, command.table_name_filter_pattern):
+                continue
+            if command.table_types and kind not in command.table_types:
+                continue
+            row = {"catalog_name": lake.name, "db_schema_name": namespace}
+            row |= {"table_name": table, "table_type": kind}
+            if command.include_schema:
+                row["table_schema"] = _arrow_schema(lake, (namespace, table)).serialize()
+            rows.append(row)
+    return rows
+
+
+def _arrow_schema(lake: Lake, name: tuple[str, str]) -> pa.Schema:
+    metadata = lake.metadata(name)
+    if metadata is None or "versions" in metadata:
+        return pa.schema([])
+    return file_schema(current_schema(metadata)).remove_metadata()
+
+
+def _sql_info(schema: pa.Schema, wanted: set[int]) -> pa.Table:
+    known = {k: v for k, v in SQL_INFO.items() if not wanted or k in wanted}
+    texts = [v for v in known.values() if isinstance(v, str)]
+    flags = [v for v in known.values() if isinstance(v, bool)]
+    kinds = [int(isinstance(v, bool)) for v in known.values()]
+    offsets = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
+    children = [pa.array(texts, pa.string()), pa.array(flags, pa.bool_())]
+    children += [pa.array([], field.type) for field in list(_VALUES)[2:]]
+    values = pa.UnionArray.from_dense(
+        pa.array(kinds, pa.int8()),
+        pa.array(offsets, pa.int32()),
+        children,
+        [field.name for field in _VALUES],
+    )
+    return pa.Table.from_arrays([pa.array(list(known), pa.uint32()), values], schema=schema)
+
+
+def _like(name: str, pattern: str) -> bool:
+    """SQL's LIKE; no pattern, no condition."""
+    if not pattern:
+        return True
+    parts = {"%": ".*", "_": "."}
+    return re.fullmatch("".join(parts.get(c, re.escape(c)) for c in pattern), name) is not None

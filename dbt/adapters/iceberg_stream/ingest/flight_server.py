@@ -1,0 +1,230 @@
+"""A Flight SQL server: ADBC clients' queries and bulk ingest, each as the owner of its token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from dbt_common.exceptions import DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.cursor import Cursor
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.engines.settings import EngineError
+from dbt.adapters.iceberg_stream.engines.statements import classify
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.ingest import flight_messages as messages
+from dbt.adapters.iceberg_stream.ingest.flight_callers import Caller, Callers
+from dbt.adapters.iceberg_stream.ingest.flight_catalog import answer, schema_of
+from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+
+MIDDLEWARE = "token"
+QUERIES = {"select", "with", "values", "show", "describe", "desc", "explain"}
+# What a client asks about the catalog, and gets as rows.
+ABOUT = {
+    "CommandGetSqlInfo",
+    "CommandGetCatalogs",
+    "CommandGetDbSchemas",
+    "CommandGetTables",
+    "CommandGetTableTypes",
+}
+
+
+class TokenReader(flight.ServerMiddlewareFactory):
+    """Takes the caller's bearer token out of the headers of each call."""
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
+        given = next((v for k, v in headers.items() if k.lower() == "authorization"), [""])[0]
+        scheme, _, token = given.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise flight.FlightUnauthenticatedError(
+                "No token: give a bearer token (adbc.flight.sql.authorization_header)."
+            )
+        return _Token(token)
+
+
+class _Token(flight.ServerMiddleware):
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+
+class FlightSqlServer(flight.FlightServerBase):
+    """Serves until `shutdown`. Each statement runs once, when its rows are fetched.
+
+    Args:
+        location: `grpc://host:port` or `grpc+tls://host:port`.
+        make_caller: opens the catalog as the owner of a token.
+        default_schema: of tables that a client names without one.
+        certificates: pairs of certificate chain and key in PEM, for TLS.
+        told: is told the rows of each ingest as they come, with the table's name.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        make_caller: Callable[[str], Caller],
+        default_schema: str,
+        certificates: list[tuple[bytes, bytes]] | None = None,
+        told: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._callers = Callers(make_caller)
+        self._default_schema = default_schema
+        self._report = told
+        super().__init__(
+            location, tls_certificates=certificates or [], middleware={MIDDLEWARE: TokenReader()}
+        )
+
+    @contextmanager
+    def _caller(self, context: Any) -> Iterator[Caller]:
+        """The caller, and what goes wrong in the words of Flight."""
+        token = context.get_middleware(MIDDLEWARE).value
+        try:
+            with self._callers.calling(token) as caller:
+                yield caller
+        except (CatalogError, StatementError, IdentityError) as error:
+            raise _refusal(str(error)) from error
+        except (ColumnError, ValueError) as error:
+            raise flight.FlightServerError(str(error)) from error
+        except (DbtRuntimeError, EngineError, OSError) as error:
+            raise flight.FlightInternalError(str(error)) from error
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        with self._caller(context) as caller:
+            name, command = messages.unpack(descriptor.command)
+            if name in ABOUT:
+                ticket, schema = descriptor.command, schema_of(name, command)
+            else:
+                sql = _sql(name, command)
+                handle = sql.encode()
+                ticket = messages.pack("TicketStatementQuery", statement_handle=handle)
+                schema = self._schema(caller, sql)
+            endpoint = flight.FlightEndpoint(ticket, [])
+            return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        with self._caller(context) as caller:
+            name, command = messages.unpack(ticket.ticket)
+            if name in ABOUT:
+                return flight.RecordBatchStream(answer(name, command, caller.lake))
+            sql = command.statement_handle.decode()
+            if classify(sql).verb not in QUERIES:
+                return flight.RecordBatchStream(self._run(caller, sql)[1])
+        return self._stream(context, sql)
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        with self._caller(context) as caller:
+            _, request = messages.unpack(action.body.to_pybytes())
+            if action.type == "ClosePreparedStatement":
+                return iter(())
+            if action.type != "CreatePreparedStatement":
+                raise ValueError(f"This server has no action {action.type}.")
+            prepared = messages.pack(
+                "ActionCreatePreparedStatementResult",
+                prepared_statement_handle=request.query.encode(),
+                dataset_schema=self._schema(caller, request.query).serialize().to_pybytes(),
+            )
+            return iter((prepared,))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with self._caller(context) as caller:
+            name, command = messages.unpack(descriptor.command)
+            if name == "CommandStatementIngest":
+                rows = self._ingest(context, caller, command, reader)
+            else:
+                rows = self._run(caller, _sql(name, command))[0]
+            result = messages.message("DoPutUpdateResult", record_count=rows)
+            writer.write(pa.py_buffer(result.SerializeToString()))
+
+    def shutdown(self) -> None:
+        """End all calls and sessions."""
+        super().shutdown()
+        self._callers.close()
+
+    def _ingest(self, context: Any, caller: Caller, command: Any, reader: Any) -> int:
+        if command.temporary:
+            raise ValueError("Iceberg has no temporary tables: ingest into a table.")
+        if command.catalog and command.catalog != caller.lake.name:
+            raise ValueError(f"There is no catalog {command.catalog}, only {caller.lake.name}.")
+        name = (command.schema or self._default_schema, command.table)
+        place = ".".join(name)
+
+        def report(rows: int) -> None:
+            if self._report is not None:
+                self._report(place, rows)
+
+        def there() -> None:
+            # Flight ends a stream in the same way for a client that has died.
+            if context.is_cancelled():
+                raise flight.FlightCancelledError(f"The client is gone: {place} is unchanged.")
+
+        data = pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, there))
+        mode = _mode(command)
+        return ingest(caller.lake, name, data, mode, progress=report, confirm=there).rows
+
+    def _schema(self, caller: Caller, sql: str) -> pa.Schema:
+        """Of a query's rows; nothing is run."""
+        if classify(sql).verb not in QUERIES:
+            return pa.schema([])
+        with caller.handle() as handle:
+            return handle.session.arrow_schema(sql)
+
+    def _run(self, caller: Caller, sql: str) -> tuple[int, pa.Table]:
+        """Run a statement that changes something: rows it changed, and a table without any."""
+        with caller.handle() as handle:
+            cursor = Cursor(handle)
+            cursor.execute(sql)
+            return cursor.response().rows_affected or 0, pa.schema([]).empty_table()
+
+    def _stream(self, context: Any, sql: str) -> flight.GeneratorStream:
+        """Rows as the client takes them: the engine waits when it does not."""
+
+        def batches(first: Iterator[Any]) -> Iterator[Any]:
+            with self._caller(context):
+                yield from first
+
+        rows = batches(self._rows(context, sql))
+        schema = next(rows)
+        return flight.GeneratorStream(schema, rows)
+
+    def _rows(self, context: Any, sql: str) -> Iterator[Any]:
+        token = context.get_middleware(MIDDLEWARE).value
+        with self._callers.calling(token) as caller, caller.handle() as handle:
+            handle.refresh_token()
+            yield from handle.session.stream(sql)
+
+
+def _batches(reader: Any, at_end: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    for chunk in reader:
+        yield chunk.data
+    at_end()
+
+
+def _sql(name: str, command: Any) -> str:
+    if name in ("CommandStatementQuery", "CommandStatementUpdate"):
+        return str(command.query)
+    if name in ("CommandPreparedStatementQuery", "CommandPreparedStatementUpdate"):
+        return str(command.prepared_statement_handle.decode())
+    raise ValueError(f"This server cannot answer {name}.")
+
+
+def _mode(command: Any) -> Mode:
+    """ADBC's modes in Flight SQL's two options."""
+    options = command.table_definition_options
+    creates = options.if_not_exist != messages.NOT_EXIST_FAIL
+    if options.if_exists == messages.EXISTS_REPLACE:
+        return Mode.REPLACE
+    if options.if_exists == messages.EXISTS_APPEND:
+        return Mode.CREATE_APPEND if creates else Mode.APPEND
+    return Mode.CREATE
+
+
+def _refusal(text: str) -> Exception:
+    if "does not accept the token" in text or "expired" in text:
+        return flight.FlightUnauthenticatedError(text)
+    if "refused" in text:
+        return flight.FlightUnauthorizedError(text)
+    return flight.FlightServerError(text)

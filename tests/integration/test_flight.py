@@ -1,0 +1,300 @@
+"""ADBC clients of the Flight SQL server: ingest in all modes, queries, tokens, and aborts."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_flightsql.dbapi as adbc
+import adbc_driver_manager
+import pyarrow as pa
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
+
+
+@dataclass
+class Served:
+    """A running server; `token` opens it, `tables` is where the files are."""
+
+    uri: str
+    token: str
+    tables: Path
+    process: subprocess.Popen[str]
+
+    def connect(self, token: str | None = None, **options: str) -> Any:
+        given = {"adbc.flight.sql.authorization_header": f"Bearer {token or self.token}"}
+        return adbc.connect(self.uri, db_kwargs=given | options, autocommit=True)
+
+
+@contextlib.contextmanager
+def serve(folder: Path, profile: dict[str, Any], *arguments: str) -> Iterator[tuple[str, Any]]:
+    """Run `iceberg-stream serve` for a project with this profile; its address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dbt_project.yml").write_text("{name: p, profile: p}")
+    outputs = {"dev": {"type": "iceberg_stream", "schema": "s", "keep_alive": 120, **profile}}
+    (folder / "profiles.yml").write_text(json.dumps({"p": {"target": "dev", "outputs": outputs}}))
+    command = [sys.executable, "-m", "dbt.adapters.iceberg_stream", "serve", *arguments]
+    with open(folder / "serve.log", "w") as log:
+        process = subprocess.Popen(
+            [*command, "--project-dir", str(folder)], stdout=log, stderr=log, text=True
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r"at (grpc\S+)", (folder / "serve.log").read_text())):
+            assert process.poll() is None, (folder / "serve.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield found[1], process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def local(lakehouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("local")
+    profile = {"warehouse": str(folder / "lake"), "engine_home": str(lakehouse / "engine")}
+    with serve(folder, profile) as (uri, process):
+        token = re.search(r"accepts is in (.+)", (folder / "serve.log").read_text())
+        served = Served(uri, Path(token[1]).read_text(), folder / "lake" / "s", process)
+        with served.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("create namespace if not exists s").fetchall()
+        yield served
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def remote(
+    lakehouse: Path, catalog: RestCatalog, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("remote")
+    profile = {
+        "engine_home": str(lakehouse / "engine"),
+        "catalog_properties": {"uri": catalog.uri},
+    }
+    with serve(folder, profile) as (uri, process):
+        served = Served(uri, catalog.token("wanda"), catalog.folder, process)
+        with served.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("create namespace if not exists s").fetchall()
+        yield served
+
+
+@pytest.fixture(params=["local", "remote"])
+def served(request: pytest.FixtureRequest) -> Served:
+    found: Served = request.getfixturevalue(request.param)
+    return found
+
+
+def rows(served: Served, sql: str) -> list[tuple[Any, ...]]:
+    with served.connect() as connection, connection.cursor() as cursor:
+        return cursor.execute(sql).fetchall()
+
+
+def ingest(served: Served, name: str, mode: str, data: Any = ROWS) -> int:
+    with served.connect() as connection, connection.cursor() as cursor:
+        count: int = cursor.adbc_ingest(name, data, mode=mode)
+        return count
+
+
+def test_the_four_modes(served: Served) -> None:
+    assert ingest(served, "modes", "create") == 2
+    assert rows(served, "select * from s.modes order by id") == [(1, "a"), (2, None)]
+    with pytest.raises(adbc_driver_manager.Error, match="There is a table s.modes already"):
+        ingest(served, "modes", "create")
+    assert ingest(served, "modes", "append") == 2
+    assert ingest(served, "modes", "create_append") == 2
+    assert rows(served, "select count(*), count(name) from s.modes") == [(6, 3)]
+    assert ingest(served, "modes", "replace", pa.table({"n": [1.5]})) == 1
+    assert rows(served, "select * from s.modes") == [(1.5,)]
+    with pytest.raises(adbc_driver_manager.Error, match="There is no table s.none to append to"):
+        ingest(served, "none", "append")
+    with pytest.raises(adbc_driver_manager.Error, match="`n` is string, but the table has double"):
+        ingest(served, "modes", "append", pa.table({"n": ["x"]}))
+    assert rows(served, "select * from s.modes") == [(1.5,)]
+
+
+def test_statements(served: Served) -> None:
+    ingest(served, "said", "replace")
+    with served.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("insert into s.said values (3, 'c')").fetchall()
+        assert cursor.executescript("delete from s.said where id = 1") is None
+        cursor.execute("select id, name from s.said order by id")
+        assert cursor.fetch_arrow_table().to_pylist() == [
+            {"id": 2, "name": None},
+            {"id": 3, "name": "c"},
+        ]
+        with pytest.raises(adbc_driver_manager.Error, match="TABLE_OR_VIEW_NOT_FOUND"):
+            cursor.execute("select * from s.nowhere")
+        found = connection.adbc_get_objects(depth="tables", db_schema_filter="s")
+        schemas = found.read_all().to_pylist()[0]["catalog_db_schemas"]
+        assert "said" in [table["table_name"] for table in schemas[0]["db_schema_tables"]]
+        assert connection.adbc_get_info()["vendor_name"] == "dbt-iceberg-stream"
+
+
+def test_a_statement_is_run_once(local: Served) -> None:
+    ingest(local, "once", "replace")
+    before = len(list(local.tables.joinpath("once", "metadata").glob("snap-*.avro")))
+    rows(local, "insert into s.once values (3, 'c')")
+    after = len(list(local.tables.joinpath("once", "metadata").glob("snap-*.avro")))
+    assert after == before + 1
+    assert rows(local, "select count(*) from s.once") == [(3,)]
+
+
+def test_many_rows_come_and_go(local: Served) -> None:
+    ids = pa.table({"id": pa.array(range(500_000), pa.int64())})
+    assert ingest(local, "many", "create", ids.to_reader(max_chunksize=1000)) == 500_000
+    with local.connect() as connection, connection.cursor() as cursor:
+        reader = cursor.execute("select id from s.many").fetch_record_batch()
+        assert sum(batch.num_rows for batch in reader) == 500_000
+
+
+def test_wrong_tokens(served: Served) -> None:
+    for token in ("wrong", "a.b.c"):
+        with (
+            pytest.raises(adbc_driver_manager.Error, match="UNAUTHENTICATED|Unauthenticated"),
+            served.connect(token) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.adbc_ingest("stolen", ROWS, mode="create")
+    with (
+        pytest.raises(adbc_driver_manager.Error, match="No token"),
+        adbc.connect(served.uri, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("select 1")
+    assert not list(served.tables.rglob("stolen*"))
+
+
+def test_a_reader_reads_and_does_not_write(remote: Served, catalog: RestCatalog) -> None:
+    ingest(remote, "guarded", "replace")
+    reader = catalog.token("rita", role="reader")
+    with remote.connect(reader) as connection, connection.cursor() as cursor:
+        assert cursor.execute("select count(*) from s.guarded").fetchone() == (2,)
+        for mode in ("append", "replace", "create_append"):
+            with pytest.raises(adbc_driver_manager.Error, match="refused to .* for rita"):
+                cursor.adbc_ingest("guarded", ROWS, mode=mode)
+        with pytest.raises(adbc_driver_manager.Error, match="refused|not allowed"):
+            cursor.execute("delete from s.guarded where id = 1").fetchall()
+    assert rows(remote, "select count(*) from s.guarded") == [(2,)]
+    files = list((catalog.folder / "warehouse" / "s" / "guarded").rglob("ingest-*.parquet"))
+    assert len(files) == 1
+
+
+CLIENT = """
+import sys, time, pyarrow as pa, adbc_driver_flightsql.dbapi as adbc
+uri, token, table = sys.argv[1:]
+def endless():
+    while True:
+        yield pa.record_batch({"id": pa.array(range(100_000), pa.int64())})
+        print("sent", flush=True)
+schema = pa.schema([("id", pa.int64())])
+header = {"adbc.flight.sql.authorization_header": f"Bearer {token}"}
+with adbc.connect(uri, db_kwargs=header) as connection, connection.cursor() as cursor:
+    cursor.adbc_ingest(table, pa.RecordBatchReader.from_batches(schema, endless()), mode="create")
+"""
+
+
+def test_a_client_that_is_killed(local: Served) -> None:
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, local.uri, local.token, "gone"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(200):
+        assert client.stdout.readline() == "sent\n"
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    folder = local.tables / "gone"
+    deadline = time.monotonic() + 30
+    while list(folder.rglob("*.parquet")):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert ingest(local, "gone", "create") == 2
+
+
+def test_a_server_that_is_killed_shows_nothing(lakehouse: Path, tmp_path: Path) -> None:
+    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(lakehouse / "engine")}
+    os.environ["ICEBERG_STREAM_SERVER_TOKEN"] = "mine"
+    try:
+        with serve(tmp_path / "p", profile) as (uri, process):
+            served = Served(uri, "mine", tmp_path, process)
+            rows(served, "create namespace s")
+            command = [sys.executable, "-c", CLIENT, uri, "mine", "lost"]
+            client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            for _ in range(100):
+                client.stdout.readline()
+            process.kill()
+            assert client.wait(60) != 0
+        with serve(tmp_path / "p", profile) as (uri, process):
+            served = Served(uri, "mine", tmp_path, process)
+            with pytest.raises(adbc_driver_manager.Error, match="TABLE_OR_VIEW_NOT_FOUND"):
+                rows(served, "select * from s.lost")
+    finally:
+        del os.environ["ICEBERG_STREAM_SERVER_TOKEN"]
+
+
+def test_tls(lakehouse: Path, tmp_path: Path) -> None:
+    chain, key = certificate(tmp_path)
+    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(lakehouse / "engine")}
+    options = ("--tls-cert", str(chain), "--tls-key", str(key), "--host", "localhost")
+    with serve(tmp_path / "p", profile, *options) as (uri, process):
+        log = (tmp_path / "p" / "serve.log").read_text()
+        token = Path(re.search(r"accepts is in (.+)", log)[1]).read_text()
+        served = Served(uri, token, tmp_path, process)
+        root = {"adbc.flight.sql.client_option.tls_root_certs": chain.read_text()}
+        with served.connect(**root) as connection, connection.cursor() as cursor:
+            assert cursor.execute("select 1 as one").fetchone() == (1,)
+        with pytest.raises(adbc_driver_manager.Error):
+            rows(served, "select 1")
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of `localhost` that nobody else has signed, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .sign(key, hashes.SHA256())
+    )
+    chain, private = folder / "chain.pem", folder / "key.pem"
+    chain.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return chain, private
