@@ -6,6 +6,7 @@ import-linter cannot see a package that lives inside another distribution's `dbt
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ ROOT = Path(package.__file__).parent
 PREFIX = "dbt.adapters.iceberg_stream."
 # From the surface down; a module may import from layers below its own, and from its own room.
 LAYERS = (
-    {"__init__", "__main__", "cli"},
+    {"__main__"},
+    {"__init__", "cli"},
     {"projects"},
     {"impl"},
     {"cache"},
@@ -77,3 +79,21 @@ def test_the_supervisor_imports_nothing_of_the_package() -> None:
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_files_stay_small(module: Path) -> None:
     assert len((ROOT / module).read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("module", ["files/casting.py", "files/parquet.py"])
+def test_worker_code_needs_pyarrow_only(module: str) -> None:
+    """It is shipped to Spark's workers by value: they have nothing of ours."""
+    tree = ast.parse((ROOT / module).read_text())
+    names = [
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    ]
+    assert {name.split(".")[0] for name in names} <= {"pyarrow", *sys.stdlib_module_names}
