@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
 from dbt_common.invocation import get_invocation_id
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from dbt.adapters.iceberg_stream.commit.lost_answer import resolve
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
+from dbt.adapters.iceberg_stream.commit.pins import pin
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.errors import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.engines.progress import Progress
+from dbt.adapters.iceberg_stream.engines.queries import Reads, reads, temporary_view
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.engines.statements import (
     Statement,
@@ -39,9 +47,11 @@ if TYPE_CHECKING:
 logger = AdapterLogger("Iceberg_Stream")
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
-
-
-VIEW_ATTEMPTS = 5
+# A view is its text, and a rebuilt table the rows of its query, whenever that runs.
+REBUILDS = {"create", "replace"}
+VIEW_VERBS = {"create", "cache"}
+ATTEMPTS = 5
+ALREADY_THERE = "Table already exists"
 QUERY_VERBS = {"select", "with", "values"}
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
@@ -63,6 +73,8 @@ class Handle:
         self.lake = lake
         self.reusable = True
         self.canceled = False
+        # What this session's temporary views read; None where that is not known.
+        self.views: dict[str, Reads | None] = {}
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost
@@ -156,6 +168,7 @@ class Cursor:
                 self._table = handle.session.query(sql)
             else:
                 self._frame = handle.session.run(sql)
+                self._note_view(sql)
         except StatementError as error:
             handle.reusable = False
             raise error.for_principal(handle.principal) from error
@@ -190,18 +203,49 @@ class Cursor:
             self.outcome = find_outcome(self._snapshots(), write_id)
 
     def _run_write(self, sql: str) -> None:
-        if not self._statement.on_view:
-            self._handle.session.run(sql)
-            return
-        # A view is its text: who lost against another job just says it again.
+        """Run it, again if another writer was faster and it would read the same rows."""
+        handle, lake = self._handle, self._handle.lake
+        rebuilds = self._statement.verb in REBUILDS
+        pins = None if rebuilds else pin(lake, reads(sql), handle.views)
+
+        def again(error: BaseException) -> bool:
+            if not isinstance(error, StatementError):
+                return False
+            # Of two that make a new table, the loser finds it there.
+            made = self._statement.replaces and ALREADY_THERE in str(error)
+            if not (error.is_conflict or made):
+                return False
+            if error.outcome_unknown or handle.canceled:
+                return False
+            if rebuilds or pins is None:
+                return rebuilds
+            if changed := pins.changed(lake):
+                error.add(
+                    f"It was not run again by itself: {'.'.join(changed)} has changed, and the "
+                    "rows were computed from it."
+                )
+            return changed is None
+
+        def before(state: RetryCallState) -> None:
+            logger.info(
+                f"Another writer committed to {'.'.join(self.target or ())} meanwhile: running the "
+                f"statement again ({state.attempt_number + 1} of {ATTEMPTS})"
+            )
+            handle.refresh_token()
+
         for attempt in Retrying(
-            retry=retry_if_exception(lambda e: isinstance(e, StatementError) and e.is_conflict),
-            stop=stop_after_attempt(VIEW_ATTEMPTS),
-            wait=wait_random(0.1, 0.5),
+            retry=retry_if_exception(again),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            before_sleep=before,
             reraise=True,
         ):
             with attempt:
-                self._handle.session.run(sql)
+                handle.session.run(sql)
+
+    def _note_view(self, sql: str) -> None:
+        if self._statement.verb in VIEW_VERBS and (view := temporary_view(sql)) is not None:
+            self._handle.views[view.name.lower()] = view.reads
 
     def _commits_snapshot(self) -> bool:
         rows = self._statement.verb in ROW_VERBS and not self._statement.on_view

@@ -134,6 +134,10 @@ class StatementError(Exception):
         self.condition = condition
         self.engine_gone = engine_gone
 
+    def add(self, text: str) -> None:
+        """Say more."""
+        self.args = (f"{self}\n{text}",)
+
     @property
     def canceled(self) -> bool:
         return self.condition == CANCELED

@@ -26,11 +26,13 @@ class Statement:
         verb: first keyword, lower case, e.g. `merge`, `create`, `select`.
         target: name parts of the relation it changes, None if it changes none.
         on_view: whether it defines a view.
+        replaces: whether it replaces what is there.
     """
 
     verb: str
     target: tuple[str, ...] | None = None
     on_view: bool = False
+    replaces: bool = False
 
     @property
     def writes(self) -> bool:
@@ -53,7 +55,8 @@ def classify(sql: str) -> Statement:
     words = [t.text.lower() for t in tokens[start : start + 4]]
     if verb in WRITE_VERBS or (verb in DEFINITION_VERBS and _defines_relation(words)):
         on_view = verb in DEFINITION_VERBS and "view" in words
-        return Statement(verb, _name(tokens, start + 1), on_view)
+        replaces = verb in DEFINITION_VERBS and "replace" in words
+        return Statement(verb, _name(tokens, start + 1), on_view, replaces)
     return Statement(verb)
 
 

@@ -1,0 +1,14 @@
+"""The area `write`: our own files and commits."""
+
+from __future__ import annotations
+
+from benchmarks.bench import Benchmark
+
+from . import commits, ingest
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "ingest_2m": ingest.ingest_2m,
+    "adbc_ingest_2m": ingest.adbc_ingest_2m,
+    "ingest_memory": ingest.ingest_memory,
+    "commits_1000": commits.commits_1000,
+}
