@@ -23,6 +23,7 @@ LAYERS = (
     {"impl"},
     {"cache"},
     {"ingest"},
+    {"merging"},
     {"connections"},
     {"cursor"},
     {"credentials", "relation", "column", "response", "model_config"},

@@ -295,6 +295,16 @@ class IcebergStreamAdapter(SQLAdapter):
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
         check_key_columns(model, [column.name for column in columns])
 
+    @available.parse_none
+    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
+        """Merge by rewriting the files that change; None if the merge is Spark's."""
+        from dbt.adapters.iceberg_stream.merging import merge_by_rewrite
+
+        response = merge_by_rewrite(self, *arguments)
+        if response is not None and response.snapshot_id is not None:
+            self._notice.after_write(response)
+        return response
+
     @available.parse(lambda *a, **k: "append")
     def default_strategy(self, config: Mapping[str, Any]) -> str:
         return default_strategy(config)

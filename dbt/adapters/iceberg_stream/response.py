@@ -17,3 +17,4 @@ class IcebergStreamResponse(AdapterResponse):
     files_removed: int | None = None
     bytes_written: int | None = None
     relation: str | None = None
+    merge_engine: str | None = None

@@ -67,8 +67,8 @@ class RollingWriter:
     _sink: Any = None
     _writer: pq.ParquetWriter | None = None
 
-    def write(self, rows: pa.Table) -> None:
-        """Add a row group; begins a new file when this one has reached its size.
+    def write(self, rows: pa.Table, may_roll: bool = True) -> None:
+        """Add a row group; begins a new file when this one has reached its size, if it may.
 
         Raises:
             OSError: the storage refuses it, or is full.
@@ -79,7 +79,7 @@ class RollingWriter:
             self._open()
         assert self._writer is not None
         self._writer.write_table(rows, row_group_size=rows.num_rows)
-        if self._sink.tell() >= self.options.target_size:
+        if may_roll and self._sink.tell() >= self.options.target_size:
             self.close()
 
     def close(self) -> list[WrittenFile]:

@@ -9,7 +9,9 @@ from typing import Any
 STRATEGIES = ("append", "merge", "delete+insert", "insert_overwrite", "microbatch")
 SCHEMA_CHANGES = ("ignore", "fail", "append_new_columns", "sync_all_columns")
 # The names that users of dbt-databricks know.
+MERGE_ENGINES = ("auto", "rewrite", "spark")
 MERGE_OPTIONS = (
+    "merge_engine",
     "merge_update_columns",
     "merge_exclude_columns",
     "matched_condition",
@@ -56,6 +58,9 @@ def incremental_faults(config: Mapping[str, Any]) -> list[str]:
     """What is wrong with an incremental model's config, a line each."""
     faults = []
     strategy = config.get("incremental_strategy") or default_strategy(config)
+    engine = config.get("merge_engine")
+    if engine is not None and engine not in MERGE_ENGINES:
+        faults.append(f"`merge_engine: {engine}` is none of {', '.join(MERGE_ENGINES)}")
     if strategy in ("merge", "delete+insert") and not config.get("unique_key"):
         faults.append(
             f"`incremental_strategy: {strategy}` needs a `unique_key`: the columns that tell which "

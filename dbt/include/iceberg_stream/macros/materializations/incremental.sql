@@ -34,7 +34,12 @@
       'dest_columns': changed or adapter.get_columns_in_relation(relation),
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
-  {%- if strategy == 'merge' and not merge_changes_anything(arguments) -%}
+  {%- set rewritten = adapter.merge_by_rewrite(
+      relation, staging, get_merge_plan(arguments), config.get('unique_key'), model) if strategy == 'merge' -%}
+  {%- if rewritten -%}
+    {% do store_result('main', response=rewritten, agate_table=none) %}
+    {% do write(make_sql(arguments)) %}
+  {%- elif strategy == 'merge' and not merge_changes_anything(arguments) -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ make_sql(arguments) }}
     {%- endcall %}

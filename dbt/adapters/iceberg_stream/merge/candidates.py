@@ -1,0 +1,78 @@
+"""Data files that may hold rows with the keys of a source, told by their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, PrimitiveType, StringType
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.commit.manifests import (
+    DELETED,
+    read_manifest_list,
+    read_manifests,
+)
+from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
+
+
+def live_files(io: FileIO, metadata: Metadata, branch: str = "main") -> list[DataFile]:
+    """Data files of a branch's snapshot, in the order of their names."""
+    snapshot = parent_snapshot(metadata, branch)
+    if snapshot is None:
+        return []
+    manifests = read_manifest_list(io, snapshot["manifest-list"])
+    found = [
+        item.data_file
+        for entries in read_manifests(io, manifests)
+        for item in entries
+        if item.status != DELETED
+    ]
+    return sorted(found, key=lambda file: file.file_path)
+
+
+def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[DataFile], bool]:
+    """A test of files: whether some row's keys all lie within the file's bounds."""
+    columns = [(schema.find_field(key), rows[key].combine_chunks()) for key in keys]
+
+    def test(file: DataFile) -> bool:
+        possible: Any = None
+        for field, values in columns:
+            here = _within(file, field, values)
+            if here is None:
+                continue
+            possible = here if possible is None else pc.and_(possible, here)
+        return possible is None or bool(pc.any(possible).as_py())
+
+    return test
+
+
+def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanArray | None:
+    """Which values the file may hold; None if it does not tell."""
+    lower = _bound(file.lower_bounds, field)
+    upper = _bound(file.upper_bounds, field)
+    nulls = (file.null_value_counts or {}).get(field.field_id)
+    if lower is None or upper is None:
+        return None
+    # Upper bounds of texts may be cut, but then they are raised.
+    inside = pc.and_(
+        pc.greater_equal(values, pa.scalar(lower, values.type)),
+        pc.less_equal(values, pa.scalar(upper, values.type)),
+    )
+    return pc.fill_null(inside, nulls != 0)
+
+
+def _bound(bounds: dict[int, bytes] | None, field: NestedField) -> Any:
+    raw = (bounds or {}).get(field.field_id)
+    if raw is None:
+        return None
+    if isinstance(field.field_type, StringType):
+        return raw.decode("utf-8", "replace")
+    assert isinstance(field.field_type, PrimitiveType)
+    return from_bytes(field.field_type, raw)

@@ -1,0 +1,324 @@
+"""MERGE by rewriting the files that hold a changed row (article on the write contract,
+"Row-Level Writes: Copy-on-Write").
+
+Each file that may hold a key of the source is probed by its key columns alone. It is written anew
+only if a matched row really changes; its rows keep their order. What has no match is appended. All
+of it is one commit; when others commit meanwhile, only the files that they changed are done again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.typedef import Record
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, Validation
+from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot, remove_quietly
+from dbt.adapters.iceberg_stream.commit.validation import ChangedMeanwhile
+from dbt.adapters.iceberg_stream.files.casting import conform
+from dbt.adapters.iceberg_stream.files.data_files import Describer
+from dbt.adapters.iceberg_stream.files.parquet import RollingWriter
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.merge.candidates import live_files, may_hold
+from dbt.adapters.iceberg_stream.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.merge.rows import Matches, Source, changed, updated
+
+MERGE_PREFIX = "spark.merge-into.num-target-rows-"
+ATTEMPTS = 5
+WORKERS = max(1, min(4, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of a candidate: places of the source's rows that it holds, and its new files."""
+
+    file: DataFile
+    matched: pa.Array
+    changed: int
+    made: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did; no snapshot where nothing changed."""
+
+    committed: Committed | None
+    updated: int
+    inserted: int
+    probed: int
+    rewritten: int
+
+
+class NotByRewriting(Exception):
+    """The table is no longer one whose files can be rewritten so; the message says why."""
+
+
+@dataclass
+class RewriteMerge:
+    """One merge.
+
+    Attributes:
+        refuses: looks at the table on each attempt and says why it cannot be done, if it cannot.
+        rewrites: files that were written anew, over all attempts.
+    """
+
+    lake: Lake
+    name: Name
+    source: Source
+    plan: MergePlan
+    refuses: Callable[[Metadata], str | None]
+    write_id: str
+    stamps: dict[str, str]
+    rewrites: int = 0
+    _done: dict[str, Rewritten] = field(default_factory=dict)
+    _target: WriteTarget | None = None
+    _tries: Iterator[int] = field(default_factory=itertools.count)
+
+    def run(self, base: LoadedTable) -> Merged:
+        """Merge, again for files that others change meanwhile.
+
+        Raises:
+            NotByRewriting: the table has changed so that it cannot be done; nothing was written.
+            ChangedMeanwhile: they did so each time; nothing was written.
+            CatalogError: the catalog refuses; nothing was written.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._attempt(base)
+            except ChangedMeanwhile:
+                if attempt == ATTEMPTS:
+                    self._remove(self._done.values())
+                    raise
+                fresh = self.lake.load(self.name)
+                if fresh is None:
+                    self._remove(self._done.values())
+                    raise
+                base = fresh
+            except BaseException:
+                self._remove(self._done.values())
+                raise
+        raise AssertionError
+
+    def _attempt(self, base: LoadedTable) -> Merged:
+        if because := self.refuses(base.metadata):
+            raise NotByRewriting(because)
+        self._target = target = WriteTarget.of(base.metadata, base.io)
+        tests = may_hold(self.source.rows, self.plan.keys, target.schema)
+        candidates = [file for file in live_files(base.io, base.metadata) if tests(file)]
+        self._forget_others(candidates)
+        new = [file for file in candidates if file.file_path not in self._done]
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="merge") as pool:
+            for found in pool.map(self._probe, new):
+                self._done[found.file.file_path] = found
+        results = [self._done[file.file_path] for file in candidates]
+        inserted = self._insert(target, results)
+        replaced = [result for result in results if result.changed]
+        counts = (sum(r.changed for r in replaced), sum(f.record_count for f in inserted))
+        if not replaced and not inserted:
+            return Merged(None, 0, 0, len(candidates), 0)
+        change = self._change(base, replaced, inserted, counts, tests)
+        try:
+            done = Committer(self.lake, self.name, change, base).commit()
+        except ChangedMeanwhile:
+            for file in inserted:
+                remove_quietly(base.io, file.file_path)
+            raise
+        return Merged(done, *counts, len(candidates), len(replaced))
+
+    def _change(
+        self,
+        base: LoadedTable,
+        replaced: list[Rewritten],
+        inserted: list[DataFile],
+        counts: tuple[int, int],
+        tests: Callable[[DataFile], bool],
+    ) -> Change:
+        snapshot = parent_snapshot(base.metadata, "main")
+        made = [file for result in replaced for file in result.made]
+        return Change(
+            Operation.OVERWRITE if replaced else Operation.APPEND,
+            (AddedFiles((*made, *inserted)),),
+            removed=tuple(result.file for result in replaced),
+            properties={
+                **self.stamps,
+                f"{MERGE_PREFIX}updated": str(counts[0]),
+                f"{MERGE_PREFIX}inserted": str(counts[1]),
+                f"{MERGE_PREFIX}deleted": "0",
+            },
+            validation=Validation(snapshot["snapshot-id"] if snapshot else None, tests),
+        )
+
+    def _probe(self, file: DataFile) -> Rewritten:
+        """Look for the source's rows in a file, and write it anew if one of them changes it."""
+        target = self._target
+        assert target is not None
+        opened = target.filesystem().open_input_file(target.path_of(file.file_path))
+        with pq.ParquetFile(opened) as parquet:
+            matches = self.source.match(_read(parquet, list(self.plan.keys), target))
+            none = Rewritten(file, matches.in_source, 0, ())
+            if not len(matches) or not self.plan.updates:
+                return none
+            groups = _groups_of(parquet, matches)
+            changes = self._changes(parquet, target, matches, groups)
+            if not len(changes):
+                return none
+            made = self._write(parquet, target, file, changes)
+        return Rewritten(file, matches.in_source, len(changes), made)
+
+    def _changes(
+        self, parquet: pq.ParquetFile, target: WriteTarget, matches: Matches, groups: list[int]
+    ) -> Matches:
+        """Only row groups with a match are read."""
+        rows = _read(parquet, list(self.plan.updates), target, groups)
+        starts = _starts(parquet)
+        kept = pa.concat_arrays(
+            [pa.array(range(starts[g], starts[g + 1]), pa.int64()) for g in groups]
+        )
+        places = pc.index_in(matches.in_file, value_set=kept).cast(pa.int64())
+        local = Matches(places, matches.in_source)
+        found = changed(rows, self.source.rows, local, self.plan.updates)
+        return Matches(kept.take(found.in_file), found.in_source)
+
+    def _write(
+        self, parquet: pq.ParquetFile, target: WriteTarget, file: DataFile, changes: Matches
+    ) -> tuple[DataFile, ...]:
+        self.rewrites += 1
+        stem = file.file_path.rsplit("/", 1)
+        number = self.rewrites
+        writer = RollingWriter(
+            target.filesystem(),
+            target.file_schema,
+            target.options,
+            lambda: f"{stem[0]}/merge-{self.write_id}-{number:05}.parquet",
+            target.path_of,
+        )
+        # The new file may be somewhat larger than the table's target: it stays one.
+        starts = _starts(parquet)
+        try:
+            for group, begin in enumerate(starts[:-1]):
+                rows = _read(parquet, target.file_schema.names, target, [group])
+                rows = _with_changes(rows, self.source.rows, changes, begin, self.plan)
+                writer.write(rows, may_roll=False)
+            written = writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        describer = Describer(target.schema, dict(target.properties), file.spec_id)
+        made = [describer.describe(one, None, file.sort_order_id) for one in written]
+        for one in made:
+            one[PARTITION] = file.partition if len(file.partition) else Record()
+        return tuple(made)
+
+    def _insert(self, target: WriteTarget, results: list[Rewritten]) -> list[DataFile]:
+        if not self.plan.inserts:
+            return []
+        places = pa.array(range(self.source.rows.num_rows), pa.int64())
+        matched = [result.matched for result in results if len(result.matched)]
+        if matched:
+            there = pc.is_in(places, value_set=pa.concat_arrays(matched))
+            places = places.filter(pc.invert(there))
+        if not len(places):
+            return []
+        # A name of its own for each attempt: the one before may still be being removed.
+        writer = DataFileWriter(target, "merge", f"{self.write_id}-new{next(self._tries)}")
+        try:
+            writer.write(self.source.rows.take(places).to_batches())
+            return writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _forget_others(self, candidates: list[DataFile]) -> None:
+        """What was made of files that are gone is of no use any more."""
+        live = {file.file_path for file in candidates}
+        gone = [path for path in self._done if path not in live]
+        self._remove(self._done[path] for path in gone)
+        for path in gone:
+            del self._done[path]
+
+    def _remove(self, results: Iterable[Rewritten]) -> None:
+        for result in list(results):
+            for file in result.made:
+                if self._target is not None:
+                    remove_quietly(self._target.io, file.file_path)
+
+
+PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")
+
+
+def _with_changes(
+    rows: pa.Table, source: pa.Table, changes: Matches, begin: int, plan: MergePlan
+) -> pa.Table:
+    """A row group with those of the changes that are in it."""
+    inside = pc.and_(
+        pc.greater_equal(changes.in_file, begin),
+        pc.less(changes.in_file, begin + rows.num_rows),
+    )
+    here = changes.only(inside)
+    if not len(here):
+        return rows
+    local = Matches(pc.subtract(here.in_file, begin), here.in_source)
+    return updated(rows, source, local, plan.updates)
+
+
+def _starts(parquet: pq.ParquetFile) -> list[int]:
+    """Where each row group begins, and the end."""
+    starts = [0]
+    for group in range(parquet.metadata.num_row_groups):
+        starts.append(starts[-1] + _rows(parquet, group))
+    return starts
+
+
+def _groups_of(parquet: pq.ParquetFile, matches: Matches) -> list[int]:
+    starts = pa.array(_starts(parquet)[1:], pa.int64())
+    return [
+        group
+        for group in range(len(starts))
+        if pc.any(
+            pc.and_(
+                pc.less(matches.in_file, starts[group]),
+                pc.greater_equal(matches.in_file, starts[group - 1] if group else 0),
+            )
+        ).as_py()
+    ]
+
+
+def _read(
+    parquet: pq.ParquetFile, names: list[str], target: WriteTarget, groups: list[int] | None = None
+) -> pa.Table:
+    """Columns as the table has them now, by field id: a file may have other names or fewer."""
+    wanted = [target.file_schema.field(name) for name in names]
+    now = {_id(field): field.name for field in wanted}
+    stored = {field.name: now[_id(field)] for field in parquet.schema_arrow if _id(field) in now}
+    which = list(range(parquet.metadata.num_row_groups)) if groups is None else groups
+    rows = parquet.read_row_groups(which, columns=list(stored))
+    rows = rows.rename_columns([stored[name] for name in rows.column_names])
+    schema = pa.schema(wanted)
+    if not stored:
+        # All columns are younger than the file.
+        empty = pa.RecordBatch.from_pylist([{}] * sum(_rows(parquet, g) for g in which))
+        return pa.Table.from_batches([conform(empty, schema)], schema)
+    return pa.Table.from_batches([conform(batch, schema) for batch in rows.to_batches()], schema)
+
+
+def _rows(parquet: pq.ParquetFile, group: int) -> int:
+    count: int = parquet.metadata.row_group(group).num_rows
+    return count
+
+
+def _id(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(b"PARQUET:field_id")

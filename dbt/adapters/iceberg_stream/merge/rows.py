@@ -1,0 +1,133 @@
+"""One data file against the rows of a merge's source. Worker code: PyArrow only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ROW, AT = "__row", "__at"
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Rows of a file that have a row of the source, by their places (from 0) in both."""
+
+    in_file: pa.Int64Array
+    in_source: pa.Int64Array
+
+    def __len__(self) -> int:
+        return len(self.in_file)
+
+    def only(self, mask: pa.BooleanArray) -> Matches:
+        return Matches(self.in_file.filter(mask), self.in_source.filter(mask))
+
+
+class Source:
+    """The rows of a merge's source, found by their keys; nulls are equal to each other."""
+
+    def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
+        self.rows = rows.combine_chunks()
+        self.keys = list(keys)
+        single = len(self.keys) == 1 and not pa.types.is_nested(rows.schema.field(keys[0]).type)
+        self._values = self.rows[self.keys[0]].combine_chunks() if single else None
+        self._numbered = None if single else _numbered(self.rows, self.keys, AT)
+
+    def twice(self) -> int:
+        """Rows beyond the first of their key."""
+        return self.rows.num_rows - int(self.rows.group_by(self.keys).aggregate([]).num_rows)
+
+    def match(self, keys: pa.Table) -> Matches:
+        """Places of a file's rows that have a row here; the file's keys are given."""
+        if self._values is not None:
+            column = keys[self.keys[0]].combine_chunks()
+            found = pc.index_in(column, value_set=self._values)
+            there = found.is_valid()
+            return Matches(
+                pc.indices_nonzero(there).cast(pa.int64()), found.filter(there).cast(pa.int64())
+            )
+        names = list(_key_names(self.keys))
+        joined = _numbered(keys, self.keys, ROW).join(self._numbered, names, join_type="inner")
+        joined = joined.sort_by(ROW)
+        return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
+
+
+def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequence[str]) -> Matches:
+    """The matches whose row differs from the source's in one of the columns."""
+    differs: pa.BooleanArray | None = None
+    for column in columns:
+        old = file[column].take(matches.in_file)
+        new = source[column].take(matches.in_source)
+        here = _different(_flat(old), _flat(new))
+        differs = here if differs is None else pc.or_(differs, here)
+    return matches.only(differs) if differs is not None else matches.only(pa.array([], pa.bool_()))
+
+
+def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str]) -> pa.Table:
+    """The file's rows, in their order, with the changed ones' columns from the source."""
+    # Each row of the result comes from the file or, behind it, from the source.
+    places = pa.array(range(file.num_rows), pa.int64())
+    mask = pc.is_in(places, value_set=changes.in_file)
+    from_source = pc.add(changes.in_source, file.num_rows)
+    places = pc.replace_with_mask(places, mask, from_source)
+    for column in columns:
+        at = file.schema.get_field_index(column)
+        field = file.schema.field(at)
+        both = pa.chunked_array([*file[column].chunks, *source[column].chunks], field.type)
+        file = file.set_column(at, field, both.take(places))
+    return file
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
+    """Null-safe, value by value; NaN is equal to NaN, as in Spark."""
+    if pa.types.is_nested(old.type) or isinstance(old, pa.ExtensionArray):
+        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
+        return pa.array([a != b for a, b in pairs], pa.bool_())
+    different = pc.fill_null(pc.not_equal(old, new), False)
+    if pa.types.is_floating(old.type):
+        both = pc.and_(pc.fill_null(pc.is_nan(old), False), pc.fill_null(pc.is_nan(new), False))
+        different = pc.and_not(different, both)
+    return pc.or_(different, pc.xor(old.is_null(), new.is_null()))
+
+
+def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
+    """Keys that a join finds equal where they are null, and the place of each row."""
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+    for (value, null), key in zip(_pairs(keys), keys, strict=True):
+        column = rows[key]
+        columns[value] = _fill(column)
+        columns[null] = column.is_null()
+    columns[name] = pa.array(range(rows.num_rows), pa.int64())
+    return pa.table(columns)
+
+
+def _fill(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Nulls become one value, the same on both sides; what tells them apart is another column."""
+    return pc.fill_null(column, _some_value(column.type)) if column.null_count else column
+
+
+def _some_value(kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pa.scalar("" if pa.types.is_string(kind) else b"", kind)
+    if pa.types.is_boolean(kind):
+        return pa.scalar(False)
+    if pa.types.is_decimal(kind):
+        return pa.scalar(Decimal(0), kind)
+    wide = pa.int32() if kind.bit_width == 32 else pa.int64()
+    return pa.scalar(0, wide).cast(kind)
+
+
+def _pairs(keys: Sequence[str]) -> list[tuple[str, str]]:
+    return [(f"__key{n}", f"__null{n}") for n in range(len(keys))]
+
+
+def _key_names(keys: Sequence[str]) -> Iterator[str]:
+    for pair in _pairs(keys):
+        yield from pair

@@ -1,0 +1,171 @@
+"""Merges by rewriting files: which files are touched, which are not, and who does what else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+
+from tests.functional.lake import rows, run, snapshot_ids, summary, table
+
+MERGED = """
+{{ config(materialized='incremental', unique_key=['id', 'part'], incremental_strategy='merge') }}
+select * from {{ target.schema }}.increment
+"""
+CONDITION = MERGED.replace("incremental_strategy", "matched_condition='true', incremental_strategy")
+FORCED = CONDITION.replace("incremental_strategy", "merge_engine='rewrite', incremental_strategy")
+SPARKS = MERGED.replace("incremental_strategy", "merge_engine='spark', incremental_strategy")
+COLUMNS = "id bigint, part string, name string, at timestamp, tags array<string>, x decimal(9, 2)"
+
+
+def row(number: int, name: str, part: str = "'p'") -> str:
+    when = "timestamp'2026-01-01 00:00:00'"
+    return f"({number}, {part}, '{name}', {when}, array('t'), {number}.5)"
+
+
+@pytest.fixture(autouse=True)
+def embedded(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--method") == "connect":
+        pytest.skip("on a cluster merges are Spark's")
+
+
+class TestMergeRewrite:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"merged.sql": MERGED}
+
+    @pytest.fixture(autouse=True)
+    def built(self, project: Any) -> None:
+        """Three files of ten rows, by id."""
+        run(project, "drop table if exists {schema}.merged")
+        run(project, "drop table if exists {schema}.increment")
+        for name in ("merged", "increment"):
+            run(project, f"create table {{schema}}.{name} ({COLUMNS})")
+        for first in (0, 10, 20):
+            values = ", ".join(row(n, f"n{n}") for n in range(first, first + 10))
+            run(project, f"insert into {{schema}}.merged values {values}")
+
+    def merge(self, project: Any, *values: str, **expected: Any) -> Any:
+        run(project, "truncate table {schema}.increment")
+        if values:
+            run(project, f"insert into {{schema}}.increment values {', '.join(values)}")
+        (result,) = run_dbt(["run"]).results
+        response = result.adapter_response
+        assert response["merge_engine"] == "rewrite"
+        for key, value in expected.items():
+            assert response[key] == value, key
+        return response
+
+    def files(self, project: Any) -> list[str]:
+        return sorted(task.file.file_path for task in table(project, "merged").scan().plan_files())
+
+    def test_only_files_with_a_changed_row_are_rewritten(self, project: Any) -> None:
+        before = self.files(project)
+        self.merge(
+            project,
+            row(12, "changed"),
+            row(25, "n25"),
+            row(40, "new"),
+            rows_updated=1,
+            rows_inserted=1,
+            files_added=2,
+            files_removed=1,
+        )
+        after = self.files(project)
+        assert len(set(before) - set(after)) == 1
+        assert all("/merge-" in path for path in set(after) - set(before))
+        found = rows(
+            project, "select id, name from {schema}.merged where id in (11, 12, 25, 40) order by id"
+        )
+        assert found == [(11, "n11"), (12, "changed"), (25, "n25"), (40, "new")]
+        assert rows(project, "select count(*) from {schema}.merged") == [(31,)]
+        said = summary(project, "merged")
+        assert (said["operation"], said["iceberg-stream.model"]) == ("overwrite", "merged")
+
+    def test_rows_keep_their_order(self, project: Any) -> None:
+        self.merge(project, row(15, "changed"))
+        found = rows(project, "select id from {schema}.merged where id between 10 and 19")
+        assert [r[0] for r in found] == list(range(10, 20))
+
+    def test_nothing_changed_nothing_committed(self, project: Any) -> None:
+        before = snapshot_ids(project, "merged")
+        self.merge(project, row(3, "n3"), row(29, "n29"), rows_affected=0)
+        self.merge(project, rows_affected=0)
+        assert snapshot_ids(project, "merged") == before
+
+    def test_null_keys(self, project: Any) -> None:
+        self.merge(project, row(5, "first", "null"), rows_inserted=1, rows_updated=0)
+        self.merge(project, row(5, "second", "null"), rows_inserted=0, rows_updated=1)
+        found = rows(
+            project, "select name from {schema}.merged where id = 5 order by part nulls first"
+        )
+        assert found == [("second",), ("n5",)]
+
+    def test_every_column_type_and_nulls(self, project: Any) -> None:
+        nulls = "(7, 'p', null, null, null, null)"
+        self.merge(project, nulls, rows_updated=1)
+        found = rows(project, "select name, at, tags, x from {schema}.merged where id = 7")
+        assert found == [(None, None, None, None)]
+        self.merge(project, nulls, rows_affected=0)
+        self.merge(project, row(7, "back"), rows_updated=1)
+        found = rows(project, "select name, tags[0], x, year(at) from {schema}.merged where id = 7")
+        assert [tuple(map(str, r)) for r in found] == [("back", "t", "7.50", "2026")]
+
+    def test_a_schema_that_has_changed(self, project: Any) -> None:
+        run(project, "alter table {schema}.merged rename column name to title")
+        run(project, "alter table {schema}.merged add column extra int")
+        run(project, "alter table {schema}.increment rename column name to title")
+        run(project, "alter table {schema}.increment add column extra int")
+        values = row(3, "changed")[:-1] + ", 1)"
+        self.merge(project, values, rows_updated=1)
+        found = rows(
+            project, "select title, extra from {schema}.merged where id in (3, 4) order by id"
+        )
+        assert found == [("changed", 1), ("n4", None)]
+
+    def test_partitions(self, project: Any) -> None:
+        run(project, "alter table {schema}.merged add partition field bucket(2, id)")
+        new = [row(n, "new") for n in range(50, 56)]
+        self.merge(project, row(3, "changed"), *new, rows_updated=1, rows_inserted=6)
+        found = rows(project, "select count(*) from {schema}.merged where name = 'new' and id = 51")
+        assert found == [(1,)]
+        self.merge(project, row(51, "again"), rows_updated=1)
+        found = rows(project, "select name from {schema}.merged where id in (3, 51) order by id")
+        assert found == [("changed",), ("again",)]
+
+    def test_duplicate_keys_are_named(self, project: Any) -> None:
+        run(project, "truncate table {schema}.increment")
+        run(project, f"insert into {{schema}}.increment values {row(1, 'a')}, {row(1, 'b')}")
+        _, output = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "returns more than one row for a unique_key" in " ".join(output.split())
+
+    def test_deletes_are_sparks(self, project: Any) -> None:
+        run(
+            project,
+            "alter table {schema}.merged set tblproperties ('write.delete.mode' = 'merge-on-read')",
+        )
+        run(project, "delete from {schema}.merged where id = 4")
+        run(project, f"insert into {{schema}}.increment values {row(4, 'back')}")
+        (result,) = run_dbt(["run"]).results
+        assert "merge_engine" not in result.adapter_response
+        assert rows(project, "select name from {schema}.merged where id = 4") == [("back",)]
+
+
+class TestWhoMerges:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"condition.sql": CONDITION, "forced.sql": FORCED, "sparks.sql": SPARKS}
+
+    def test_engines(self, project: Any) -> None:
+        run(project, f"create table {{schema}}.increment ({COLUMNS})")
+        run(project, f"insert into {{schema}}.increment values {row(1, 'a')}")
+        run_dbt(["run"])
+        run(project, "update {schema}.increment set name = 'b'")
+        for model in ("condition", "sparks"):
+            (result,) = run_dbt(["run", "--select", model]).results
+            assert "merge_engine" not in result.adapter_response
+            assert rows(project, f"select name from {{schema}}.{model}") == [("b",)]
+        _, output = run_dbt_and_capture(["run", "--select", "forced"], expect_pass=False)
+        text = " ".join(output.split())
+        assert "merge_engine is rewrite, but matched_condition is an expression of SQL" in text

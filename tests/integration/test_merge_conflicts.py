@@ -1,0 +1,148 @@
+"""Merges by rewriting files, beside writers that were faster: only what they changed is redone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.merge.plan import MergePlan, why_spark
+from dbt.adapters.iceberg_stream.merge.rewrite import NotByRewriting, RewriteMerge
+from dbt.adapters.iceberg_stream.merge.rows import Source
+from tests.integration.tables import insert
+from tests.integration.test_commits import LATER
+
+PLAN = MergePlan(("id",), ("n",), True)
+
+
+def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
+    ids, numbers = zip(*rows, strict=True)
+    return pa.record_batch({"id": pa.array(ids, pa.int64()), "n": pa.array(numbers, pa.int64())})
+
+
+@pytest.fixture
+def name(lake: Lake, spark: Session) -> str:
+    """A table of four files with five rows each."""
+    made = f"t{uuid.uuid4().hex[:8]}"
+    spark.run(f"create table s.{made} (id bigint, n bigint)")
+    for first in range(0, 40, 10):
+        insert(lake, made, batch(*((n, 0) for n in range(first, first + 5))))
+    return made
+
+
+def merging(lake: Lake, name: str, *rows: tuple[int, int]) -> RewriteMerge:
+    source = Source(pa.Table.from_batches([batch(*rows)]), ["id"])
+    refuses = partial(why_spark, PLAN, {})
+    return RewriteMerge(lake, ("s", name), source, PLAN, refuses, uuid.uuid4().hex, {})
+
+
+def base_of(lake: Lake, name: str) -> LoadedTable:
+    base = lake.load(("s", name))
+    assert base is not None
+    return base
+
+
+def expect(lake: Lake, spark: Session, name: str, changed: dict[int, int]) -> None:
+    """All rows, those that are not named as they were; and no file left over."""
+    expected = {n: 0 for first in range(0, 40, 10) for n in range(first, first + 5)} | changed
+    spark.run(f"refresh table s.{name}")
+    rows = as_rows(spark.query(f"select id, n from s.{name} order by id"))
+    assert rows == sorted((i, n) for i, n in expected.items() if n is not None)
+    assert find_orphans(base_of(lake, name), LATER) == []
+
+
+def test_merges_of_other_files_are_not_redone(lake: Lake, spark: Session, name: str) -> None:
+    base = base_of(lake, name)
+    merges = [merging(lake, name, (first + 1, first)) for first in (10, 20, 30)]
+    for merge in merges:
+        assert merge.run(base).updated == 1
+    assert [merge.rewrites for merge in merges] == [1, 1, 1]
+    expect(lake, spark, name, {11: 10, 21: 20, 31: 30})
+
+
+def test_merges_of_the_same_file_come_one_after_the_other(
+    lake: Lake, spark: Session, name: str
+) -> None:
+    base = base_of(lake, name)
+    first, second = merging(lake, name, (1, 1), (2, 1)), merging(lake, name, (2, 2), (31, 2))
+    first.run(base)
+    done = second.run(base)
+    assert (done.updated, done.rewritten) == (2, 2)
+    # The file that nobody else changed was written once only.
+    assert second.rewrites == 3
+    expect(lake, spark, name, {1: 1, 2: 2, 31: 2})
+
+
+def test_rows_that_others_inserted_are_updated(lake: Lake, spark: Session, name: str) -> None:
+    base = base_of(lake, name)
+    merging(lake, name, (50, 1)).run(base)
+    done = merging(lake, name, (50, 2), (51, 2)).run(base)
+    assert (done.updated, done.inserted) == (1, 1)
+    expect(lake, spark, name, {50: 2, 51: 2})
+
+
+def test_appends_of_other_keys_do_not_disturb(lake: Lake, spark: Session, name: str) -> None:
+    base = base_of(lake, name)
+    insert(lake, name, batch((99, 9)))
+    merge = merging(lake, name, (1, 1), (50, 1))
+    merge.run(base)
+    assert merge.rewrites == 1
+    expect(lake, spark, name, {1: 1, 50: 1, 99: 9})
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda name: (
+            f"call lake.system.rewrite_data_files(table => 's.{name}', options => map('rewrite-all', 'true'))"
+        ),
+        lambda name: f"update s.{name} set n = 7 where id = 2",
+    ],
+    ids=["compaction", "update"],
+)
+def test_beside_spark(
+    lake: Lake, spark: Session, name: str, meanwhile: Callable[[str], str]
+) -> None:
+    base = base_of(lake, name)
+    statement = meanwhile(name)
+    spark.fetch(spark.run(statement))
+    done = merging(lake, name, (1, 1), (34, 1)).run(base)
+    assert done.updated == 2
+    expect(lake, spark, name, {1: 1, 34: 1} | ({2: 7} if "update" in statement else {}))
+
+
+def test_deletes_that_came_meanwhile_are_not_undone(lake: Lake, spark: Session, name: str) -> None:
+    spark.run(f"alter table s.{name} set tblproperties ('write.delete.mode' = 'merge-on-read')")
+    base = base_of(lake, name)
+    spark.run(f"delete from s.{name} where id = 2")
+    # Position deletes in a file that is rewritten: not by this way.
+    with pytest.raises(NotByRewriting, match="delete files"):
+        merging(lake, name, (1, 1)).run(base)
+    expect(lake, spark, name, {2: None})
+
+
+def test_keys_of_several_columns_and_nulls(lake: Lake, spark: Session) -> None:
+    made = f"t{uuid.uuid4().hex[:8]}"
+    spark.run(f"create table s.{made} (a bigint, b string, n int)")
+    spark.run(
+        f"insert into s.{made} values (1, 'x', 0), (1, null, 0), (null, 'x', 0), (null, null, 0)"
+    )
+    rows = pa.table(
+        {"a": [1, None, 2], "b": [None, None, "x"], "n": pa.array([1, 2, 3], pa.int32())}
+    )
+    source = Source(rows, ["a", "b"])
+    plan = MergePlan(("a", "b"), ("n",), True)
+    refuses = partial(why_spark, plan, {})
+    merge = RewriteMerge(lake, ("s", made), source, plan, refuses, uuid.uuid4().hex, {})
+    done = merge.run(base_of(lake, made))
+    assert (done.updated, done.inserted) == (2, 1)
+    spark.run(f"refresh table s.{made}")
+    found = as_rows(spark.query(f"select a, b, n from s.{made} order by a, b"))
+    assert found == [(None, None, 2), (None, "x", 0), (1, None, 1), (1, "x", 0), (2, "x", 3)]
