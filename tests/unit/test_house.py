@@ -82,7 +82,7 @@ def test_files_stay_small(module: Path) -> None:
     assert len((ROOT / module).read_text().splitlines()) <= 400
 
 
-@pytest.mark.parametrize("module", ["files/casting.py", "files/parquet.py"])
+@pytest.mark.parametrize("module", ["files/casting.py", "files/parquet.py", "merge/rows.py"])
 def test_worker_code_needs_pyarrow_only(module: str) -> None:
     """It is shipped to Spark's workers by value: they have nothing of ours."""
     tree = ast.parse((ROOT / module).read_text())
