@@ -160,7 +160,7 @@ class TestWriterAndReader:
         outputs = dbt_profile_data["test"]["outputs"].values()
         tokens = [output["token"].encode() for output in outputs]
         root = Path(project.project_root)
-        engine = Path(next(iter(outputs))["engine_home"])
+        engine = Path(next(iter(outputs)).get("engine_home", root / ".iceberg_stream"))
         written = [*root.rglob("*"), *Path(logs_dir).rglob("*"), *engine.glob("*.log*")]
         files = [file for file in written if file.is_file()]
         assert any(file.name == "dbt.log" for file in files)
