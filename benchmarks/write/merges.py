@@ -51,13 +51,13 @@ class Merger:
 
     def stage(self, ids: np.ndarray, changes: bool = True) -> None:
         """The increment: rows of the table, with another price if they change."""
-        self.session.run("uncache table if exists staged")
-        numbers = pa.table({"id": ids})
-        self.session.register("wanted", numbers)
+        self.session.register("wanted", pa.table({"id": ids}))
         price = "t.price + 1 as price" if changes else "t.price"
         columns = ", ".join(price if c == "price" else f"t.{c}" for c in COLUMNS)
+        # A table of its own: what is cached from the target is computed anew after each write.
         self.session.run(
-            f"cache table staged as select {columns} from s.t t join wanted using (id)"
+            "create or replace table s.staged using iceberg as "
+            f"select {columns} from s.t t join wanted using (id)"
         )
 
     def ours(self) -> float:
