@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitUnknown
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
 from tests.integration.writers import open_lake
-from tests.servers.rest_catalog import rest_catalog
+from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
 WRITERS, TIMES = 8, 25
 LATER = datetime.now(timezone.utc) + timedelta(days=1)
@@ -132,3 +136,85 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     assert "There is no table s.none" in orphans("s.none")
     assert "is not of the form schema.name" in orphans("none")
     assert "does not have a target named 'other'" in orphans("s.t", "--target", "other")
+
+
+class TestLostAnswers:
+    """A catalog behind a proxy that loses its answers to commits."""
+
+    @pytest.fixture(scope="class")
+    def catalog(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+        with rest_catalog(tmp_path_factory.mktemp("lost")) as server:
+            yield server
+
+    @pytest.fixture(scope="class")
+    def proxy(self, catalog: RestCatalog) -> Iterator[FaultProxy]:
+        with fault_proxy(catalog.port) as running:
+            yield running
+
+    @pytest.fixture(scope="class")
+    def lake(self, catalog: RestCatalog, proxy: FaultProxy) -> Iterator[Lake]:
+        lake = open_lake({"uri": proxy.uri, "token": catalog.token("wanda")})
+        lake.create_namespace("s")
+        yield lake
+        lake.close()
+
+    @pytest.fixture
+    def name(self, lake: Lake, proxy: FaultProxy) -> Iterator[str]:
+        made = f"t{uuid.uuid4().hex[:8]}"
+        few = {"commit.retry.num-retries": "2"}
+        ingest(lake, ("s", made), ROW.to_reader(), Mode.CREATE, properties=few)
+        yield made
+        proxy.faults.clear()
+
+    def lose(self, proxy: FaultProxy, name: str, **fault: Any) -> None:
+        def commits(method: str, path: str) -> bool:
+            return method == "POST" and path.endswith(f"/tables/{name}")
+
+        proxy.faults = [Fault(commits, **fault)]
+
+    @pytest.mark.parametrize("status", [500, 502, 503, 504, 520])
+    def test_of_a_commit_that_was_made(
+        self, lake: Lake, proxy: FaultProxy, name: str, status: int
+    ) -> None:
+        self.lose(proxy, name, status=status, forwards=True, times=1)
+        done = ingest(lake, ("s", name), ROW.to_reader())
+        table = lake.load(("s", name))
+        assert [s["snapshot-id"] for s in table.metadata["snapshots"]][1:] == [done.snapshot_id]
+        assert rows(lake, name) == [(-1, 0), (-1, 0)]
+        assert find_orphans(table, LATER) == []
+
+    @pytest.mark.parametrize("status", [429, 500, 520])
+    def test_of_one_that_was_not(
+        self, lake: Lake, proxy: FaultProxy, name: str, status: int
+    ) -> None:
+        self.lose(proxy, name, status=status, times=1)
+        ingest(lake, ("s", name), ROW.to_reader())
+        assert rows(lake, name) == [(-1, 0), (-1, 0)]
+
+    def test_each_time(self, lake: Lake, proxy: FaultProxy, name: str) -> None:
+        self.lose(proxy, name, status=500)
+        with pytest.raises(CommitUnknown, match="was lost"):
+            ingest(lake, ("s", name), ROW.to_reader())
+        proxy.faults.clear()
+        table = lake.load(("s", name))
+        assert rows(lake, name) == [(-1, 0)]
+        # It may still have come: its files are kept.
+        left = [orphan.path.rsplit(".", 1)[-1] for orphan in find_orphans(table, LATER)]
+        assert left.count("parquet") == 1
+
+    def test_and_the_catalog_is_gone(self, lake: Lake, proxy: FaultProxy, name: str) -> None:
+        self.lose(proxy, name, status=500, forwards=True, times=1)
+        lost = proxy.faults[0]
+        proxy.faults.append(Fault(lambda method, path: method == "GET" and not lost.times, 500))
+        with pytest.raises(CommitUnknown, match="Whether it was committed is not known"):
+            ingest(lake, ("s", name), ROW.to_reader())
+        proxy.faults.clear()
+        # It was: and what it refers to is there.
+        assert rows(lake, name) == [(-1, 0), (-1, 0)]
+
+    def test_a_refusal_leaves_no_file(self, lake: Lake, proxy: FaultProxy, name: str) -> None:
+        self.lose(proxy, name, status=403)
+        with pytest.raises(CatalogError, match="refused to commit"):
+            ingest(lake, ("s", name), ROW.to_reader())
+        proxy.faults.clear()
+        assert find_orphans(lake.load(("s", name)), LATER) == []

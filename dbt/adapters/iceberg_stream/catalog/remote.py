@@ -14,14 +14,12 @@ from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     BadRequestError,
     CommitFailedException,
-    CommitStateUnknownException,
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NoSuchViewError,
     RESTError,
-    ServiceUnavailableError,
     TableAlreadyExistsError,
     TooManyRequestsError,
     UnauthorizedError,
@@ -44,6 +42,7 @@ from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
 T = TypeVar("T")
+REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 
 class RemoteNames:
@@ -166,11 +165,12 @@ class RemoteNames:
                 raise CommitConflict(f"The catalog did not take it: {_reason(error)}") from error
             except requests.exceptions.ConnectTimeout:
                 raise
-            except (CommitStateUnknownException, ServiceUnavailableError) as error:
-                if _forbidden(error):
+            except RESTError as error:
+                # Whatever is not a refusal may have come after the commit.
+                if isinstance(error, REFUSALS) or _forbidden(error):
                     raise
                 raise _unknown(place, error) from error
-            except (requests.ConnectionError, requests.Timeout) as error:
+            except (requests.ConnectionError, requests.Timeout, ValueError) as error:
                 raise _unknown(place, error) from error
 
         self.ask(f"commit to {place}", send)

@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import Change
+from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list, read_manifests
 from dbt.adapters.iceberg_stream.commit.producer import (
     MissingFiles,
     SnapshotProducer,
@@ -81,27 +82,40 @@ class Committer:
     def __post_init__(self) -> None:
         self._producer = SnapshotProducer(self.base.io, self.change)
         self._attempts = 0
+        # Once an answer was lost, no file of ours may be removed: a snapshot may name it.
+        self._unknown: CommitUnknown | None = None
 
     def commit(self) -> Committed:
-        """Commit, as often as it takes.
+        """Commit, as often as it takes. New files are removed only if they certainly are nowhere.
 
         Raises:
             ChangedMeanwhile: the change is no longer right; its files are kept for its maker.
             CommitConflict: others were faster each time; the files are removed.
-            CommitUnknown: the answer was lost and the table cannot be looked at, or shows nothing
-                so far; the files are kept.
+            CommitUnknown: an answer was lost, and the table did not show what became of it; the
+                files are kept.
             CatalogError: the catalog refuses; the files are removed.
+            OSError: the storage does; the files are removed as far as it lets us.
         """
         try:
             return self._retrying()(self._attempt)
         except CommitUnknown:
             raise
-        except ChangedMeanwhile:
+        except ChangedMeanwhile as error:
+            self._raise_if_unknown(error)
             self._producer.discard()
             raise
-        except CatalogError:
+        except (CatalogError, OSError) as error:
+            self._raise_if_unknown(error)
             self._give_up()
             raise
+
+    def _raise_if_unknown(self, error: Exception) -> None:
+        if self._unknown is not None:
+            raise CommitUnknown(
+                f"{self._unknown}\nWhether it was committed is not known. {error}\nIf it was, "
+                f"{'.'.join(self.name)} has the snapshot {self._producer.snapshot_id}. If it was "
+                "not, iceberg-stream orphans lists the files of this write."
+            ) from error
 
     def _retrying(self) -> Retrying:
         properties = dict(self.base.metadata.get("properties") or {})
@@ -117,7 +131,7 @@ class Committer:
     def _attempt(self) -> Committed:
         self._attempts += 1
         base = self._load()
-        done = self._find(base.metadata)
+        done = self._find(base)
         if done is not None:
             return done
         _check_schema(self.base.metadata, base.metadata, self.name)
@@ -161,20 +175,39 @@ class Committer:
         """A table that this commit makes: still not there, or made by an attempt of ours."""
         if table is None:
             return self.base
-        if self._find(table.metadata) is None:
+        if self._find(table) is None:
             raise CatalogError(f"{'.'.join(self.name)} was made by somebody else meanwhile.")
         return table
 
-    def _find(self, metadata: Metadata) -> Committed | None:
+    def _find(self, table: LoadedTable) -> Committed | None:
         """Our snapshot, if an attempt whose answer was lost has made it."""
-        for found in snapshots(metadata):
+        ours = None
+        for found in snapshots(table.metadata):
             if found.snapshot_id == self._producer.snapshot_id:
                 return Committed(found, self._attempts)
+            ours = ours or found
+        # A catalog may show the newest snapshot only: there our files tell.
+        if self._unknown is not None and ours is not None and self._files_are_in(table):
+            return Committed(ours, self._attempts)
         return None
+
+    def _files_are_in(self, table: LoadedTable) -> bool:
+        snapshot = parent_snapshot(table.metadata, self.change.branch)
+        new = {file.file_path for file in self.change.new_files}
+        if snapshot is None or not new:
+            return False
+        manifests = read_manifest_list(table.io, snapshot["manifest-list"])
+        return any(
+            item.data_file.file_path in new
+            for entries in read_manifests(table.io, manifests)
+            for item in entries
+        )
 
     def _before_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        if not isinstance(error, CommitUnknown):
+        if isinstance(error, CommitUnknown):
+            self._unknown = error
+        elif self._unknown is None:
             self._producer.attempt_failed()
 
     def _give_up(self) -> None:

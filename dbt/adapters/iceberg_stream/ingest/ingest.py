@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitUnknown
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
@@ -79,12 +79,13 @@ def ingest(
         files = writer.close()
         if confirm is not None:
             confirm()
-        said = {**(stamps or {}), WRITE_ID: write_id}
-        change = append(*files, properties=said)
-        if mode is Mode.REPLACE and base.exists:
-            added = (AddedFiles(tuple(files)),)
-            change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
-        done = Committer(lake, name, change, base, updates, _same_schema(base, updates)).commit()
+    # From here on the files are the committer's: it alone knows whether a snapshot has them.
+    said = {**(stamps or {}), WRITE_ID: write_id}
+    change = append(*files, properties=said)
+    if mode is Mode.REPLACE and base.exists:
+        added = (AddedFiles(tuple(files)),)
+        change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
+    done = Committer(lake, name, change, base, updates, _same_schema(base, updates)).commit()
     size = sum(file.file_size_in_bytes for file in files)
     return Ingested(done.snapshot.snapshot_id, writer.rows, len(files), size)
 
@@ -156,11 +157,9 @@ def _told(
 
 @contextmanager
 def _removed_on_error(writer: DataFileWriter) -> Iterator[None]:
-    """Whatever goes wrong, Ctrl-C included, leaves no file, unless they may be in the table."""
+    """Whatever goes wrong before the commit, Ctrl-C included, leaves no file."""
     try:
         yield
-    except CommitUnknown:
-        raise
     except BaseException:
         writer.abort()
         raise

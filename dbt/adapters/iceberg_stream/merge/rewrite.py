@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -85,6 +86,7 @@ class RewriteMerge:
     stamps: dict[str, str]
     rewrites: int = 0
     _done: dict[str, Rewritten] = field(default_factory=dict)
+    _made: list[DataFile] = field(default_factory=list)
     _target: WriteTarget | None = None
     _tries: Iterator[int] = field(default_factory=itertools.count)
 
@@ -97,23 +99,25 @@ class RewriteMerge:
             CatalogError: the catalog refuses; nothing was written.
         """
         for attempt in range(1, ATTEMPTS + 1):
+            with self._removed_on_error():
+                results, inserted, tests = self._rewrite(base)
+            # From here on the files are the committer's, unless it gives them back.
             try:
-                return self._attempt(base)
+                return self._commit(base, results, inserted, tests)
             except ChangedMeanwhile:
-                if attempt == ATTEMPTS:
-                    self._remove(self._done.values())
-                    raise
-                fresh = self.lake.load(self.name)
-                if fresh is None:
-                    self._remove(self._done.values())
-                    raise
+                for file in inserted:
+                    remove_quietly(base.io, file.file_path)
+                with self._removed_on_error():
+                    fresh = self.lake.load(self.name)
+                    if fresh is None or attempt == ATTEMPTS:
+                        raise
                 base = fresh
-            except BaseException:
-                self._remove(self._done.values())
-                raise
         raise AssertionError
 
-    def _attempt(self, base: LoadedTable) -> Merged:
+    def _rewrite(
+        self, base: LoadedTable
+    ) -> tuple[list[Rewritten], list[DataFile], Callable[[DataFile], bool]]:
+        """What becomes of each candidate, files of new rows, and the test of candidates."""
         if because := self.refuses(base.metadata):
             raise NotByRewriting(because)
         self._target = target = WriteTarget.of(base.metadata, base.io)
@@ -125,19 +129,30 @@ class RewriteMerge:
             for found in pool.map(self._probe, new):
                 self._done[found.file.file_path] = found
         results = [self._done[file.file_path] for file in candidates]
-        inserted = self._insert(target, results)
+        return results, self._insert(target, results), tests
+
+    def _commit(
+        self,
+        base: LoadedTable,
+        results: list[Rewritten],
+        inserted: list[DataFile],
+        tests: Callable[[DataFile], bool],
+    ) -> Merged:
         replaced = [result for result in results if result.changed]
         counts = (sum(r.changed for r in replaced), sum(f.record_count for f in inserted))
         if not replaced and not inserted:
-            return Merged(None, 0, 0, len(candidates), 0)
+            return Merged(None, 0, 0, len(results), 0)
         change = self._change(base, replaced, inserted, counts, tests)
+        done = Committer(self.lake, self.name, change, base).commit()
+        return Merged(done, *counts, len(results), len(replaced))
+
+    @contextmanager
+    def _removed_on_error(self) -> Iterator[None]:
         try:
-            done = Committer(self.lake, self.name, change, base).commit()
-        except ChangedMeanwhile:
-            for file in inserted:
-                remove_quietly(base.io, file.file_path)
+            yield
+        except BaseException:
+            self._remove(self._made)
             raise
-        return Merged(done, *counts, len(candidates), len(replaced))
 
     def _change(
         self,
@@ -221,6 +236,7 @@ class RewriteMerge:
         made = [describer.describe(one, None, file.sort_order_id) for one in written]
         for one in made:
             one[PARTITION] = file.partition if len(file.partition) else Record()
+        self._made += made
         return tuple(made)
 
     def _insert(self, target: WriteTarget, results: list[Rewritten]) -> list[DataFile]:
@@ -246,15 +262,13 @@ class RewriteMerge:
         """What was made of files that are gone is of no use any more."""
         live = {file.file_path for file in candidates}
         gone = [path for path in self._done if path not in live]
-        self._remove(self._done[path] for path in gone)
         for path in gone:
-            del self._done[path]
+            self._remove(self._done.pop(path).made)
 
-    def _remove(self, results: Iterable[Rewritten]) -> None:
-        for result in list(results):
-            for file in result.made:
-                if self._target is not None:
-                    remove_quietly(self._target.io, file.file_path)
+    def _remove(self, files: Iterable[DataFile]) -> None:
+        for file in files:
+            if self._target is not None:
+                remove_quietly(self._target.io, file.file_path)
 
 
 PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")
