@@ -123,6 +123,10 @@ class TestMergeRewrite:
             project, "select title, extra from {schema}.merged where id in (3, 4) order by id"
         )
         assert found == [("changed", 1), ("n4", None)]
+        # In the other files there is nothing yet of a column that is updated alone.
+        self.merge(project, row(13, "n13")[:-1] + ", 2)", rows_updated=1)
+        found = rows(project, "select extra from {schema}.merged where id in (13, 14) order by id")
+        assert found == [(2,), (None,)]
 
     def test_partitions(self, project: Any) -> None:
         run(project, "alter table {schema}.merged add partition field bucket(2, id)")

@@ -146,3 +146,18 @@ def test_keys_of_several_columns_and_nulls(lake: Lake, spark: Session) -> None:
     spark.run(f"refresh table s.{made}")
     found = as_rows(spark.query(f"select a, b, n from s.{made} order by a, b"))
     assert found == [(None, None, 2), (None, "x", 0), (1, None, 1), (1, "x", 0), (2, "x", 3)]
+
+
+def test_a_column_that_no_file_has_yet(lake: Lake, spark: Session, name: str) -> None:
+    spark.run(f"alter table s.{name} add column extra int")
+    rows = pa.table({"id": [1, 2], "extra": pa.array([7, None], pa.int32())})
+    plan = MergePlan(("id",), ("extra",), False)
+    refuses = partial(why_spark, plan, {})
+    merge = RewriteMerge(
+        lake, ("s", name), Source(rows, ["id"]), plan, refuses, uuid.uuid4().hex, {}
+    )
+    done = merge.run(base_of(lake, name))
+    assert (done.updated, done.inserted) == (1, 0)
+    spark.run(f"refresh table s.{name}")
+    found = as_rows(spark.query(f"select id, extra from s.{name} where id < 3 order by id"))
+    assert found == [(0, None), (1, 7), (2, None)]

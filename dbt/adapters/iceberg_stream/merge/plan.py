@@ -70,6 +70,8 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
             return f"{name} is {known[name]}, which Spark does not compare"
     if moved := _partition_columns(metadata, schema) & set(plan.updates):
         return f"{min(moved)} is updated, and the table is partitioned by it"
+    if "'initial-default'" in str(metadata["schemas"]):
+        return "a column has a default"
     snapshot = parent_snapshot(metadata, "main")
     if snapshot is not None and int(snapshot["summary"].get("total-delete-files", 0)):
         return "the table has delete files"

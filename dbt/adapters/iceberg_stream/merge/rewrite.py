@@ -187,46 +187,42 @@ class RewriteMerge:
             none = Rewritten(file, matches.in_source, 0, ())
             if not len(matches) or not self.plan.updates:
                 return none
-            groups = _groups_of(parquet, matches)
-            changes = self._changes(parquet, target, matches, groups)
-            if not len(changes):
+            if not self._changes_any(parquet, target, matches):
                 return none
-            made = self._write(parquet, target, file, changes)
-        return Rewritten(file, matches.in_source, len(changes), made)
+            made, count = self._write(parquet, target, file, matches)
+        return Rewritten(file, matches.in_source, count, made)
 
-    def _changes(
-        self, parquet: pq.ParquetFile, target: WriteTarget, matches: Matches, groups: list[int]
-    ) -> Matches:
-        """Only row groups with a match are read."""
-        rows = _read(parquet, list(self.plan.updates), target, groups)
-        starts = _starts(parquet)
-        kept = pa.concat_arrays(
-            [pa.array(range(starts[g], starts[g + 1]), pa.int64()) for g in groups]
-        )
-        places = pc.index_in(matches.in_file, value_set=kept).cast(pa.int64())
-        local = Matches(places, matches.in_source)
-        found = changed(rows, self.source.rows, local, self.plan.updates)
-        return Matches(kept.take(found.in_file), found.in_source)
+    def _changes_any(self, parquet: pq.ParquetFile, target: WriteTarget, matches: Matches) -> bool:
+        """Look at row groups with a match, until one of them has a row that changes."""
+        for group, local in _by_group(parquet, matches):
+            if len(local):
+                rows = _read(parquet, list(self.plan.updates), target, group)
+                if len(changed(rows, self.source.rows, local, self.plan.updates)):
+                    return True
+        return False
 
     def _write(
-        self, parquet: pq.ParquetFile, target: WriteTarget, file: DataFile, changes: Matches
-    ) -> tuple[DataFile, ...]:
+        self, parquet: pq.ParquetFile, target: WriteTarget, file: DataFile, matches: Matches
+    ) -> tuple[tuple[DataFile, ...], int]:
+        """The file anew, row group by row group, and how many of its rows changed."""
         self.rewrites += 1
-        stem = file.file_path.rsplit("/", 1)
-        number = self.rewrites
+        folder, number = file.file_path.rsplit("/", 1)[0], self.rewrites
         writer = RollingWriter(
             target.filesystem(),
             target.file_schema,
             target.options,
-            lambda: f"{stem[0]}/merge-{self.write_id}-{number:05}.parquet",
+            lambda: f"{folder}/merge-{self.write_id}-{number:05}.parquet",
             target.path_of,
         )
-        # The new file may be somewhat larger than the table's target: it stays one.
-        starts = _starts(parquet)
+        count = 0
         try:
-            for group, begin in enumerate(starts[:-1]):
-                rows = _read(parquet, target.file_schema.names, target, [group])
-                rows = _with_changes(rows, self.source.rows, changes, begin, self.plan)
+            for group, local in _by_group(parquet, matches):
+                rows = _read(parquet, target.file_schema.names, target, group)
+                if len(local):
+                    changes = changed(rows, self.source.rows, local, self.plan.updates)
+                    rows = updated(rows, self.source.rows, changes, self.plan.updates)
+                    count += len(changes)
+                # It stays one file, though it may become somewhat larger than the target.
                 writer.write(rows, may_roll=False)
             written = writer.close()
         except BaseException:
@@ -237,7 +233,7 @@ class RewriteMerge:
         for one in made:
             one[PARTITION] = file.partition if len(file.partition) else Record()
         self._made += made
-        return tuple(made)
+        return tuple(made), count
 
     def _insert(self, target: WriteTarget, results: list[Rewritten]) -> list[DataFile]:
         if not self.plan.inserts:
@@ -274,64 +270,33 @@ class RewriteMerge:
 PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")
 
 
-def _with_changes(
-    rows: pa.Table, source: pa.Table, changes: Matches, begin: int, plan: MergePlan
-) -> pa.Table:
-    """A row group with those of the changes that are in it."""
-    inside = pc.and_(
-        pc.greater_equal(changes.in_file, begin),
-        pc.less(changes.in_file, begin + rows.num_rows),
-    )
-    here = changes.only(inside)
-    if not len(here):
-        return rows
-    local = Matches(pc.subtract(here.in_file, begin), here.in_source)
-    return updated(rows, source, local, plan.updates)
-
-
-def _starts(parquet: pq.ParquetFile) -> list[int]:
-    """Where each row group begins, and the end."""
-    starts = [0]
+def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, Matches]]:
+    """The matches in each row group, by their places in it."""
+    begin = 0
     for group in range(parquet.metadata.num_row_groups):
-        starts.append(starts[-1] + _rows(parquet, group))
-    return starts
-
-
-def _groups_of(parquet: pq.ParquetFile, matches: Matches) -> list[int]:
-    starts = pa.array(_starts(parquet)[1:], pa.int64())
-    return [
-        group
-        for group in range(len(starts))
-        if pc.any(
-            pc.and_(
-                pc.less(matches.in_file, starts[group]),
-                pc.greater_equal(matches.in_file, starts[group - 1] if group else 0),
-            )
-        ).as_py()
-    ]
+        end = begin + parquet.metadata.row_group(group).num_rows
+        inside = pc.and_(pc.greater_equal(matches.in_file, begin), pc.less(matches.in_file, end))
+        here = matches.only(inside)
+        yield group, Matches(pc.subtract(here.in_file, begin), here.in_source)
+        begin = end
 
 
 def _read(
-    parquet: pq.ParquetFile, names: list[str], target: WriteTarget, groups: list[int] | None = None
+    parquet: pq.ParquetFile, names: list[str], target: WriteTarget, group: int | None = None
 ) -> pa.Table:
     """Columns as the table has them now, by field id: a file may have other names or fewer."""
     wanted = [target.file_schema.field(name) for name in names]
     now = {_id(field): field.name for field in wanted}
     stored = {field.name: now[_id(field)] for field in parquet.schema_arrow if _id(field) in now}
-    which = list(range(parquet.metadata.num_row_groups)) if groups is None else groups
-    rows = parquet.read_row_groups(which, columns=list(stored))
-    rows = rows.rename_columns([stored[name] for name in rows.column_names])
+    groups = range(parquet.metadata.num_row_groups) if group is None else [group]
     schema = pa.schema(wanted)
     if not stored:
         # All columns are younger than the file.
-        empty = pa.RecordBatch.from_pylist([{}] * sum(_rows(parquet, g) for g in which))
-        return pa.Table.from_batches([conform(empty, schema)], schema)
+        count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
+        return pa.Table.from_arrays([pa.nulls(count, f.type) for f in wanted], schema=schema)
+    rows = parquet.read_row_groups(list(groups), columns=list(stored))
+    rows = rows.rename_columns([stored[name] for name in rows.column_names])
     return pa.Table.from_batches([conform(batch, schema) for batch in rows.to_batches()], schema)
-
-
-def _rows(parquet: pq.ParquetFile, group: int) -> int:
-    count: int = parquet.metadata.row_group(group).num_rows
-    return count
 
 
 def _id(field: pa.Field) -> bytes | None:
