@@ -155,6 +155,17 @@ class TestMergeRewrite:
         assert "merge_engine" not in result.adapter_response
         assert rows(project, "select name from {schema}.merged where id = 4") == [("back",)]
 
+    def test_files_of_another_format_are_sparks(self, project: Any) -> None:
+        run(
+            project,
+            "alter table {schema}.merged set tblproperties ('write.format.default' = 'orc')",
+        )
+        run(project, f"insert into {{schema}}.merged values {row(60, 'orc')}")
+        run(project, f"insert into {{schema}}.increment values {row(60, 'changed')}")
+        (result,) = run_dbt(["run"]).results
+        assert "merge_engine" not in result.adapter_response
+        assert rows(project, "select name from {schema}.merged where id = 60") == [("changed",)]
+
 
 class TestWhoMerges:
     @pytest.fixture(scope="class")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
@@ -123,6 +123,8 @@ class RewriteMerge:
         self._target = target = WriteTarget.of(base.metadata, base.io)
         tests = may_hold(self.source.rows, self.plan.keys, target.schema)
         candidates = [file for file in live_files(base.io, base.metadata) if tests(file)]
+        if other := next((f for f in candidates if f.file_format != FileFormat.PARQUET), None):
+            raise NotByRewriting(f"the table has files in {other.file_format.value}")
         self._forget_others(candidates)
         new = [file for file in candidates if file.file_path not in self._done]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="merge") as pool:
