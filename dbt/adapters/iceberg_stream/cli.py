@@ -95,13 +95,21 @@ def orphans(
     target: str | None,
 ) -> None:
     """List the files of TABLE (schema.name) that belong to no snapshot of it."""
-    from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
+    from dbt.adapters.iceberg_stream.maintenance.orphans import (
+        find_orphans,
+        remove_orphans,
+        shares_folder,
+    )
     from dbt.adapters.iceberg_stream.projects import open_lake
 
     with _told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
         loaded = lake.load(_name(table))
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
+        names = [(s, n) for s in lake.namespaces() for n, _ in lake.relations(s) if remove]
+        others = (each for name in names if (each := lake.load(name)) is not None)
+        if (other := shares_folder(loaded, others)) is not None:
+            raise click.ClickException(f"{'.'.join(other.name)} has its files in the same folder.")
         before = datetime.now(timezone.utc) - timedelta(hours=older_than)
         found = find_orphans(loaded, before)
         for orphan in found:

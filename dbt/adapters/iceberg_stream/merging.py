@@ -70,7 +70,7 @@ def _merge(
     plain = [key.replace("`", "") for key in keys]
     merge_plan = MergePlan(
         tuple(known.get(key.lower(), key) for key in plain),
-        tuple(column.name for column in plan["updated"]),
+        tuple(known.get(column.name.lower(), column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
     )
     handle = adapter.connections.get_thread_connection().handle

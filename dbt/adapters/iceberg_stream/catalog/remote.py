@@ -170,7 +170,7 @@ class RemoteNames:
                 if isinstance(error, REFUSALS) or _forbidden(error):
                     raise
                 raise _unknown(place, error) from error
-            except (requests.ConnectionError, requests.Timeout, ValueError) as error:
+            except (requests.RequestException, ValueError) as error:
                 raise _unknown(place, error) from error
 
         self.ask(f"commit to {place}", send)

@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCreate,
+    AssertCurrentSchemaId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
@@ -220,8 +221,8 @@ def _check_schema(written: Metadata, now: Metadata, name: Name) -> None:
     """Rows written with an older schema are good, unless a column that they lack is required."""
     if written["current-schema-id"] == now["current-schema-id"]:
         return
-    known = {field.field_id for field in current_schema(written).fields}
-    lacking = [f for f in current_schema(now).fields if f.required and f.field_id not in known]
+    known = {field.field_id: field.required for field in current_schema(written).fields}
+    lacking = [f for f in current_schema(now).fields if f.required and not known.get(f.field_id)]
     if lacking:
         raise CatalogError(
             f"The schema of {'.'.join(name)} was changed while this write ran: it requires the "
@@ -235,7 +236,12 @@ def _requirements(base: LoadedTable, branch: str) -> tuple[TableRequirement, ...
     parent = parent_snapshot(base.metadata, branch)
     reference = {"ref": branch, "snapshot-id": parent and parent["snapshot-id"]}
     uuid = AssertTableUUID(uuid=base.metadata["table-uuid"])
-    return (uuid, AssertRefSnapshotId.model_validate(reference))
+    schema = {"current-schema-id": base.metadata["current-schema-id"]}
+    return (
+        uuid,
+        AssertCurrentSchemaId.model_validate(schema),
+        AssertRefSnapshotId.model_validate(reference),
+    )
 
 
 def _updates(snapshot: Mapping[str, Any], branch: str) -> tuple[TableUpdate, ...]:

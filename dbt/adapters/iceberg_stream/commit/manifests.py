@@ -29,7 +29,14 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import IntegerType, ListType, NestedField, StructType
+from pyiceberg.types import (
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StructType,
+)
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 ADDED, EXISTING, DELETED = (
@@ -42,6 +49,8 @@ FormatVersion = Literal[1, 2, 3]
 UNASSIGNED = -1
 # The spec stores equality ids as int; as long, Iceberg Java cannot read the manifest.
 EQUALITY_IDS = ListType(136, IntegerType(), element_required=True)
+# PyIceberg writes them as long all the same.
+READ_EQUALITY_IDS = ListType(136, LongType(), element_required=True)
 
 
 @dataclass(frozen=True)
@@ -229,11 +238,13 @@ def _entry_schema(version: FormatVersion, spec: PartitionSpec, schema: Schema) -
             for f in spec.partition_type(schema).fields
         )
     )
-    return _with_data_file(version, partition)
+    return _with_data_file(version, partition, EQUALITY_IDS)
 
 
-def _with_data_file(version: FormatVersion, partition: StructType) -> Schema:
-    replaced = {102: partition, 135: EQUALITY_IDS}
+def _with_data_file(
+    version: FormatVersion, partition: StructType, equality_ids: ListType
+) -> Schema:
+    replaced: dict[int, IcebergType] = {102: partition, 135: equality_ids}
     data_file = StructType(
         *(
             NestedField(f.field_id, f.name, replaced[f.field_id], required=f.required, doc=f.doc)
@@ -255,4 +266,4 @@ def _spec_fields(spec: PartitionSpec) -> str:
 
 
 # An empty partition is read as the file has it.
-READ_ENTRY = _with_data_file(3, StructType())
+READ_ENTRY = _with_data_file(3, StructType(), READ_EQUALITY_IDS)

@@ -70,9 +70,10 @@ def _behind(
     if "versions" not in metadata:
         found[name] = _snapshot(metadata)
         return []
+    found[name] = _snapshot(metadata)
     definition = _definition(metadata)
     read = reads(definition) if definition else None
-    return None if read is None else [(n, name[0]) for n in read.relations]
+    return None if read is None else [(n, _namespace(metadata, name)) for n in read.relations]
 
 
 def _relations(read: Reads | None) -> frozenset[NameParts]:
@@ -89,12 +90,26 @@ def _name(lake: Lake, parts: NameParts) -> Name | None:
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
+def _namespace(view: Metadata, name: Name) -> str:
+    """Where a view looks for relations that it names without a namespace."""
+    given = _version(view).get("default-namespace")
+    return ".".join(given) if given else name[0]
+
+
+def _version(view: Metadata) -> Metadata:
+    versions: list[Metadata] = view["versions"]
+    return next(v for v in versions if v["version-id"] == view["current-version-id"])
+
+
 def _snapshot(metadata: Metadata | None) -> int | None:
+    """A table's current snapshot, a view's current version."""
+    if metadata is not None and "versions" in metadata:
+        return int(metadata["current-version-id"])
     snapshot = None if metadata is None else current_snapshot(metadata)
     return None if snapshot is None else snapshot.snapshot_id
 
 
 def _definition(view: Metadata) -> str | None:
     """The text of a view's current version (view spec, "Representations")."""
-    current = next(v for v in view["versions"] if v["version-id"] == view["current-version-id"])
-    return next((r["sql"] for r in current["representations"] if r.get("type") == "sql"), None)
+    representations = _version(view)["representations"]
+    return next((r["sql"] for r in representations if r.get("type") == "sql"), None)

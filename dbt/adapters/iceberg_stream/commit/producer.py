@@ -113,8 +113,7 @@ class SnapshotProducer:
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """The base's manifests without the removed files, and the files that were removed."""
         if self.change.removes_all:
-            found = itertools.chain(*read_manifests(self.io, manifests))
-            return [], [item.data_file for item in found if item.status != DELETED]
+            return self._without_any(metadata, manifests)
         wanted = {file_key(file) for file in self.change.removed}
         if not wanted:
             return manifests, []
@@ -132,6 +131,19 @@ class SnapshotProducer:
             rest.append(self._rewrite(metadata, manifest, live, frozenset(map(id, gone))))
         if missing := wanted - {file_key(file) for file in removed}:
             raise MissingFiles({path for path, _ in missing})
+        return rest, removed
+
+    def _without_any(
+        self, metadata: Metadata, manifests: list[ManifestFile]
+    ) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Manifests that say of each file that this snapshot deleted it."""
+        rest, removed = [], []
+        for manifest, entries in zip(manifests, read_manifests(self.io, manifests), strict=True):
+            live = [item for item in entries if item.status != DELETED]
+            if live:
+                removed += [item.data_file for item in live]
+                gone = frozenset(map(id, live))
+                rest.append(self._rewrite(metadata, manifest, live, gone))
         return rest, removed
 
     def _rewrite(

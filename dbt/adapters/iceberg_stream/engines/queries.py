@@ -11,6 +11,8 @@ from sqlglot.errors import SqlglotError
 
 DIALECT = "spark"
 NameParts = tuple[str, ...]
+# Functions in the place of a table that read none.
+GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 
 # It tells the log of each statement that it passes over.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -36,12 +38,12 @@ def reads(sql: str) -> Reads | None:
     tree = _parse(sql)
     if tree is None or isinstance(tree, exp.Command):
         return None
-    if isinstance(tree, exp.Merge):
-        return _in(tree.args["using"])
-    if isinstance(tree, exp.Insert | exp.Create):
+    if isinstance(tree, exp.Create):
         body = tree.expression
         return Reads(frozenset()) if body is None else _in(body)
-    if isinstance(tree, exp.Update | exp.Delete):
+    if isinstance(tree, exp.Insert):
+        return None if tree.expression is None else _in(tree.expression)
+    if isinstance(tree, exp.Merge | exp.Update | exp.Delete):
         return _in(*(part for key, part in _parts(tree) if key != "this"))
     return _in(tree) if isinstance(tree, exp.Query) else None
 
@@ -55,8 +57,10 @@ def temporary_view(sql: str) -> TemporaryView | None:
             tree.this.name, _in(body) if isinstance(body, exp.Expression) else None
         )
     if isinstance(tree, exp.Create) and tree.kind == "VIEW":
-        temporary = tree.find(exp.TemporaryProperty) is not None
-        return TemporaryView(tree.this.name, _in(tree.expression)) if temporary else None
+        if tree.find(exp.TemporaryProperty) is None:
+            return None
+        body = tree.expression
+        return TemporaryView(tree.this.name, None if body is None else _in(body))
     return None
 
 
@@ -71,16 +75,30 @@ def _in(*parts: exp.Expression) -> Reads | None:
     """Tables in parts of a statement, without common table expressions and functions."""
     found: set[NameParts] = set()
     for part in parts:
-        if part.find(exp.Command) is not None:
+        if part.find(exp.Command) is not None or _hides_tables(part):
             return None
         defined = {cte.alias.lower() for cte in part.find_all(exp.CTE)}
         for table in part.find_all(exp.Table):
             if not isinstance(table.this, exp.Identifier):
-                continue  # a function
+                if table.this.sql(dialect=DIALECT).split("(")[0].lower() not in GENERATORS:
+                    return None
+                continue
             name = tuple(p.name for p in table.parts)
-            if len(name) > 1 or name[0].lower() not in defined:
+            if len(name) > 1 or name[0].lower() not in defined or _in_own_definition(table):
                 found.add(name)
     return Reads(frozenset(found))
+
+
+def _hides_tables(part: exp.Expression) -> bool:
+    """Whether a relation is given to a function, by name or as a whole."""
+    calls = (call.name.lower() for call in part.find_all(exp.Anonymous))
+    return any(name in ("table", "identifier") for name in calls)
+
+
+def _in_own_definition(table: exp.Table) -> bool:
+    """A common table expression that reads a table of its own name reads another one."""
+    around = table.find_ancestor(exp.CTE)
+    return around is not None and around.alias.lower() == table.name.lower()
 
 
 def _parts(tree: exp.Expression) -> list[tuple[str, exp.Expression]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -43,11 +44,16 @@ class Describer:
         equality_ids: list[int] | None = None,
     ) -> DataFile:
         """The descriptor of a file, its bounds and counts read from its footer."""
+        metadata = read_footer(file.footer)
         statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=read_footer(file.footer),
+            parquet_metadata=metadata,
             stats_columns=self._plan,
             parquet_column_mapping=self._ids,
         )
+        untold = {self._ids[name] for name in _without_bounds(metadata)}
+        counted = statistics.to_serialized_dict()
+        for bounds in ("lower_bounds", "upper_bounds"):
+            counted[bounds] = {k: v for k, v in counted[bounds].items() if k not in untold}
         described = DataFile.from_args(
             _table_format_version=3,
             content=content,
@@ -58,7 +64,24 @@ class Describer:
             sort_order_id=sort_order_id,
             equality_ids=equality_ids,
             key_metadata=None,
-            **statistics.to_serialized_dict(),
+            **counted,
         )
         described.spec_id = self._spec_id
         return described
+
+
+def _without_bounds(metadata: pq.FileMetaData) -> set[str]:
+    """Columns of which a row group has values, but no bounds: those of the others are not all.
+
+    Arrow leaves out bounds of over 4 KiB.
+    """
+    found = set()
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            told = column.statistics
+            if told is None or (
+                not told.has_min_max and column.num_values > (told.null_count or 0)
+            ):
+                found.add(column.path_in_schema)
+    return found

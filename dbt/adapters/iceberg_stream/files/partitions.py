@@ -11,6 +11,8 @@ from pyiceberg.partitioning import PartitionField, PartitionFieldValue, Partitio
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
 
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+
 NAME = "partition {}"
 
 
@@ -21,16 +23,27 @@ def split(
     if spec.is_unpartitioned():
         yield None, rows
         return
+    _require_one_field_a_column(spec, schema)
     names = [NAME.format(number) for number in range(len(spec.fields))]
     keys = pa.table([_values(rows, field, schema) for field in spec.fields], names=names)
     ordered = keys.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
     ordered = ordered.sort_by([(name, "ascending") for name in [*names, "row"]])
     begins = [*_begins(ordered.select(names)), rows.num_rows]
-    in_order = rows.take(ordered["row"])
     for begin, end in zip(begins, begins[1:], strict=False):
         found = [ordered[name][begin].as_py() for name in names]
         values = [PartitionFieldValue(f, v) for f, v in zip(spec.fields, found, strict=True)]
-        yield PartitionKey(values, spec, schema), in_order.slice(begin, end - begin)
+        # A copy: a slice would keep all the other partitions' rows in memory.
+        yield (
+            PartitionKey(values, spec, schema),
+            rows.take(ordered["row"].slice(begin, end - begin)),
+        )
+
+
+def _require_one_field_a_column(spec: PartitionSpec, schema: Schema) -> None:
+    sources = [field.source_id for field in spec.fields]
+    if twice := {source for source in sources if sources.count(source) > 1}:
+        name = schema.find_column_name(min(twice)) or "?"
+        raise ColumnError(name, "partitions the table in two ways: write to it by SQL")
 
 
 def _values(rows: pa.Table, field: PartitionField, schema: Schema) -> pa.ChunkedArray:

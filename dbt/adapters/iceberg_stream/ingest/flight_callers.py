@@ -65,9 +65,13 @@ class Callers:
     def calling(self, token: str) -> Iterator[Caller]:
         """The caller with this token, who is kept for as long as the call takes."""
         with self._guard:
+            known = token in self._known
+        # Outside of the lock: a slow catalog must not hold up everybody.
+        made = None if known else self._make(token)
+        with self._guard:
             caller = self._known.get(token)
             if caller is None:
-                caller = self._known[token] = self._make(token)
+                caller = self._known[token] = made or self._make(token)
             caller.calls += 1
             self._known.move_to_end(token)
             old = [self._known.pop(t) for t, c in list(self._known.items()) if self._is_old(c)]

@@ -13,7 +13,8 @@ from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.connections import make_engine, make_lake
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.cursor import Handle
@@ -66,7 +67,7 @@ def open_server(
     quiet_pyspark()
     engine = make_engine(credentials, project_root)
     own, token_file = None, None
-    if credentials.catalog_settings() is None:
+    if not _knows_users(credentials.catalog_settings()):
         own, token_file = _own_token(credentials.engine_path(project_root))
     door = _Door(credentials, project_root, engine, own)
     scheme = "grpc+tls" if certificate else "grpc"
@@ -102,19 +103,15 @@ class _Door:
         if self.own_token is not None:
             if not same_token(token, self.own_token):
                 raise CatalogError("This server does not accept the token.")
-            name, folder = (
-                self.credentials.database,
-                self.credentials.warehouse_path(self.project_root),
-            )
-            lake = Lake(name, SqliteNames(name, folder))
+            lake = make_lake(self.credentials, self.project_root)
             return Caller(lake, lambda: self._handle(lake, None))
         identity = Identity(LiteralToken(token))
         lake = make_lake(self.credentials, self.project_root, identity)
         try:
             lake.namespaces()
         except CatalogError as error:
-            # Who may not list may still write: only a token that is none is turned away.
-            if "does not accept the token" in str(error) or "expired" in str(error):
+            # Who may not list may still write.
+            if "refused to" not in str(error):
                 raise
         return Caller(lake, lambda: self._handle(lake, identity))
 
@@ -130,6 +127,14 @@ class _Door:
             folder = self.credentials.warehouse_path(self.project_root)
             return spark_settings(self.credentials.database, folder)
         return catalog.spark(token.value if token else None)
+
+
+def _knows_users(catalog: CatalogSettings | None) -> bool:
+    """Whether the catalog is asked with the caller's token, and with nothing of the server's."""
+    if catalog is None or catalog.type != "rest" or catalog.ambient:
+        return False
+    own = ("rest.sigv4-enabled", "credential", "auth", "header.Authorization")
+    return not any(name in catalog.properties for name in own)
 
 
 class _Reports:

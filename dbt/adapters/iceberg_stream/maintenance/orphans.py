@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pyarrow.fs as fs
 from pyiceberg.io import FileIO
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.manifests import (
@@ -35,16 +36,23 @@ def find_orphans(table: LoadedTable, before: datetime) -> list[Orphan]:
     longer ago than any write takes.
 
     Raises:
+        CatalogError: the files may be another table's (`gc.enabled` is false).
         OSError: the storage cannot be listed or read.
     """
+    properties = table.metadata.get("properties") or {}
+    if properties.get("gc.enabled", "true").lower() == "false":
+        raise CatalogError(
+            f"The files of {'.'.join(table.name)} may belong to other tables, too: its property "
+            "gc.enabled is false."
+        )
     target = WriteTarget.of(table.metadata, table.io)
     known = {target.path_of(location) for location in referenced(table)}
     found = []
-    for folder in _folders(table.metadata):
-        for info in _files(target.filesystem(), target.path_of(folder)):
-            modified = info.mtime.astimezone(timezone.utc)
-            if info.path not in known and modified < before:
-                found.append(Orphan(info.path, info.size, modified))
+    # Not `write.data.path`: other tables may have the same.
+    for info in _files(target.filesystem(), target.path_of(table.metadata["location"])):
+        modified = info.mtime.astimezone(timezone.utc)
+        if info.path not in known and modified < before:
+            found.append(Orphan(info.path, info.size, modified))
     return sorted(set(found), key=lambda orphan: orphan.path)
 
 
@@ -91,10 +99,13 @@ def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
             yield from (e.data_file.file_path for e in entries if e.status != DELETED)
 
 
-def _folders(metadata: Metadata) -> list[str]:
-    properties = metadata.get("properties") or {}
-    others = (properties.get("write.data.path"), properties.get("write.metadata.path"))
-    return [metadata["location"], *(folder for folder in others if folder)]
+def shares_folder(table: LoadedTable, others: Iterable[LoadedTable]) -> LoadedTable | None:
+    """Another table whose files lie in this one's folder; None if there is none."""
+    own = table.metadata["location"].rstrip("/") + "/"
+    for other in others:
+        if other.name != table.name and (other.metadata["location"] + "/").startswith(own):
+            return other
+    return None
 
 
 def _files(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, PrimitiveType, StringType
 
@@ -30,11 +30,24 @@ def live_files(io: FileIO, metadata: Metadata, branch: str = "main") -> list[Dat
     manifests = read_manifest_list(io, snapshot["manifest-list"])
     found = [
         item.data_file
-        for entries in read_manifests(io, manifests)
+        for entries in read_manifests(io, _of(manifests, ManifestContent.DATA))
         for item in entries
         if item.status != DELETED
     ]
     return sorted(found, key=lambda file: file.file_path)
+
+
+def has_deletes(io: FileIO, metadata: Metadata, branch: str = "main") -> bool:
+    """Whether some rows of a branch's data files are deleted by other files."""
+    snapshot = parent_snapshot(metadata, branch)
+    if snapshot is None:
+        return False
+    manifests = _of(read_manifest_list(io, snapshot["manifest-list"]), ManifestContent.DELETES)
+    return any(m.has_added_files() or m.has_existing_files() for m in manifests)
+
+
+def _of(manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
+    return [manifest for manifest in manifests if manifest.content == content]
 
 
 def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[DataFile], bool]:

@@ -11,11 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.commit.producer import (
-    current_schema,
-    parent_snapshot,
-    partition_spec,
-)
+from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
 
 # Types whose equality in Arrow is that of Spark.
 KEY_TYPES = (
@@ -60,21 +56,24 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
         return "merge_mode is merge-on-read"
     if (metadata.get("properties") or {}).get("write.merge.mode") == "merge-on-read":
         return "the table's write.merge.mode is merge-on-read"
+    if metadata["format-version"] >= 3:
+        return "rows of format version 3 keep their ids in Spark's merge only"
+    if "'variant'" in str(metadata["schemas"]):
+        return "a column is a variant"
     schema = current_schema(metadata)
     known = {field.name: field.field_type for field in schema.fields}
     for name in plan.keys:
         if name not in known or not isinstance(known[name], KEY_TYPES):
             return f"the key {name} is {known.get(name, 'nested')}"
     for name in plan.updates:
+        if name not in known:
+            return f"the table has no column {name}"
         if "map<" in str(known[name]) or "variant" in str(known[name]):
             return f"{name} is {known[name]}, which Spark does not compare"
     if moved := _partition_columns(metadata, schema) & set(plan.updates):
         return f"{min(moved)} is updated, and the table is partitioned by it"
     if "'initial-default'" in str(metadata["schemas"]):
         return "a column has a default"
-    snapshot = parent_snapshot(metadata, "main")
-    if snapshot is not None and int(snapshot["summary"].get("total-delete-files", 0)):
-        return "the table has delete files"
     return None
 
 
@@ -92,4 +91,5 @@ def _partition_columns(metadata: Metadata, schema: Schema) -> set[str]:
         partition_spec(metadata, spec["spec-id"]) for spec in metadata["partition-specs"]
     ]
     names = {schema.find_column_name(f.source_id) for spec in specs for f in spec.fields}
-    return {name for name in names if name}
+    # Of a nested one the whole column is updated.
+    return {part for name in names if name for part in (name, name.split(".")[0])}

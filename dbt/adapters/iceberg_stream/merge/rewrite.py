@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ from dbt.adapters.iceberg_stream.files.data_files import Describer
 from dbt.adapters.iceberg_stream.files.parquet import RollingWriter
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.merge.candidates import live_files, may_hold
+from dbt.adapters.iceberg_stream.merge.candidates import has_deletes, live_files, may_hold
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.merge.rows import Matches, Source, changed, updated
 
@@ -85,10 +86,12 @@ class RewriteMerge:
     write_id: str
     stamps: dict[str, str]
     rewrites: int = 0
+    _guard: threading.Lock = field(default_factory=threading.Lock)
     _done: dict[str, Rewritten] = field(default_factory=dict)
     _made: list[DataFile] = field(default_factory=list)
     _target: WriteTarget | None = None
     _tries: Iterator[int] = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, base: LoadedTable) -> Merged:
         """Merge, again for files that others change meanwhile.
@@ -120,6 +123,8 @@ class RewriteMerge:
         """What becomes of each candidate, files of new rows, and the test of candidates."""
         if because := self.refuses(base.metadata):
             raise NotByRewriting(because)
+        if has_deletes(base.io, base.metadata):
+            raise NotByRewriting("the table has delete files")
         self._target = target = WriteTarget.of(base.metadata, base.io)
         tests = may_hold(self.source.rows, self.plan.keys, target.schema)
         candidates = [file for file in live_files(base.io, base.metadata) if tests(file)]
@@ -185,6 +190,7 @@ class RewriteMerge:
         assert target is not None
         opened = target.filesystem().open_input_file(target.path_of(file.file_path))
         with pq.ParquetFile(opened) as parquet:
+            _require_ids(parquet, target)
             matches = self.source.match(_read(parquet, list(self.plan.keys), target))
             none = Rewritten(file, matches.in_source, 0, ())
             if not len(matches) or not self.plan.updates:
@@ -207,8 +213,7 @@ class RewriteMerge:
         self, parquet: pq.ParquetFile, target: WriteTarget, file: DataFile, matches: Matches
     ) -> tuple[tuple[DataFile, ...], int]:
         """The file anew, row group by row group, and how many of its rows changed."""
-        self.rewrites += 1
-        folder, number = file.file_path.rsplit("/", 1)[0], self.rewrites
+        folder, number = file.file_path.rsplit("/", 1)[0], next(self._numbers)
         writer = RollingWriter(
             target.filesystem(),
             target.file_schema,
@@ -234,7 +239,9 @@ class RewriteMerge:
         made = [describer.describe(one, None, file.sort_order_id) for one in written]
         for one in made:
             one[PARTITION] = file.partition if len(file.partition) else Record()
-        self._made += made
+        with self._guard:
+            self.rewrites += 1
+            self._made += made
         return tuple(made), count
 
     def _insert(self, target: WriteTarget, results: list[Rewritten]) -> list[DataFile]:
@@ -299,6 +306,26 @@ def _read(
     rows = parquet.read_row_groups(list(groups), columns=list(stored))
     rows = rows.rename_columns([stored[name] for name in rows.column_names])
     return pa.Table.from_batches([conform(batch, schema) for batch in rows.to_batches()], schema)
+
+
+def _require_ids(parquet: pq.ParquetFile, target: WriteTarget) -> None:
+    """Columns are known by their ids; nested ones must be those of the table."""
+    now = {_id(wanted): _ids(wanted) for wanted in target.file_schema}
+    for stored in parquet.schema_arrow:
+        if _id(stored) is None:
+            raise NotByRewriting("the table has files without field ids")
+        if _ids(stored) != now.get(_id(stored), _ids(stored)):
+            raise NotByRewriting(f"the nested column {stored.name} has changed")
+
+
+def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
+    """Names and ids of what is nested in a column."""
+    kind = field.type
+    children = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    found = []
+    for child in children:
+        found += [(child.name, _id(child)), *_ids(child)]
+    return found
 
 
 def _id(field: pa.Field) -> bytes | None:
