@@ -44,7 +44,8 @@ class TestMergeRewrite:
             run(project, f"create table {{schema}}.{name} ({COLUMNS})")
         for first in (0, 10, 20):
             values = ", ".join(row(n, f"n{n}") for n in range(first, first + 10))
-            run(project, f"insert into {{schema}}.merged values {values}")
+            select = f"select /*+ coalesce(1) */ * from values {values}"
+            run(project, f"insert into {{schema}}.merged {select}")
 
     def merge(self, project: Any, *values: str, **expected: Any) -> Any:
         run(project, "truncate table {schema}.increment")

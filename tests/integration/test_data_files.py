@@ -133,3 +133,15 @@ def test_nulls_that_come_late(lake: Lake, spark: Session) -> None:
     insert(lake, "late", *batches, late)
     assert as_rows(spark.query("select id from s.late order by id")) == [(None,), (1,), (2,), (3,)]
     assert duckdb_rows(lake, "late") == [(None,), (1,), (2,), (3,)]
+
+
+def test_a_long_value_leaves_no_wrong_bounds(lake: Lake, spark: Session) -> None:
+    """Arrow tells no bounds of values over 4 KiB: those of other row groups are not all."""
+    spark.run(
+        "create table s.long (k string) tblproperties ('write.parquet.row-group-size-bytes' = '20')"
+    )
+    insert(
+        lake, "long", pa.record_batch({"k": ["a", "b"]}), pa.record_batch({"k": ["z" * 5000, "y"]})
+    )
+    assert as_rows(spark.query("select count(*) from s.long where k = 'y'")) == [(1,)]
+    assert [row[0] for row in duckdb_rows(lake, "long")] == ["a", "b", "y", "z" * 5000]

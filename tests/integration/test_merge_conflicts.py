@@ -5,8 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
@@ -161,3 +163,27 @@ def test_a_column_that_no_file_has_yet(lake: Lake, spark: Session, name: str) ->
     spark.run(f"refresh table s.{name}")
     found = as_rows(spark.query(f"select id, extra from s.{name} where id < 3 order by id"))
     assert found == [(0, None), (1, 7), (2, None)]
+
+
+def test_deletes_that_the_summary_does_not_tell(lake: Lake, spark: Session, name: str) -> None:
+    spark.run(f"alter table s.{name} set tblproperties ('write.delete.mode' = 'merge-on-read')")
+    spark.run(f"delete from s.{name} where id = 2")
+    base = base_of(lake, name)
+    for snapshot in base.metadata["snapshots"]:
+        snapshot["summary"] = {"operation": snapshot["summary"]["operation"]}
+    with pytest.raises(NotByRewriting, match="delete files"):
+        merging(lake, name, (1, 1)).run(base)
+
+
+def test_files_without_ids(lake: Lake, spark: Session, name: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [50], "n": [0]}), tmp_path / "foreign.parquet")
+    lake.table(("s", name)).add_files([str(tmp_path / "foreign.parquet")])
+    with pytest.raises(NotByRewriting, match="without field ids"):
+        merging(lake, name, (50, 1)).run(base_of(lake, name))
+
+
+def test_what_pyiceberg_has_appended(lake: Lake, spark: Session, name: str) -> None:
+    lake.table(("s", name)).append(pa.table({"id": [50], "n": [0]}))
+    done = merging(lake, name, (50, 1)).run(base_of(lake, name))
+    assert (done.updated, done.inserted) == (1, 0)
+    expect(lake, spark, name, {50: 1})

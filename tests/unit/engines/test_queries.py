@@ -20,6 +20,8 @@ from dbt.adapters.iceberg_stream.engines.queries import reads, temporary_view
         ("delete from s.t where id in (select id from s.gone)", {("s", "gone")}),
         ("update s.t set a = (select max(a) from s.u) where b = 2", {("s", "u")}),
         ("update s.t set a = 1", set()),
+        ("insert into s.t with source as (select * from source) select * from source", {("source",)}),
+        ("merge into s.t as d using x on d.id in (select id from s.u) when matched then delete", {("x",), ("s", "u")}),
         ("select * from parquet.`/data/x`", {("parquet", "/data/x")}),
         ("with c as (select 1 as a) select * from c, s.t lateral view explode(x) y as z", {("s", "t")}),
     ],
