@@ -69,7 +69,8 @@ def _merge(
     known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
     plain = [key.replace("`", "") for key in keys]
     merge_plan = MergePlan(
-        tuple(known.get(key.lower(), key) for key in plain),
+        # A key that is named twice is one key.
+        tuple(dict.fromkeys(known.get(key.lower(), key) for key in plain)),
         tuple(known.get(column.name.lower(), column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
     )

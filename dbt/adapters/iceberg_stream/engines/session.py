@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ RESTART_RETRIES = 18
 # A network that swallows packets without a word is found dead; servers allow a ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
+_importing = threading.Lock()
 
 
 class Session:
@@ -44,6 +46,7 @@ class Session:
         self._url = url
         self._on_open = on_open
         self._progress: ProgressHandler | None = None
+        load_pyspark()
         with explain():
             self._spark = _open(url)
         try:
@@ -185,11 +188,18 @@ class Session:
             return
 
 
+def load_pyspark() -> None:
+    """Import the client, in one thread: its modules import each other in a circle."""
+    with _importing:
+        import pyspark.sql.connect.session  # noqa: F401
+
+
 def interrupt_session(url: str, session_id: str) -> int:
     """Cancel what runs in a session of this user that its client has left, and end the session.
 
     Returns the number of statements that were canceled.
     """
+    load_pyspark()
     with explain():
         spark = _open(f"{url};session_id={session_id}")
         try:
