@@ -54,6 +54,10 @@ def merge_by_rewrite(
             )
         logger.debug(f"The merge into {relation} is Spark's: {result.spark_because}")
         return None
+    if result.outcome is not None:
+        with adapter.connections.exception_handler(f"refresh table {relation}"):
+            # Spark has not seen the commit: what it has cached of the table would be stale.
+            adapter.session.run(f"refresh table {relation}")
     return _response(relation, result)
 
 

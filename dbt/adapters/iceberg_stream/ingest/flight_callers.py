@@ -45,6 +45,14 @@ class Caller:
             else:
                 handle.session.close()
 
+    def refresh(self, table: str) -> None:
+        """Have Spark forget what it has cached of a table, if this caller uses Spark."""
+        with self._guard:
+            used = bool(self._idle)
+        if used:
+            with self.handle() as handle:
+                handle.session.run(f"refresh table {table}")
+
     def close(self) -> None:
         with self._guard:
             for handle in self._idle:

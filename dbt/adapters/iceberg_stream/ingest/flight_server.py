@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.ingest import flight_messages as messages
 from dbt.adapters.iceberg_stream.ingest.flight_callers import Caller, Callers
 from dbt.adapters.iceberg_stream.ingest.flight_catalog import answer, schema_of
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.relation import quote
 
 MIDDLEWARE = "token"
 QUERIES = {"select", "with", "values", "show", "describe", "desc", "explain"}
@@ -163,7 +164,9 @@ class FlightSqlServer(flight.FlightServerBase):
 
         data = pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, there))
         mode = _mode(command)
-        return ingest(caller.lake, name, data, mode, progress=report, confirm=there).rows
+        done = ingest(caller.lake, name, data, mode, progress=report, confirm=there)
+        caller.refresh(f"{quote(caller.lake.name)}.{quote(name[0])}.{quote(name[1])}")
+        return done.rows
 
     def _schema(self, caller: Caller, sql: str) -> pa.Schema:
         """Of a query's rows; nothing is run."""
