@@ -18,6 +18,7 @@ PATIENCE = 5.0
 GRACE = 10.0
 # Until the server has answered the request itself: a dead network never does.
 ANSWER = 5.0
+ROUNDS = 6
 PAUSE = 0.2
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -44,7 +45,11 @@ class Cancellation:
         while time.monotonic() < deadline and not self._tasks_run.is_set():
             if self._ended.wait(PAUSE):
                 return
-        heeded = self._request()
+        # A statement that is on its way to a busy server may take long to arrive.
+        for _ in range(ROUNDS):
+            heeded = self._request()
+            if heeded is not False or self._ended.is_set():
+                break
         if heeded is False or self._ended.wait(GRACE):
             return  # nothing runs on the server, or not any more
         logger.warning(
