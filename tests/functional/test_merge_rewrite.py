@@ -10,24 +10,19 @@ from dbt.tests.util import run_dbt, run_dbt_and_capture
 from tests.functional.lake import rows, run, snapshot_ids, summary, table
 
 MERGED = """
-{{ config(materialized='incremental', unique_key=['id', 'part'], incremental_strategy='merge') }}
+{{ config(materialized='incremental', unique_key=['id', 'part'], incremental_strategy='merge',
+    merge_engine=var('engine', 'auto')) }}
 select * from {{ target.schema }}.increment
 """
 CONDITION = MERGED.replace("incremental_strategy", "matched_condition='true', incremental_strategy")
-FORCED = CONDITION.replace("incremental_strategy", "merge_engine='rewrite', incremental_strategy")
-SPARKS = MERGED.replace("incremental_strategy", "merge_engine='spark', incremental_strategy")
+FORCED = CONDITION.replace("var('engine', 'auto')", "'rewrite'")
+SPARKS = MERGED.replace("var('engine', 'auto')", "'spark'")
 COLUMNS = "id bigint, part string, name string, at timestamp, tags array<string>, x decimal(9, 2)"
 
 
 def row(number: int, name: str, part: str = "'p'") -> str:
     when = "timestamp'2026-01-01 00:00:00'"
     return f"({number}, {part}, '{name}', {when}, array('t'), {number}.5)"
-
-
-@pytest.fixture(autouse=True)
-def embedded(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--method") == "connect":
-        pytest.skip("on a cluster merges are Spark's")
 
 
 class TestMergeRewrite:
@@ -47,11 +42,17 @@ class TestMergeRewrite:
             select = f"select /*+ coalesce(1) */ * from values {values}"
             run(project, f"insert into {{schema}}.merged {select}")
 
+    @pytest.fixture(autouse=True)
+    def engine(self, request: pytest.FixtureRequest) -> None:
+        """On a cluster merges are Spark's, unless the model says otherwise."""
+        remote = request.config.getoption("--method") == "connect"
+        self.options = ["--vars", "engine: rewrite"] if remote else []
+
     def merge(self, project: Any, *values: str, **expected: Any) -> Any:
         run(project, "truncate table {schema}.increment")
         if values:
             run(project, f"insert into {{schema}}.increment values {', '.join(values)}")
-        (result,) = run_dbt(["run"]).results
+        (result,) = run_dbt(["run", *self.options]).results
         response = result.adapter_response
         assert response["merge_engine"] == "rewrite"
         for key, value in expected.items():

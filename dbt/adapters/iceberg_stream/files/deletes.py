@@ -87,11 +87,8 @@ def _write(
     writer = RollingWriter(
         target.filesystem(), rows.schema, target.options, lambda: location, target.path_of
     )
-    try:
+    with writer:
         writer.write(rows.combine_chunks())
         written = writer.close()[0]
-    except OSError:
-        writer.abort()
-        raise
     describer = Describer(schema, properties, target.spec.spec_id)
     return describer.describe(written, partition, content=content, equality_ids=equality_ids)

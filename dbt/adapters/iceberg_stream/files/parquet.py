@@ -67,6 +67,14 @@ class RollingWriter:
     _sink: Any = None
     _writer: pq.ParquetWriter | None = None
 
+    def __enter__(self) -> RollingWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Whatever went wrong, Ctrl-C included, leaves no file."""
+        if kind is not None:
+            self.abort()
+
     def write(self, rows: pa.Table, may_roll: bool = True) -> None:
         """Add a row group; begins a new file when this one has reached its size, if it may.
 

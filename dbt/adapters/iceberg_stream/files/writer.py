@@ -84,6 +84,14 @@ class DataFileWriter:
         self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="files")
         self._free = threading.Semaphore(LANES)
 
+    def __enter__(self) -> DataFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Whatever went wrong, Ctrl-C included, leaves no file."""
+        if kind is not None:
+            self.abort()
+
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Take rows in; they are in files after `close`.
 

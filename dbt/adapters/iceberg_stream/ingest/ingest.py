@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -74,7 +73,7 @@ def ingest(
     base, updates = _base(lake, name, data.schema, mode, dict(properties or {}))
     target = WriteTarget.of(with_schema(base.metadata, updates), base.io)
     writer = DataFileWriter(target, origin, write_id)
-    with _removed_on_error(writer):
+    with writer:
         writer.write(_told(data, progress))
         files = writer.close()
         if confirm is not None:
@@ -153,13 +152,3 @@ def _told(
         rows += batch.num_rows
         if progress is not None:
             progress(rows)
-
-
-@contextmanager
-def _removed_on_error(writer: DataFileWriter) -> Iterator[None]:
-    """Whatever goes wrong before the commit, Ctrl-C included, leaves no file."""
-    try:
-        yield
-    except BaseException:
-        writer.abort()
-        raise

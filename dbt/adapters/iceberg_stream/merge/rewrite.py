@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -102,7 +102,7 @@ class RewriteMerge:
             CatalogError: the catalog refuses; nothing was written.
         """
         for attempt in range(1, ATTEMPTS + 1):
-            with self._removed_on_error():
+            with self._undone_on_error():
                 results, inserted, tests = self._rewrite(base)
             # From here on the files are the committer's, unless it gives them back.
             try:
@@ -110,7 +110,7 @@ class RewriteMerge:
             except ChangedMeanwhile:
                 for file in inserted:
                     remove_quietly(base.io, file.file_path)
-                with self._removed_on_error():
+                with self._undone_on_error():
                     fresh = self.lake.load(self.name)
                     if fresh is None or attempt == ATTEMPTS:
                         raise
@@ -154,12 +154,11 @@ class RewriteMerge:
         return Merged(done, *counts, len(results), len(replaced))
 
     @contextmanager
-    def _removed_on_error(self) -> Iterator[None]:
-        try:
+    def _undone_on_error(self) -> Iterator[None]:
+        with ExitStack() as undo:
+            undo.callback(self._remove, self._made)
             yield
-        except BaseException:
-            self._remove(self._made)
-            raise
+            undo.pop_all()
 
     def _change(
         self,
@@ -222,7 +221,7 @@ class RewriteMerge:
             target.path_of,
         )
         count = 0
-        try:
+        with writer:
             for group, local in _by_group(parquet, matches):
                 rows = _read(parquet, target.file_schema.names, target, group)
                 if len(local):
@@ -232,9 +231,6 @@ class RewriteMerge:
                 # It stays one file, though it may become somewhat larger than the target.
                 writer.write(rows, may_roll=False)
             written = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
         describer = Describer(target.schema, dict(target.properties), file.spec_id)
         made = [describer.describe(one, None, file.sort_order_id) for one in written]
         for one in made:
@@ -256,12 +252,9 @@ class RewriteMerge:
             return []
         # A name of its own for each attempt: the one before may still be being removed.
         writer = DataFileWriter(target, "merge", f"{self.write_id}-new{next(self._tries)}")
-        try:
+        with writer:
             writer.write(self.source.rows.take(places).to_batches())
             return writer.close()
-        except BaseException:
-            writer.abort()
-            raise
 
     def _forget_others(self, candidates: list[DataFile]) -> None:
         """What was made of files that are gone is of no use any more."""
