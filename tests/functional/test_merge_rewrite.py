@@ -17,12 +17,22 @@ select * from {{ target.schema }}.increment
 CONDITION = MERGED.replace("incremental_strategy", "matched_condition='true', incremental_strategy")
 FORCED = CONDITION.replace("var('engine', 'auto')", "'rewrite'")
 SPARKS = MERGED.replace("var('engine', 'auto')", "'spark'")
+FULL = MERGED.replace(
+    "incremental_strategy", "not_matched_by_source_action='delete', incremental_strategy"
+)
 COLUMNS = "id bigint, part string, name string, at timestamp, tags array<string>, x decimal(9, 2)"
 
 
 def row(number: int, name: str, part: str = "'p'") -> str:
     when = "timestamp'2026-01-01 00:00:00'"
     return f"({number}, {part}, '{name}', {when}, array('t'), {number}.5)"
+
+
+def assert_spark_merged(result: Any, reason: str) -> None:
+    response = result.adapter_response
+    assert response["merge_engine"] == "spark"
+    # On a cluster that is reason enough.
+    assert response["merge_engine_reason"] in (reason, "the files are nearer to the cluster")
 
 
 class TestMergeRewrite:
@@ -154,7 +164,7 @@ class TestMergeRewrite:
         run(project, "delete from {schema}.merged where id = 4")
         run(project, f"insert into {{schema}}.increment values {row(4, 'back')}")
         (result,) = run_dbt(["run"]).results
-        assert "merge_engine" not in result.adapter_response
+        assert_spark_merged(result, "the table has delete files")
         assert rows(project, "select name from {schema}.merged where id = 4") == [("back",)]
 
     def test_files_of_another_format_are_sparks(self, project: Any) -> None:
@@ -165,7 +175,7 @@ class TestMergeRewrite:
         run(project, f"insert into {{schema}}.merged values {row(60, 'orc')}")
         run(project, f"insert into {{schema}}.increment values {row(60, 'changed')}")
         (result,) = run_dbt(["run"]).results
-        assert "merge_engine" not in result.adapter_response
+        assert_spark_merged(result, "the table has files in ORC")
         assert rows(project, "select name from {schema}.merged where id = 60") == [("changed",)]
 
 
@@ -179,10 +189,43 @@ class TestWhoMerges:
         run(project, f"insert into {{schema}}.increment values {row(1, 'a')}")
         run_dbt(["run"])
         run(project, "update {schema}.increment set name = 'b'")
-        for model in ("condition", "sparks"):
+        because = "matched_condition is an expression of SQL"
+        for model, reason in (("condition", because), ("sparks", "merge_engine is spark")):
             (result,) = run_dbt(["run", "--select", model]).results
-            assert "merge_engine" not in result.adapter_response
+            assert_spark_merged(result, reason)
             assert rows(project, f"select name from {{schema}}.{model}") == [("b",)]
         _, output = run_dbt_and_capture(["run", "--select", "forced"], expect_pass=False)
         text = " ".join(output.split())
         assert "merge_engine is rewrite, but matched_condition is an expression of SQL" in text
+
+
+class TestNotMatchedBySource:
+    """The table becomes the model's rows, and files that hold them already stay."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"full.sql": FULL}
+
+    @pytest.fixture
+    def options(self, request: pytest.FixtureRequest) -> list[str]:
+        remote = request.config.getoption("--method") == "connect"
+        return ["--vars", "engine: rewrite"] if remote else []
+
+    def test_rows_are_deleted(self, project: Any, options: list[str]) -> None:
+        def merge(*values: str) -> dict[str, Any]:
+            run(project, "truncate table {schema}.increment")
+            if values:
+                run(project, f"insert into {{schema}}.increment values {', '.join(values)}")
+            (result,) = run_dbt(["run", *options]).results
+            return dict(result.adapter_response)
+
+        run(project, f"create table {{schema}}.increment ({COLUMNS})")
+        merge(*(row(n, "old") for n in range(4)))
+        done = merge(row(1, "old"), row(2, "new"), row(7, "new"))
+        assert done["merge_engine"] == "rewrite"
+        counts = [done[f"rows_{kind}"] for kind in ("inserted", "updated", "deleted")]
+        assert counts == [1, 1, 2]
+        found = rows(project, "select id, name from {schema}.full order by id")
+        assert found == [(1, "old"), (2, "new"), (7, "new")]
+        assert merge()["rows_deleted"] == 3
+        assert rows(project, "select id from {schema}.full") == []

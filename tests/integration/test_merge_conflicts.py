@@ -22,6 +22,7 @@ from tests.integration.tables import insert
 from tests.integration.test_commits import LATER
 
 PLAN = MergePlan(("id",), ("n",), True)
+DELETING = MergePlan(("id",), ("n",), True, deletes=True)
 
 
 def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
@@ -39,10 +40,10 @@ def name(lake: Lake, spark: Session) -> str:
     return made
 
 
-def merging(lake: Lake, name: str, *rows: tuple[int, int]) -> RewriteMerge:
+def merging(lake: Lake, name: str, *rows: tuple[int, int], plan: MergePlan = PLAN) -> RewriteMerge:
     source = Source(pa.Table.from_batches([batch(*rows)]), ["id"])
-    refuses = partial(why_spark, PLAN, {})
-    return RewriteMerge(lake, ("s", name), source, PLAN, refuses, uuid.uuid4().hex, {})
+    refuses = partial(why_spark, plan, {})
+    return RewriteMerge(lake, ("s", name), source, plan, refuses, uuid.uuid4().hex, {})
 
 
 def base_of(lake: Lake, name: str) -> LoadedTable:
@@ -51,8 +52,8 @@ def base_of(lake: Lake, name: str) -> LoadedTable:
     return base
 
 
-def expect(lake: Lake, spark: Session, name: str, changed: dict[int, int]) -> None:
-    """All rows, those that are not named as they were; and no file left over."""
+def expect(lake: Lake, spark: Session, name: str, changed: dict[int, int | None]) -> None:
+    """All rows, those that are not named as they were, None for none; and no file left over."""
     expected = {n: 0 for first in range(0, 40, 10) for n in range(first, first + 5)} | changed
     spark.run(f"refresh table s.{name}")
     rows = as_rows(spark.query(f"select id, n from s.{name} order by id"))
@@ -88,6 +89,26 @@ def test_rows_that_others_inserted_are_updated(lake: Lake, spark: Session, name:
     done = merging(lake, name, (50, 2), (51, 2)).run(base)
     assert (done.updated, done.inserted) == (1, 1)
     expect(lake, spark, name, {50: 2, 51: 2})
+
+
+def test_rows_without_a_match_are_deleted(lake: Lake, spark: Session, name: str) -> None:
+    same = [(n, 0) for n in range(5)]
+    merge = merging(lake, name, *same, (10, 5), (77, 7), plan=DELETING)
+    done = merge.run(base_of(lake, name))
+    assert (done.updated, done.inserted, done.deleted) == (1, 1, 14)
+    # One file stays, one is written anew, two go.
+    assert (merge.rewrites, done.rewritten) == (1, 3)
+    gone = dict.fromkeys([11, 12, 13, 14, *range(20, 25), *range(30, 35)])
+    expect(lake, spark, name, gone | {10: 5, 77: 7})
+
+
+def test_so_are_those_that_others_insert_meanwhile(lake: Lake, spark: Session, name: str) -> None:
+    base = base_of(lake, name)
+    insert(lake, name, batch((99, 9)))
+    every = [(n, 0) for first in range(0, 40, 10) for n in range(first, first + 5)]
+    done = merging(lake, name, *every, plan=DELETING).run(base)
+    assert (done.updated, done.inserted, done.deleted) == (0, 0, 1)
+    expect(lake, spark, name, {})
 
 
 def test_appends_of_other_keys_do_not_disturb(lake: Lake, spark: Session, name: str) -> None:

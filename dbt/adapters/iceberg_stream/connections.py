@@ -24,7 +24,7 @@ from dbt_common.exceptions import DbtDatabaseError
 from dbt.adapters.iceberg_stream.catalog.settings import secret_properties
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.engines.connect import ConnectEngine
-from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.errors import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.engines.settings import (
@@ -38,9 +38,11 @@ from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.identity.token import Token
+from dbt.adapters.iceberg_stream.profile_check import NO_CACHE, in_bytes
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.cache.results import ResultCache
     from dbt.adapters.iceberg_stream.catalog.lake import Lake
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
@@ -57,6 +59,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._lake: Lake | None = None
         self._engine: Engine | None = None
         self._identity: Identity | None = None
+        self._results: ResultCache | None = None
         self._idle: list[Handle] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._server_known = False
@@ -101,6 +104,42 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             if self._lake is None:
                 self._lake = make_lake(self.credentials, self.project_root, identity)
             return self._lake
+
+    @property
+    def results(self) -> ResultCache | None:
+        """Cached results of queries; None where the profile wants none."""
+        if self.credentials.result_cache in NO_CACHE:
+            return None
+        lake = self.lake
+        with self._shared:
+            if self._results is None:
+                self._results = make_results(self.credentials, self.project_root, lake)
+            return self._results
+
+    @property
+    def principal(self) -> str:
+        """Whose token is used; empty where the catalog knows no users."""
+        return self.identity.principal if self.identity else ""
+
+    def refresh_cached(self, relation: str) -> None:
+        """Have Spark see a commit that it has not made: what it has cached of a table is stale.
+
+        An engine that has not started yet has cached nothing.
+        """
+        if self.credentials.method == "embedded":
+            server = status(self.credentials.engine_path(self.project_root))
+            if server is None or not server.ready:
+                return
+        sql = f"refresh table {relation}"
+        with self.exception_handler(sql):
+            handle: Handle = self.get_thread_connection().handle
+            handle.refresh_token()
+            handle.session.run(sql)
+
+    def forget_results(self, name: tuple[str, str]) -> None:
+        """Drop the cached results of queries that read a relation."""
+        if (results := self.results) is not None:
+            results.forget(name)
 
     def session_settings(self, token: Token | None) -> dict[str, str]:
         """Settings of a Spark session: the catalog, as the owner of the token."""
@@ -169,6 +208,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             on_close=self._take_back,
             on_lost=self.engine.abandon,
             renewal=renewal,
+            results=self.results,
         )
         with self._shared:
             self._handles.add(handle)
@@ -215,6 +255,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             if self._record is not None:
                 self._record.close()
                 self._record = None
+            if self._results is not None:
+                self._results.close()
+                self._results = None
             if self._lake is not None:
                 self._lake.close()
                 self._lake = None
@@ -297,6 +340,30 @@ def make_lake(
     from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
 
     return Lake(name, RemoteNames(catalog, identity or credentials.identity(project_root)))
+
+
+def make_results(
+    credentials: IcebergStreamCredentials, project_root: Path, lake: Lake
+) -> ResultCache | None:
+    """The cache of results that the profile asks for; None, with a warning, if it cannot be had."""
+    from dbt.adapters.iceberg_stream.cache.results import ResultCache
+    from dbt.adapters.iceberg_stream.cache.store import ResultStore, StoreError
+
+    catalog = credentials.catalog_settings()
+    if catalog is None:
+        place = {"warehouse": str(credentials.warehouse_path(project_root))}
+    else:
+        secret = secret_properties(catalog.properties)
+        place = {k: v for k, v in catalog.properties.items() if k not in secret}
+    home = credentials.engine_path(project_root)
+    path = home / "results.db" if credentials.result_cache == "disk" else None
+    try:
+        prepare_home(home)
+        store = ResultStore(path, in_bytes(credentials.result_cache_size))
+    except (StoreError, OSError) as error:
+        logger.warning(f"Results are not cached: {error}")
+        return None
+    return ResultCache(store, lake, place | {"catalog": lake.name})
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:

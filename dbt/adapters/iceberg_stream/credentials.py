@@ -54,6 +54,8 @@ class IcebergStreamCredentials(Credentials):
         java_home: Java 17 or 21 to run the engine on.
         engine_home: folder of the engine's state; projects that name one share its engine.
         start_timeout: seconds the engine may take to start.
+        result_cache: keep the rows of queries: `off`, in `memory` for one command, or on `disk`.
+        result_cache_size: the most that they take, e.g. `256m`.
         progress: show the progress of long statements; by default in a terminal.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
             it a SQLite file in the warehouse folder.
@@ -81,6 +83,8 @@ class IcebergStreamCredentials(Credentials):
     java_home: str | None = None
     engine_home: str = ".iceberg_stream"
     start_timeout: int = 120
+    result_cache: str | bool = "off"
+    result_cache_size: str = "256m"
     progress: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)
     token: str | None = field(default=None, repr=False)

@@ -21,7 +21,12 @@ from tenacity import (
 from dbt.adapters.iceberg_stream.commit.lost_answer import resolve
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.commit.pins import pin
-from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, spark_settings, stamps
+from dbt.adapters.iceberg_stream.commit.stamps import (
+    SPARK_PREFIX,
+    new_write_id,
+    spark_settings,
+    stamps,
+)
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.errors import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.engines.progress import Progress
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.connect.dataframe import DataFrame
 
+    from dbt.adapters.iceberg_stream.cache.results import ResultCache
     from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
     from dbt.adapters.iceberg_stream.identity.renewal import Renewal
@@ -55,6 +61,9 @@ ALREADY_THERE = "Table already exists"
 QUERY_VERBS = {"select", "with", "values"}
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
+# Settings that may decide what a query gives; not those that change with every write.
+DECIDING = ("spark.sql.", "spark.wap.")
+OTHER = (SPARK_PREFIX, "spark.sql.catalog.")
 
 
 class Handle:
@@ -68,6 +77,7 @@ class Handle:
         on_close: Callable[[Handle], None],
         on_lost: Callable[[], None],
         renewal: Renewal | None = None,
+        results: ResultCache | None = None,
     ) -> None:
         self.session = session
         self.lake = lake
@@ -79,6 +89,8 @@ class Handle:
         self._on_close = on_close
         self._on_lost = on_lost
         self._renewal = renewal
+        self._results = results
+        self._deciding: dict[str, str] = {}
         self.progress = Progress(show_progress)
         session.on_progress(self.progress)
 
@@ -106,6 +118,27 @@ class Handle:
     def cursor(self) -> Cursor:
         return Cursor(self)
 
+    def query(self, sql: str) -> tuple[pa.Table, bool]:
+        """Rows of a query, and whether they were kept from before."""
+        # A session whose settings or functions were changed may give other rows.
+        results = self._results if self.reusable else None
+        cached = None if results is None else results.find(sql, self._asker())
+        if results is None or cached is None:
+            return self.session.query(sql), False
+        if (kept := results.get(cached)) is not None:
+            return kept, True
+        rows = self.session.query(sql)
+        results.put(cached, rows)
+        return rows, False
+
+    def _asker(self) -> dict[str, str]:
+        """What beside text and tables decides the rows of a query."""
+        if not self._deciding:
+            found = self.session.settings(DECIDING)
+            kept = {name: value for name, value in found.items() if not name.startswith(OTHER)}
+            self._deciding = kept | {"version": self.session.version()}
+        return self._deciding | {"owner": self._renewal.owner if self._renewal else ""}
+
     def interrupt(self) -> None:
         """Cancel what runs, and refuse what the node would run next; returns at once."""
         self.canceled = True
@@ -131,6 +164,7 @@ class Cursor:
         self._table: pa.Table | None = None
         self._frame: DataFrame | None = None
         self._rows: list[tuple[Any, ...]] | None = None
+        self._from_cache = False
         self.outcome: Outcome | None = None
         self.target: Name | None = None
 
@@ -150,11 +184,12 @@ class Cursor:
     def _execute_one(self, sql: str) -> None:
         self._statement = classify(sql)
         self._table = self._frame = self.outcome = self.target = None
+        self._from_cache = False
         handle = self._handle
         if handle.canceled:
             raise StatementError("Not run: the command was canceled.", CANCELED)
         handle.progress.start(_node("node_name") or "statement")
-        if self._statement.verb in SETTING_VERBS:
+        if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
             handle.reusable = False
         if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
             # Iceberg's catalogs drop only empty namespaces.
@@ -165,7 +200,7 @@ class Cursor:
             if self._statement.writes:
                 self._write(sql)
             elif self._statement.verb in QUERY_VERBS:
-                self._table = handle.session.query(sql)
+                self._table, self._from_cache = handle.query(sql)
             else:
                 self._frame = handle.session.run(sql)
                 self._note_view(sql)
@@ -269,7 +304,10 @@ class Cursor:
         if self.outcome is None:
             rows = None if self._table is None else self._table.num_rows
             code = "OK" if rows is None else verb
-            return IcebergStreamResponse(code, code=code, rows_affected=rows, relation=relation)
+            kept = self._from_cache or None
+            return IcebergStreamResponse(
+                code, code=code, rows_affected=rows, relation=relation, from_cache=kept
+            )
         done = asdict(self.outcome)
         done.pop("operation")
         message = f"{verb} {self.outcome.rows_affected:,} rows"

@@ -193,7 +193,9 @@ class IcebergStreamAdapter(SQLAdapter):
     @available.parse_none
     def drop_from_catalog(self, relation: BaseRelation) -> None:
         """Drop a table or view with its files. Spark's own purge starts jobs and takes a second."""
-        self.lake.drop((str(relation.schema), str(relation.identifier)))
+        name = str(relation.schema), str(relation.identifier)
+        self.lake.drop(name)
+        self.connections.forget_results(name)
 
     def _check_database(self, relation: BaseRelation) -> None:
         if relation.database and relation.database.lower() != self.lake.name.lower():
@@ -296,14 +298,20 @@ class IcebergStreamAdapter(SQLAdapter):
         check_key_columns(model, [column.name for column in columns])
 
     @available.parse_none
-    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
-        """Merge by rewriting the files that change; None if the merge is Spark's."""
+    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse:
+        """Merge by rewriting the files that change, or say why the merge is Spark's."""
         from dbt.adapters.iceberg_stream.merging import merge_by_rewrite
 
         response = merge_by_rewrite(self, *arguments)
-        if response is not None and response.snapshot_id is not None:
+        if response.snapshot_id is not None:
             self._notice.after_write(response)
         return response
+
+    @available.parse_none
+    def say_why_spark(self, done: AdapterResponse, why: IcebergStreamResponse) -> None:
+        """Have the answer of Spark's MERGE, if one was run, say why it was Spark's."""
+        if isinstance(done, IcebergStreamResponse):
+            done.merge_engine, done.merge_engine_reason = why.merge_engine, why.merge_engine_reason
 
     @available.parse(lambda *a, **k: "append")
     def default_strategy(self, config: Mapping[str, Any]) -> str:
@@ -335,20 +343,25 @@ class IcebergStreamAdapter(SQLAdapter):
         return uuid.uuid4().hex[:12]
 
     @available.parse_none
-    def register_seed(self, view: str, rows: agate.Table) -> None:
-        """Make the rows of a seed a temporary view."""
-        from dbt.adapters.iceberg_stream.ingest.seeds import arrow_table
+    def build_seed(self, *arguments: Any) -> AdapterResponse | None:
+        """Make the table of a seed; None if that is left to Spark, from a temporary view."""
+        from dbt.adapters.iceberg_stream.local_data import build_seed
 
-        with self.connections.exception_handler(f"seed {view}"):
-            self.session.register(view, arrow_table(rows))
+        response = build_seed(self, *arguments)
+        if response is not None:
+            self._notice.after_write(response)
+        return response
 
     @available.parse_none
     def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
         """Run a Python model and make its result a temporary view."""
         from dbt.adapters.iceberg_stream.ingest.python_model import run_python_model
 
+        handle: Handle = self.connections.get_thread_connection().handle
+        # Its code may change settings and functions of the session.
+        handle.reusable = False
         with self.connections.exception_handler(code):
-            run_python_model(self.session, str(model["unique_id"]), code, view)
+            run_python_model(handle.session, str(model["unique_id"]), code, view)
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:

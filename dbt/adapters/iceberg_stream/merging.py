@@ -30,22 +30,20 @@ def merge_by_rewrite(
     plan: Mapping[str, Any],
     unique_key: str | Sequence[str],
     model: Mapping[str, Any],
-) -> IcebergStreamResponse | None:
-    """What was done; None if the merge is Spark's, by `merge_engine` or because it must be.
+) -> IcebergStreamResponse:
+    """What was done, or why the merge is Spark's.
 
     Raises:
         DbtRuntimeError: `merge_engine: rewrite` was asked for and cannot do it.
     """
     options = model["config"]
     engine = options.get("merge_engine") or "auto"
-    # On a cluster the files are nearer to Spark than to this process.
-    remote = adapter.config.credentials.method == "connect"
-    if engine == "spark" or (engine == "auto" and remote):
-        return None
+    if engine == "spark":
+        return _left_to_spark("merge_engine is spark")
+    if engine == "auto" and adapter.config.credentials.method == "connect":
+        return _left_to_spark("the files are nearer to the cluster")
     keys = [unique_key] if isinstance(unique_key, str) else list(unique_key)
     result = _merge(adapter, relation, staging, plan, keys, options)
-    if result is None:
-        return None
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
@@ -53,11 +51,9 @@ def merge_by_rewrite(
                 "the merge to Spark: merge_engine: auto."
             )
         logger.debug(f"The merge into {relation} is Spark's: {result.spark_because}")
-        return None
+        return _left_to_spark(result.spark_because)
     if result.outcome is not None:
-        with adapter.connections.exception_handler(f"refresh table {relation}"):
-            # Spark has not seen the commit: what it has cached of the table would be stale.
-            adapter.session.run(f"refresh table {relation}")
+        adapter.connections.refresh_cached(relation.render())
     return _response(relation, result)
 
 
@@ -68,7 +64,7 @@ def _merge(
     plan: Mapping[str, Any],
     keys: list[str],
     options: Mapping[str, Any],
-) -> MergeResult | None:
+) -> MergeResult:
     name = str(relation.schema), str(relation.identifier)
     known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
     plain = [key.replace("`", "") for key in keys]
@@ -77,6 +73,7 @@ def _merge(
         tuple(dict.fromkeys(known.get(key.lower(), key) for key in plain)),
         tuple(known.get(column.name.lower(), column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
+        str(options.get("not_matched_by_source_action")).strip().lower() == "delete",
     )
     handle = adapter.connections.get_thread_connection().handle
     write_id, info = new_write_id(), get_node_info()
@@ -95,7 +92,11 @@ def _merge(
                 said,
             )
         except DuplicateKeys:
-            return None  # Spark's way finds the keys and names them
+            return MergeResult(spark_because="a key stands twice, which Spark's way names")
+
+
+def _left_to_spark(reason: str) -> IcebergStreamResponse:
+    return IcebergStreamResponse("", merge_engine="spark", merge_engine_reason=reason)
 
 
 def _response(relation: BaseRelation, result: MergeResult) -> IcebergStreamResponse:

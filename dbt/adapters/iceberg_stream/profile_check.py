@@ -12,6 +12,10 @@ from dbt.adapters.iceberg_stream.catalog.settings import TYPES
 METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
 OAUTH2_KEYS = ("token_uri", "client_id", "client_secret")
+# YAML reads a bare `off` as false.
+NO_CACHE = (False, "off")
+CACHES = ("off", "memory", "disk")
+UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
 PASSWORD_IN_URI = re.compile(r"//[^/]*@|thin:[^@]*@|[?&;][^=]*password=", re.IGNORECASE)
 LOCAL_HOSTS = ("localhost",)
@@ -26,6 +30,11 @@ def faults(data: dict[str, Any], known: Iterable[str]) -> list[str]:
         *_bad_identity(data),
         *_bad_server(data),
     ]
+
+
+def in_bytes(size: str) -> int:
+    """A size such as `256m`."""
+    return int(size[:-1]) * UNITS[size[-1].lower()]
 
 
 def _unknown_keys(data: dict[str, Any], known: set[str]) -> list[str]:
@@ -53,6 +62,12 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
     memory = data.get("driver_memory", "2g")
     if not isinstance(memory, str) or not MEMORY.match(memory):
         found.append(f"`driver_memory: {memory}` is no size: write e.g. 2g or 1500m")
+    cache = data.get("result_cache", "off")
+    if cache is not False and cache not in CACHES:
+        found.append(f"`result_cache: {cache}` is unknown: use {', '.join(CACHES)}")
+    size = data.get("result_cache_size", "256m")
+    if not isinstance(size, str) or not MEMORY.match(size):
+        found.append(f"`result_cache_size: {size}` is no size: write e.g. 256m or 1g")
     for key in ("keep_alive", "start_timeout"):
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:

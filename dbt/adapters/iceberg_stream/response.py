@@ -18,3 +18,5 @@ class IcebergStreamResponse(AdapterResponse):
     bytes_written: int | None = None
     relation: str | None = None
     merge_engine: str | None = None
+    merge_engine_reason: str | None = None
+    from_cache: bool | None = None

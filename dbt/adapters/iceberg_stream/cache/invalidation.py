@@ -1,4 +1,4 @@
-"""After a committed write: dbt's relation cache and the user's own hook are told.
+"""After a committed write: cached results are dropped, and the user's own hook is told.
 
 Spark refreshes its cached plans by itself for each write that goes through it, whatever session
 made them, and reads a table's metadata anew for every statement (`cache-enabled` is false).
@@ -28,6 +28,7 @@ class WriteNotice:
     def after_write(self, response: IcebergStreamResponse) -> None:
         """Called once for each statement that changed a relation, hooks and operations included."""
         schema, identifier = (response.relation or "").rsplit(".", 1)
+        self._adapter.connections.forget_results((schema, identifier))
         relation = self._adapter.Relation.create(
             database=self._adapter.lake.name,
             schema=schema,

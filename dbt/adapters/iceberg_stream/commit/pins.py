@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
@@ -17,16 +18,22 @@ from dbt.adapters.iceberg_stream.engines.queries import NameParts, Reads, reads
 Views = Mapping[str, Reads | None]
 
 
+# What tells a table or view from what it was, or was made anew to be.
+Version = tuple[Any, ...]
+
+
 @dataclass(frozen=True)
 class Pins:
-    """Snapshots of the tables that a statement reads; None for a table without any."""
+    """What a statement reads: versions of tables and views, and the texts of the views."""
 
-    snapshots: Mapping[Name, int | None]
+    versions: Mapping[Name, Version]
+    definitions: tuple[str, ...] = ()
 
     def changed(self, lake: Lake) -> Name | None:
         """A table that is not what it was; None if all are."""
-        for name, snapshot_id in self.snapshots.items():
-            if _snapshot(lake.metadata(name)) != snapshot_id:
+        for name, version in self.versions.items():
+            metadata = lake.metadata(name)
+            if metadata is None or _version(metadata) != version:
                 return name
         return None
 
@@ -36,30 +43,30 @@ def pin(lake: Lake, read: Reads | None, views: Views) -> Pins | None:
 
     None if that cannot be told: a relation is of another catalog, a file, or not understood.
     """
-    found: dict[Name, int | None] = {}
-    waiting: list[tuple[NameParts, str | None]] = [(n, None) for n in _relations(read)]
     if read is None:
         return None
+    found: dict[Name, Version] = {}
+    definitions: list[str] = []
+    waiting: list[NameParts] = list(read.relations)
     seen: set[NameParts] = set()
     while waiting:
-        parts, namespace = waiting.pop()
-        if (parts := _qualified(parts, namespace)) in seen:
+        if (parts := waiting.pop()) in seen:
             continue
         seen.add(parts)
-        behind = _behind(lake, parts, views, found)
+        if len(parts) == 1:
+            behind = views.get(parts[0].lower())
+        else:
+            behind = _note(lake, parts, found, definitions)
         if behind is None:
             return None
-        waiting += behind
-    return Pins(found)
+        waiting += behind.relations
+    return Pins(found, tuple(sorted(definitions)))
 
 
-def _behind(
-    lake: Lake, parts: NameParts, views: Views, found: dict[Name, int | None]
-) -> list[tuple[NameParts, str | None]] | None:
-    """What a relation reads in its turn; a table is noted instead. None if it is not known."""
-    if len(parts) == 1:
-        temporary = views.get(parts[0].lower())
-        return None if temporary is None else [(n, None) for n in temporary.relations]
+def _note(
+    lake: Lake, parts: NameParts, found: dict[Name, Version], definitions: list[str]
+) -> Reads | None:
+    """Note a relation's version, and give what it reads in its turn; None if it is not known."""
     name = _name(lake, parts)
     try:
         metadata = None if name is None else lake.metadata(name)
@@ -67,21 +74,15 @@ def _behind(
         return None
     if name is None or metadata is None:
         return None
+    found[name] = _version(metadata)
     if "versions" not in metadata:
-        found[name] = _snapshot(metadata)
-        return []
-    found[name] = _snapshot(metadata)
-    definition = _definition(metadata)
-    read = reads(definition) if definition else None
-    return None if read is None else [(n, _namespace(metadata, name)) for n in read.relations]
-
-
-def _relations(read: Reads | None) -> frozenset[NameParts]:
-    return frozenset() if read is None else read.relations
-
-
-def _qualified(parts: NameParts, namespace: str | None) -> NameParts:
-    return (namespace, *parts) if namespace and len(parts) == 1 else parts
+        return Reads(frozenset())
+    definition = _definition(lake, metadata)
+    if definition is None or (read := reads(definition)) is None:
+        return None
+    definitions.append(definition)
+    namespace = _namespace(metadata, name)
+    return Reads(frozenset(p if len(p) > 1 else (namespace, *p) for p in read.relations))
 
 
 def _name(lake: Lake, parts: NameParts) -> Name | None:
@@ -92,24 +93,35 @@ def _name(lake: Lake, parts: NameParts) -> Name | None:
 
 def _namespace(view: Metadata, name: Name) -> str:
     """Where a view looks for relations that it names without a namespace."""
-    given = _version(view).get("default-namespace")
+    given = _view_version(view).get("default-namespace")
     return ".".join(given) if given else name[0]
 
 
-def _version(view: Metadata) -> Metadata:
+def _view_version(view: Metadata) -> Metadata:
     versions: list[Metadata] = view["versions"]
     return next(v for v in versions if v["version-id"] == view["current-version-id"])
 
 
-def _snapshot(metadata: Metadata | None) -> int | None:
-    """A table's current snapshot, a view's current version."""
-    if metadata is not None and "versions" in metadata:
-        return int(metadata["current-version-id"])
-    snapshot = None if metadata is None else current_snapshot(metadata)
-    return None if snapshot is None else snapshot.snapshot_id
+def _version(metadata: Metadata) -> Version:
+    """A table by its snapshot, schema and last change, a view by its current version."""
+    if "versions" in metadata:
+        return metadata["view-uuid"], metadata["current-version-id"]
+    snapshot = current_snapshot(metadata)
+    return (
+        metadata["table-uuid"],
+        snapshot and snapshot.snapshot_id,
+        metadata["current-schema-id"],
+        # A table that was rolled back has the snapshot that it had before.
+        metadata["last-updated-ms"],
+    )
 
 
-def _definition(view: Metadata) -> str | None:
-    """The text of a view's current version (view spec, "Representations")."""
-    representations = _version(view)["representations"]
-    return next((r["sql"] for r in representations if r.get("type") == "sql"), None)
+def _definition(lake: Lake, view: Metadata) -> str | None:
+    """The text of a view's current version (view spec, "Representations").
+
+    None if its names are those of another catalog.
+    """
+    version = _view_version(view)
+    if (version.get("default-catalog") or lake.name).lower() != lake.name.lower():
+        return None
+    return next((r["sql"] for r in version["representations"] if r.get("type") == "sql"), None)

@@ -77,14 +77,13 @@ def _in(*parts: exp.Expression) -> Reads | None:
     for part in parts:
         if part.find(exp.Command) is not None or _hides_tables(part):
             return None
-        defined = {cte.alias.lower() for cte in part.find_all(exp.CTE)}
         for table in part.find_all(exp.Table):
             if not isinstance(table.this, exp.Identifier):
                 if table.this.sql(dialect=DIALECT).split("(")[0].lower() not in GENERATORS:
                     return None
                 continue
             name = tuple(p.name for p in table.parts)
-            if len(name) > 1 or name[0].lower() not in defined or _in_own_definition(table):
+            if len(name) > 1 or not _is_common_table(table):
                 found.add(name)
     return Reads(frozenset(found))
 
@@ -95,10 +94,26 @@ def _hides_tables(part: exp.Expression) -> bool:
     return any(name in ("table", "identifier") for name in calls)
 
 
-def _in_own_definition(table: exp.Table) -> bool:
-    """A common table expression that reads a table of its own name reads another one."""
-    around = table.find_ancestor(exp.CTE)
-    return around is not None and around.alias.lower() == table.name.lower()
+def _is_common_table(table: exp.Table) -> bool:
+    """Whether a name is that of a common table expression where it stands.
+
+    Each of them sees those before it, itself only in `with recursive`.
+    """
+    name = table.name.lower()
+    inside: exp.Expression = table
+    around = table.parent
+    while around is not None:
+        if isinstance(around, exp.With):
+            visible = around.expressions
+            if not around.recursive:
+                visible = visible[: next(i for i, cte in enumerate(visible) if cte is inside)]
+        else:
+            clause = around.args.get("with_")
+            visible = clause.expressions if clause is not None and clause is not inside else []
+        if any(cte.alias.lower() == name for cte in visible):
+            return True
+        inside, around = around, around.parent
+    return False
 
 
 def _parts(tree: exp.Expression) -> list[tuple[str, exp.Expression]]:

@@ -171,6 +171,12 @@ class Session:
         with explain():
             return str(self._spark.conf.get(name, ""))
 
+    def settings(self, prefixes: tuple[str, ...]) -> dict[str, str]:
+        """All settings of the session and the server whose names begin with one of the prefixes."""
+        with explain():
+            found = self._spark.conf.getAll
+        return {name: value for name, value in found.items() if name.startswith(prefixes)}
+
     def lives(self) -> bool:
         """Whether the server is there and still has the session."""
         try:

@@ -27,12 +27,14 @@ class Statement:
         target: name parts of the relation it changes, None if it changes none.
         on_view: whether it defines a view.
         replaces: whether it replaces what is there.
+        defines_function: whether functions of the session are not what they were.
     """
 
     verb: str
     target: tuple[str, ...] | None = None
     on_view: bool = False
     replaces: bool = False
+    defines_function: bool = False
 
     @property
     def writes(self) -> bool:
@@ -57,7 +59,9 @@ def classify(sql: str) -> Statement:
         on_view = verb in DEFINITION_VERBS and "view" in words
         replaces = verb in DEFINITION_VERBS and "replace" in words
         return Statement(verb, _name(tokens, start + 1), on_view, replaces)
-    return Statement(verb)
+    # `create or replace temporary function`
+    function = verb in DEFINITION_VERBS and "function" in [t.text.lower() for t in tokens[:5]]
+    return Statement(verb, defines_function=function)
 
 
 def dropped_namespace(sql: str) -> str | None:

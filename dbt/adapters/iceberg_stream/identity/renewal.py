@@ -21,6 +21,11 @@ class Renewal:
         self._token = token
         self._settings = settings
 
+    @property
+    def owner(self) -> str:
+        """Tells the owner of the session's token from all others."""
+        return self._token.owner
+
     def due(self) -> Mapping[str, str] | None:
         """Settings with the new token; None if the session has it already.
 

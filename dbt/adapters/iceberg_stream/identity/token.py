@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -10,6 +11,8 @@ import jwt
 
 # Claims that name a person or client, the most readable first (RFC 7519, OpenID Connect Core 5.1).
 NAMES = ("preferred_username", "upn", "email", "sub", "client_id", "azp")
+# Claims of the token itself: a renewed one of the same owner has others (RFC 7519, 4.1).
+PASSING = {"exp", "nbf", "iat", "jti", "auth_time", "nonce", "at_hash", "c_hash", "sid", "uti"}
 
 
 @dataclass(frozen=True)
@@ -20,16 +23,22 @@ class Token:
         value: what goes into the Authorization header.
         expires: when it ends (UTC); None where the token does not say.
         principal: whose it is; None where the token does not say.
+        owner: a digest that tells its owner, roles included, from all others.
     """
 
     value: str = field(repr=False)
     expires: datetime | None = None
     principal: str | None = None
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.owner:
+            object.__setattr__(self, "owner", _digest(self.value))
 
     @property
     def fingerprint(self) -> str:
         """Tells tokens apart without showing them."""
-        return hashlib.sha256(self.value.encode()).hexdigest()[:8]
+        return _digest(self.value)[:8]
 
     def seconds_left(self) -> float:
         """Seconds until it ends; infinite where it does not say."""
@@ -50,4 +59,10 @@ def read_token(value: str, expires: datetime | None = None) -> Token:
     principal = next((str(claims[name]) for name in NAMES if claims.get(name)), None)
     if expires is None and isinstance(claims.get("exp"), int | float):
         expires = datetime.fromtimestamp(claims["exp"], tz=timezone.utc)
-    return Token(value, expires, principal)
+    lasting = {name: claim for name, claim in claims.items() if name not in PASSING}
+    owner = _digest(json.dumps(lasting, sort_keys=True, default=str)) if principal else ""
+    return Token(value, expires, principal, owner)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
+from dbt.adapters.iceberg_stream.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID, new_write_id
 from dbt.adapters.iceberg_stream.files.arrow_types import new_schema, replaced_schema
@@ -39,6 +40,7 @@ class Mode(str, Enum):
 class Ingested:
     """What was committed; sizes in bytes."""
 
+    outcome: Outcome
     snapshot_id: int
     rows: int
     files: int
@@ -86,7 +88,8 @@ def ingest(
         change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
     done = Committer(lake, name, change, base, updates, _same_schema(base, updates)).commit()
     size = sum(file.file_size_in_bytes for file in files)
-    return Ingested(done.snapshot.snapshot_id, writer.rows, len(files), size)
+    outcome = read_outcome(done.snapshot)
+    return Ingested(outcome, outcome.snapshot_id, writer.rows, len(files), size)
 
 
 def _base(

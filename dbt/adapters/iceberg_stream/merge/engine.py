@@ -62,7 +62,7 @@ def merge(
     source = Source(rows, plan.keys)
     if source.twice():
         raise DuplicateKeys
-    if not rows.num_rows:
+    if not rows.num_rows and not plan.deletes:
         return MergeResult()
     try:
         done = RewriteMerge(lake, name, source, plan, refuses, write_id, stamps).run(base)

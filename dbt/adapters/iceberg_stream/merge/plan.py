@@ -37,11 +37,13 @@ class MergePlan:
         keys: columns that are equal, null to null.
         updates: columns of a matched row that take the source's values, if any differs.
         inserts: whether rows without a match are inserted.
+        deletes: whether rows of the table without a match are deleted.
     """
 
     keys: tuple[str, ...]
     updates: tuple[str, ...]
     inserts: bool
+    deletes: bool = False
 
 
 def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -> str | None:
@@ -52,6 +54,8 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
     asked = [name for name in SQL_OPTIONS if options.get(name)]
     if asked:
         return f"{asked[0]} is an expression of SQL"
+    if options.get("not_matched_by_source_action") and not plan.deletes:
+        return "not_matched_by_source_action updates"
     if options.get("merge_mode") == "merge-on-read":
         return "merge_mode is merge-on-read"
     if (metadata.get("properties") or {}).get("write.merge.mode") == "merge-on-read":
@@ -82,7 +86,7 @@ SQL_OPTIONS = (
     "predicates",
     "matched_condition",
     "not_matched_condition",
-    "not_matched_by_source_action",
+    "not_matched_by_source_condition",
 )
 
 

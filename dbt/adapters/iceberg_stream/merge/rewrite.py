@@ -46,12 +46,20 @@ WORKERS = max(1, min(4, os.cpu_count() or 1))
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of a candidate: places of the source's rows that it holds, and its new files."""
+    """What became of a candidate.
+
+    Attributes:
+        matched: places of the source's rows that it holds.
+        changed: rows that were updated.
+        made: files in its place; none where none of its rows is left.
+        deleted: rows that are in none of them.
+    """
 
     file: DataFile
     matched: pa.Array
     changed: int
     made: tuple[DataFile, ...]
+    deleted: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Merged:
     committed: Committed | None
     updated: int
     inserted: int
+    deleted: int
     probed: int
     rewritten: int
 
@@ -126,7 +135,7 @@ class RewriteMerge:
         if has_deletes(base.io, base.metadata):
             raise NotByRewriting("the table has delete files")
         self._target = target = WriteTarget.of(base.metadata, base.io)
-        tests = may_hold(self.source.rows, self.plan.keys, target.schema)
+        tests = self._test_of_files(target)
         candidates = [file for file in live_files(base.io, base.metadata) if tests(file)]
         if other := next((f for f in candidates if f.file_format != FileFormat.PARQUET), None):
             raise NotByRewriting(f"the table has files in {other.file_format.value}")
@@ -145,13 +154,23 @@ class RewriteMerge:
         inserted: list[DataFile],
         tests: Callable[[DataFile], bool],
     ) -> Merged:
-        replaced = [result for result in results if result.changed]
-        counts = (sum(r.changed for r in replaced), sum(f.record_count for f in inserted))
+        replaced = [result for result in results if result.changed or result.deleted]
         if not replaced and not inserted:
-            return Merged(None, 0, 0, len(results), 0)
+            return Merged(None, 0, 0, 0, len(results), 0)
+        counts = (
+            sum(result.changed for result in replaced),
+            sum(file.record_count for file in inserted),
+            sum(result.deleted for result in replaced),
+        )
         change = self._change(base, replaced, inserted, counts, tests)
         done = Committer(self.lake, self.name, change, base).commit()
         return Merged(done, *counts, len(results), len(replaced))
+
+    def _test_of_files(self, target: WriteTarget) -> Callable[[DataFile], bool]:
+        """Tells files whose rows the merge may change."""
+        if self.plan.deletes:
+            return lambda file: True
+        return may_hold(self.source.rows, self.plan.keys, target.schema)
 
     @contextmanager
     def _undone_on_error(self) -> Iterator[None]:
@@ -165,7 +184,7 @@ class RewriteMerge:
         base: LoadedTable,
         replaced: list[Rewritten],
         inserted: list[DataFile],
-        counts: tuple[int, int],
+        counts: tuple[int, int, int],
         tests: Callable[[DataFile], bool],
     ) -> Change:
         snapshot = parent_snapshot(base.metadata, "main")
@@ -178,7 +197,7 @@ class RewriteMerge:
                 **self.stamps,
                 f"{MERGE_PREFIX}updated": str(counts[0]),
                 f"{MERGE_PREFIX}inserted": str(counts[1]),
-                f"{MERGE_PREFIX}deleted": "0",
+                f"{MERGE_PREFIX}deleted": str(counts[2]),
             },
             validation=Validation(snapshot["snapshot-id"] if snapshot else None, tests),
         )
@@ -191,16 +210,16 @@ class RewriteMerge:
         with pq.ParquetFile(opened) as parquet:
             _require_ids(parquet, target)
             matches = self.source.match(_read(parquet, list(self.plan.keys), target))
-            none = Rewritten(file, matches.in_source, 0, ())
-            if not len(matches) or not self.plan.updates:
-                return none
-            if not self._changes_any(parquet, target, matches):
-                return none
+            gone = parquet.metadata.num_rows - len(matches) if self.plan.deletes else 0
+            if not len(matches) or not (gone or self._changes_any(parquet, target, matches)):
+                return Rewritten(file, matches.in_source, 0, (), gone)
             made, count = self._write(parquet, target, file, matches)
-        return Rewritten(file, matches.in_source, count, made)
+        return Rewritten(file, matches.in_source, count, made, gone)
 
     def _changes_any(self, parquet: pq.ParquetFile, target: WriteTarget, matches: Matches) -> bool:
         """Look at row groups with a match, until one of them has a row that changes."""
+        if not self.plan.updates:
+            return False
         for group, local in _by_group(parquet, matches):
             if len(local):
                 rows = _read(parquet, list(self.plan.updates), target, group)
@@ -224,10 +243,12 @@ class RewriteMerge:
         with writer:
             for group, local in _by_group(parquet, matches):
                 rows = _read(parquet, target.file_schema.names, target, group)
-                if len(local):
+                if len(local) and self.plan.updates:
                     changes = changed(rows, self.source.rows, local, self.plan.updates)
                     rows = updated(rows, self.source.rows, changes, self.plan.updates)
                     count += len(changes)
+                if self.plan.deletes:
+                    rows = rows.take(local.in_file)
                 # It stays one file, though it may become somewhat larger than the target.
                 writer.write(rows, may_roll=False)
             written = writer.close()

@@ -30,7 +30,8 @@ import org.eclipse.jetty.server.Server;
 
 /**
  * Iceberg's reference REST catalog behind bearer tokens: JWTs signed with HS256, whose `role` is
- * `writer` (may do all) or `reader` (may only look). Arguments: port, folder, key, request log.
+ * `writer` (may do all), `reader` (may only look), or another one (may do nothing).
+ * Arguments: port, folder, key, request log.
  */
 public final class CatalogServer {
   public static void main(String[] arguments) throws Exception {
@@ -87,7 +88,7 @@ public final class CatalogServer {
     private static boolean allowed(String role, HttpServletRequest request) {
       boolean looks = request.getMethod().equals("GET") || request.getMethod().equals("HEAD");
       return role.equals("writer")
-          || looks
+          || (role.equals("reader") && looks)
           || request.getRequestURI().endsWith("/metrics");
     }
 
@@ -104,6 +105,7 @@ public final class CatalogServer {
       }
       boolean collection = kind.equals(parts[parts.length - 1].toUpperCase().replaceAll("S$", ""));
       return switch (request.getMethod()) {
+        case "GET", "HEAD" -> "LOAD_" + kind;
         case "DELETE" -> "DROP_" + kind;
         default -> (collection ? "CREATE_" : "UPDATE_") + kind;
       };

@@ -36,7 +36,7 @@
   } -%}
   {%- set rewritten = adapter.merge_by_rewrite(
       relation, staging, get_merge_plan(arguments), config.get('unique_key'), model) if strategy == 'merge' -%}
-  {%- if rewritten -%}
+  {%- if rewritten and rewritten.merge_engine == 'rewrite' -%}
     {% do store_result('main', response=rewritten, agate_table=none) %}
     {% do write(make_sql(arguments)) %}
   {%- elif strategy == 'merge' and not merge_changes_anything(arguments) -%}
@@ -48,6 +48,9 @@
       {{ make_sql(arguments) }}
     {%- endcall %}
   {%- endif -%}
+  {% if rewritten and rewritten.merge_engine == 'spark' %}
+    {% do adapter.say_why_spark(load_result('main').response, rewritten) %}
+  {% endif %}
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 

@@ -8,10 +8,14 @@
   {{ run_hooks(pre_hooks) }}
 
   {%- set view = make_temp_relation(this, '__dbt_seed') -%}
-  {% do adapter.register_seed(view.identifier, rows) %}
-  {% do build_table(existing, relation, get_seed_select_sql(view, rows), layout) %}
+  {%- set built = adapter.build_seed(relation, existing, rows, layout, model.config, view.identifier) -%}
+  {% if built %}
+    {% do store_result('main', response=built, agate_table=none) %}
+  {% else %}
+    {% do build_table(existing, relation, get_seed_select_sql(view, rows), layout) %}
+    {% do adapter.drop_relation(view) %}
+  {% endif %}
   {% do persist_docs(relation, model) %}
-  {% do adapter.drop_relation(view) %}
 
   {{ run_hooks(post_hooks) }}
 

@@ -1,0 +1,114 @@
+"""Cached results of queries: as good as asking Spark, or not used.
+
+A result is found by who asks, where, with which settings, what, and the version of each table that
+is read. The versions are asked of the catalog for every query, as the user who asks, so that a
+write by anybody, and a privilege that was taken away, is seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.cache.repeatable import normal_form
+from dbt.adapters.iceberg_stream.cache.store import ResultStore, StoreError
+from dbt.adapters.iceberg_stream.commit.pins import Pins, pin
+from dbt.adapters.iceberg_stream.engines.queries import reads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+
+Answer = TypeVar("Answer")
+logger = AdapterLogger("Iceberg_Stream")
+
+
+class ResultCache:
+    """Answers queries from the store where that cannot be told from asking Spark. Thread-safe."""
+
+    def __init__(self, store: ResultStore, lake: Lake, catalog: Mapping[str, str]) -> None:
+        """`catalog` holds its settings, without secrets."""
+        self._store: ResultStore | None = store
+        self._lake = lake
+        self._catalog = catalog
+
+    def find(self, sql: str, asker: Mapping[str, str]) -> CachedQuery | None:
+        """A query that may be cached, and its tables as they are now; None for any other.
+
+        `asker` is what else decides its rows: user, version of Spark, settings of the session.
+        """
+        if self._store is None or (form := normal_form(sql)) is None:
+            return None
+        # Temporary views are of one session only, so none is known here.
+        pins = pin(self._lake, reads(sql), {})
+        if pins is None or None in map(normal_form, pins.definitions):
+            return None
+        return CachedQuery(sql, pins, self._key(form, pins, asker))
+
+    def get(self, query: CachedQuery) -> pa.Table | None:
+        """Its rows; None if they are not there."""
+        import pyarrow as pa
+
+        body = self._ask(lambda store: store.get(query.key))
+        return None if body is None else pa.ipc.open_stream(body).read_all()
+
+    def put(self, query: CachedQuery, rows: pa.Table) -> None:
+        """Keep the rows that Spark gave, if no table has changed since the query was found."""
+        if pin(self._lake, reads(query.sql), {}) != query.pins:
+            return
+        relations = [_text(name) for name in query.pins.versions]
+        self._ask(lambda store: store.put(query.key, _as_bytes(rows), relations))
+
+    def forget(self, name: Name) -> None:
+        """Drop all results that read a table or view."""
+        self._ask(lambda store: store.forget(_text(name)))
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _key(self, form: list[list[str]], pins: Pins, asker: Mapping[str, str]) -> str:
+        versions = sorted((_text(name), version) for name, version in pins.versions.items())
+        parts = [form, versions, sorted(self._catalog.items()), sorted(asker.items())]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _ask(self, work: Callable[[ResultStore], Answer]) -> Answer | None:
+        """A store that fails is not used any more: every query goes to Spark."""
+        if self._store is None:
+            return None
+        try:
+            return work(self._store)
+        except StoreError as error:
+            logger.warning(f"Results are not cached any more: {error}")
+            self._store = None
+            return None
+
+
+@dataclass(frozen=True)
+class CachedQuery:
+    """A query whose rows may be kept: where they are found, and what they are made from."""
+
+    sql: str
+    pins: Pins
+    key: str
+
+
+def _text(name: Name) -> str:
+    return json.dumps(name)
+
+
+def _as_bytes(rows: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue().to_pybytes())
