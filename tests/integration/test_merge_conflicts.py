@@ -13,10 +13,13 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan, why_spark
-from dbt.adapters.iceberg_stream.merge.rewrite import NotByRewriting, RewriteMerge
+from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge, Runner
 from dbt.adapters.iceberg_stream.merge.rows import Source
 from tests.integration.tables import insert
 from tests.integration.test_commits import LATER
@@ -61,9 +64,11 @@ def expect(lake: Lake, spark: Session, name: str, changed: dict[int, int | None]
     assert find_orphans(base_of(lake, name), LATER) == []
 
 
-def test_merges_of_other_files_are_not_redone(lake: Lake, spark: Session, name: str) -> None:
+def test_merges_of_other_files_are_not_redone(
+    lake: Lake, spark: Session, name: str, runner: Runner
+) -> None:
     base = base_of(lake, name)
-    merges = [merging(lake, name, (first + 1, first)) for first in (10, 20, 30)]
+    merges = [merging(lake, name, (first + 1, first), runner=runner) for first in (10, 20, 30)]
     for merge in merges:
         assert merge.run(base).updated == 1
     assert [merge.rewrites for merge in merges] == [1, 1, 1]
@@ -71,10 +76,13 @@ def test_merges_of_other_files_are_not_redone(lake: Lake, spark: Session, name: 
 
 
 def test_merges_of_the_same_file_come_one_after_the_other(
-    lake: Lake, spark: Session, name: str
+    lake: Lake, spark: Session, name: str, runner: Runner
 ) -> None:
     base = base_of(lake, name)
-    first, second = merging(lake, name, (1, 1), (2, 1)), merging(lake, name, (2, 2), (31, 2))
+    first, second = (
+        merging(lake, name, (1, 1), (2, 1), runner=runner),
+        merging(lake, name, (2, 2), (31, 2), runner=runner),
+    )
     first.run(base)
     done = second.run(base)
     assert (done.updated, done.rewritten) == (2, 2)
@@ -91,9 +99,11 @@ def test_rows_that_others_inserted_are_updated(lake: Lake, spark: Session, name:
     expect(lake, spark, name, {50: 2, 51: 2})
 
 
-def test_rows_without_a_match_are_deleted(lake: Lake, spark: Session, name: str) -> None:
+def test_rows_without_a_match_are_deleted(
+    lake: Lake, spark: Session, name: str, runner: Runner
+) -> None:
     same = [(n, 0) for n in range(5)]
-    merge = merging(lake, name, *same, (10, 5), (77, 7), plan=DELETING)
+    merge = merging(lake, name, *same, (10, 5), (77, 7), plan=DELETING, runner=runner)
     done = merge.run(base_of(lake, name))
     assert (done.updated, done.inserted, done.deleted) == (1, 1, 14)
     # One file stays, one is written anew, two go.
@@ -196,11 +206,13 @@ def test_deletes_that_the_summary_does_not_tell(lake: Lake, spark: Session, name
         merging(lake, name, (1, 1)).run(base)
 
 
-def test_files_without_ids(lake: Lake, spark: Session, name: str, tmp_path: Path) -> None:
+def test_files_without_ids(
+    lake: Lake, spark: Session, name: str, tmp_path: Path, runner: Runner
+) -> None:
     pq.write_table(pa.table({"id": [50], "n": [0]}), tmp_path / "foreign.parquet")
     lake.table(("s", name)).add_files([str(tmp_path / "foreign.parquet")])
     with pytest.raises(NotByRewriting, match="without field ids"):
-        merging(lake, name, (50, 1)).run(base_of(lake, name))
+        merging(lake, name, (50, 1), runner=runner).run(base_of(lake, name))
 
 
 def test_what_pyiceberg_has_appended(lake: Lake, spark: Session, name: str) -> None:
@@ -208,3 +220,18 @@ def test_what_pyiceberg_has_appended(lake: Lake, spark: Session, name: str) -> N
     done = merging(lake, name, (50, 1)).run(base_of(lake, name))
     assert (done.updated, done.inserted) == (1, 0)
     expect(lake, spark, name, {50: 1})
+
+
+def test_a_file_that_is_lost_leaves_none_of_ours(
+    lake: Lake, spark: Session, name: str, runner: Runner
+) -> None:
+    before = base_of(lake, name)
+    lost = next(f for f in live_files(before.io, before.metadata) if f.upper_bounds[1][0] == 24)
+    path = Path(lost.file_path.removeprefix("file://"))
+    content = path.read_bytes()
+    path.unlink()
+    merge = merging(lake, name, (1, 1), (11, 1), (21, 1), (31, 1), runner=runner)
+    with pytest.raises((OSError, StatementError), match=path.name):
+        merge.run(before)
+    path.write_bytes(content)
+    expect(lake, spark, name, {})

@@ -15,6 +15,8 @@ from dbt_common.invocation import get_invocation_id
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.merge.rewrite import in_threads
+from dbt.adapters.iceberg_stream.merge.spark_tasks import in_tasks
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ def _merge(
     write_id, info = new_write_id(), get_node_info()
     node_id, model = str(info.get("unique_id") or ""), str(info.get("node_name") or "")
     said = stamps(write_id, get_invocation_id(), node_id, model, handle.principal)
-    with adapter.connections.exception_handler(f"select * from {staging}"):
+    remote = adapter.config.credentials.method == "connect"
+    # On a cluster the files are nearer to Spark than to this process.
+    runner = in_tasks(handle.session.map_in_arrow) if remote else in_threads
+    with adapter.connections.exception_handler(f"merge into {relation}"):
         handle.refresh_token()
         try:
             return merge(
@@ -90,6 +95,7 @@ def _merge(
                 lambda: handle.session.stream(f"select * from {staging}"),
                 write_id,
                 said,
+                runner,
             )
         except DuplicateKeys:
             return MergeResult(spark_because="a key stands twice, which Spark's way names")

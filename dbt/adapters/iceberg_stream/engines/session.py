@@ -6,7 +6,8 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
@@ -117,6 +118,26 @@ class Session:
             yield self.arrow_schema(sql) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from table.to_batches()
+
+    def map_in_arrow(
+        self,
+        rows: pa.Table,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        modules: Sequence[ModuleType],
+    ) -> pa.Table:
+        """What a function makes of local rows, each row in a task of its own.
+
+        The modules that its code is in are shipped by value: workers have PyArrow only.
+        """
+        from pyspark import cloudpickle
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+        with explain():
+            frame = self._spark.createDataFrame(rows).repartition(rows.num_rows)
+            return frame.mapInArrow(function, from_arrow_schema(schema))._to_table()[0]
 
     def register(self, name: str, rows: pa.Table) -> None:
         """Make local rows a temporary view of this session."""

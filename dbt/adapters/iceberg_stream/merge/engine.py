@@ -13,8 +13,9 @@ from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
-from dbt.adapters.iceberg_stream.merge.rewrite import NotByRewriting, RewriteMerge
+from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge, Runner, in_threads
 from dbt.adapters.iceberg_stream.merge.rows import Source
 
 
@@ -38,6 +39,7 @@ def merge(
     stream: Callable[[], Iterator[Any]],
     write_id: str,
     stamps: dict[str, str],
+    runner: Runner = in_threads,
 ) -> MergeResult:
     """Merge the rows of a stream (its schema first, then batches) into a table.
 
@@ -65,7 +67,7 @@ def merge(
     if not rows.num_rows and not plan.deletes:
         return MergeResult()
     try:
-        done = RewriteMerge(lake, name, source, plan, refuses, write_id, stamps).run(base)
+        done = RewriteMerge(lake, name, source, plan, refuses, write_id, stamps, runner).run(base)
     except (NotByRewriting, ColumnError) as error:
         return MergeResult(spark_because=str(error))
     return MergeResult(read_outcome(done.committed.snapshot) if done.committed else None)

@@ -1,0 +1,258 @@
+"""One data file against the source of a merge: probed, and written anew if a row of it changes.
+
+Worker code: the standard library, PyArrow and other worker code. It runs in this process, or is
+shipped to Spark's tasks by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+
+from dbt.adapters.iceberg_stream.files.casting import ColumnError, conform
+from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
+from dbt.adapters.iceberg_stream.merge.rows import Matches, Source, changed, updated
+
+
+class NotByRewriting(Exception):
+    """The table is not, or no longer, one whose files can be rewritten so; the message says why."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A file that may hold rows of the source: its location, and its path on the filesystem."""
+
+    location: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of a candidate.
+
+    Attributes:
+        matched: places of the source's rows that it holds.
+        changed: rows that were updated.
+        deleted: rows that are in none of its new files.
+        made: files in its place, at most one.
+    """
+
+    location: str
+    matched: pa.Int64Array
+    changed: int = 0
+    deleted: int = 0
+    made: tuple[WrittenFile, ...] = ()
+
+    @property
+    def replaced(self) -> bool:
+        return bool(self.changed or self.deleted)
+
+
+@dataclass(frozen=True)
+class FileMerge:
+    """What a merge does to each file.
+
+    Attributes:
+        filesystem: where the files are.
+        schema: of the table's files as they are now, with field ids.
+        options: of new files.
+        source: rows with a key of their own.
+        updates: columns of a matched row that take the source's values, if any differs.
+        deletes: whether rows without a match are left out.
+        write_id: of the write, in the names of new files.
+    """
+
+    filesystem: fs.FileSystem
+    schema: pa.Schema
+    options: ParquetOptions
+    source: Source
+    updates: Sequence[str]
+    deletes: bool
+    write_id: str
+
+    def run(self, candidate: Candidate) -> Rewritten:
+        """Look for the source's rows in a file, and write it anew if one of them changes it.
+
+        Raises:
+            NotByRewriting: the file is not as it must be.
+            ColumnError: it holds what the table cannot.
+            OSError: the storage refuses.
+        """
+        opened = self.filesystem.open_input_file(candidate.path)
+        with opened, pq.ParquetFile(opened) as parquet:
+            self._require_ids(parquet)
+            matches = self.source.match(self._read(parquet, self.source.keys))
+            gone = parquet.metadata.num_rows - len(matches) if self.deletes else 0
+            seen = Rewritten(candidate.location, matches.in_source, deleted=gone)
+            if not len(matches) or not (gone or self._changes_any(parquet, matches)):
+                return seen
+            made, count = self._write(parquet, candidate, matches)
+        return Rewritten(candidate.location, matches.in_source, count, gone, made)
+
+    def remove(self, candidate: Candidate, done: Rewritten) -> None:
+        """Remove what was made of a file, for it is of no use."""
+        for file in done.made:
+            folder, name = candidate.path.rsplit("/", 1)[0], file.location.rsplit("/", 1)[1]
+            with contextlib.suppress(OSError):
+                self.filesystem.delete_file(f"{folder}/{name}")
+
+    def sweep(self, candidates: Sequence[Candidate]) -> None:
+        """Remove whatever this write has put beside some files, known or not."""
+        for folder in {candidate.path.rsplit("/", 1)[0] for candidate in candidates}:
+            with contextlib.suppress(OSError):
+                for found in self.filesystem.get_file_info(fs.FileSelector(folder)):
+                    if found.base_name.startswith(self._prefix):
+                        self.filesystem.delete_file(found.path)
+
+    @property
+    def _prefix(self) -> str:
+        return f"merge-{self.write_id}-"
+
+    def _changes_any(self, parquet: pq.ParquetFile, matches: Matches) -> bool:
+        """Look at row groups with a match, until one of them has a row that changes."""
+        if not self.updates:
+            return False
+        for group, local in _by_group(parquet, matches):
+            if len(local):
+                rows = self._read(parquet, self.updates, group)
+                if len(changed(rows, self.source.rows, local, self.updates)):
+                    return True
+        return False
+
+    def _write(
+        self, parquet: pq.ParquetFile, candidate: Candidate, matches: Matches
+    ) -> tuple[tuple[WrittenFile, ...], int]:
+        """The file anew, row group by row group, and how many of its rows changed."""
+        # A name of its own each time: a task may run twice.
+        name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
+        location, path = (
+            f"{place.rsplit('/', 1)[0]}/{name}" for place in (candidate.location, candidate.path)
+        )
+        writer = RollingWriter(
+            self.filesystem, self.schema, self.options, lambda: location, lambda _: path
+        )
+        count = 0
+        with writer:
+            for group, local in _by_group(parquet, matches):
+                rows = self._read(parquet, self.schema.names, group)
+                if len(local) and self.updates:
+                    changes = changed(rows, self.source.rows, local, self.updates)
+                    rows = updated(rows, self.source.rows, changes, self.updates)
+                    count += len(changes)
+                if self.deletes:
+                    rows = rows.take(local.in_file)
+                # It stays one file, though it may become somewhat larger than the target.
+                writer.write(rows, may_roll=False)
+            return tuple(writer.close()), count
+
+    def _read(
+        self, parquet: pq.ParquetFile, names: Sequence[str], group: int | None = None
+    ) -> pa.Table:
+        """Columns as the table has them now, by field id: a file may have other names or fewer."""
+        wanted = [self.schema.field(name) for name in names]
+        now = {_id(field): field.name for field in wanted}
+        stored = {f.name: now[_id(f)] for f in parquet.schema_arrow if _id(f) in now}
+        groups = range(parquet.metadata.num_row_groups) if group is None else [group]
+        schema = pa.schema(wanted)
+        if not stored:
+            # All columns are younger than the file.
+            count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
+            return pa.Table.from_arrays([pa.nulls(count, f.type) for f in wanted], schema=schema)
+        rows = parquet.read_row_groups(list(groups), columns=list(stored))
+        rows = rows.rename_columns([stored[name] for name in rows.column_names])
+        return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
+
+    def _require_ids(self, parquet: pq.ParquetFile) -> None:
+        """Columns are known by their ids; nested ones must be those of the table."""
+        now = {_id(wanted): _ids(wanted) for wanted in self.schema}
+        for stored in parquet.schema_arrow:
+            if _id(stored) is None:
+                raise NotByRewriting("the table has files without field ids")
+            if _ids(stored) != now.get(_id(stored), _ids(stored)):
+                raise NotByRewriting(f"the nested column {stored.name} has changed")
+
+
+# What a task says of each file.
+TASK_RESULT = pa.schema(
+    [
+        ("location", pa.string()),
+        ("matched", pa.list_(pa.int64())),
+        ("changed", pa.int64()),
+        ("deleted", pa.int64()),
+        (
+            "made",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("location", pa.string()),
+                        ("size", pa.int64()),
+                        ("footer", pa.binary()),
+                        ("row_groups", pa.int32()),
+                    ]
+                )
+            ),
+        ),
+        ("refused", pa.string()),
+    ]
+)
+
+
+def run_task(merge: FileMerge, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task of Spark: candidates come in, what became of them goes out."""
+    for batch in batches:
+        for place in batch.to_pylist():
+            candidate = Candidate(**place)
+            said: dict[str, Any] = {"location": candidate.location, "refused": None}
+            try:
+                said |= vars(merge.run(candidate))
+                said["matched"] = said["matched"].to_pylist()
+                said["made"] = [vars(file) for file in said["made"]]
+            except (NotByRewriting, ColumnError) as error:
+                said["refused"] = str(error)
+            yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
+
+
+def read_task_result(row: Mapping[str, Any]) -> Rewritten:
+    """What a task said of a file.
+
+    Raises:
+        NotByRewriting: it was refused.
+    """
+    if row["refused"] is not None:
+        raise NotByRewriting(row["refused"])
+    made = tuple(WrittenFile(**file) for file in row["made"])
+    matched = pa.array(row["matched"], pa.int64())
+    return Rewritten(row["location"], matched, row["changed"], row["deleted"], made)
+
+
+def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, Matches]]:
+    """The matches in each row group, by their places in it."""
+    begin = 0
+    for group in range(parquet.metadata.num_row_groups):
+        end = begin + parquet.metadata.row_group(group).num_rows
+        inside = pc.and_(pc.greater_equal(matches.in_file, begin), pc.less(matches.in_file, end))
+        here = matches.only(inside)
+        yield group, Matches(pc.subtract(here.in_file, begin), here.in_source)
+        begin = end
+
+
+def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
+    """Names and ids of what is nested in a column."""
+    kind = field.type
+    children = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    found = []
+    for child in children:
+        found += [(child.name, _id(child)), *_ids(child)]
+    return found
+
+
+def _id(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(b"PARQUET:field_id")

@@ -1,0 +1,50 @@
+"""A merge's work on files in Spark's tasks, whose workers need PyArrow and nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.files import casting, parquet
+from dbt.adapters.iceberg_stream.merge import file_rewrite, rows
+from dbt.adapters.iceberg_stream.merge.file_rewrite import (
+    TASK_RESULT,
+    Candidate,
+    FileMerge,
+    NotByRewriting,
+    Rewritten,
+    read_task_result,
+    run_task,
+)
+from dbt.adapters.iceberg_stream.merge.rewrite import Runner
+
+WORKER_CODE = (casting, parquet, rows, file_rewrite)
+# The source travels with the statement, and servers take messages of 128 MiB.
+MOST_BYTES = 64 * 1024 * 1024
+# Rows, what a task makes of them, the columns of that, and modules that travel along.
+MapInArrow = Callable[[pa.Table, Callable[..., Any], pa.Schema, Sequence[ModuleType]], pa.Table]
+
+
+def in_tasks(map_in_arrow: MapInArrow) -> Runner:
+    """Does the work on files in tasks of a Spark session, one for each file."""
+
+    def run(merge: FileMerge, candidates: list[Candidate]) -> Iterator[Rewritten]:
+        if merge.source.rows.nbytes > MOST_BYTES:
+            raise NotByRewriting(f"the source has over {MOST_BYTES >> 20} MiB")
+        if not candidates:
+            return
+        places = pa.Table.from_pylist([vars(candidate) for candidate in candidates])
+        try:
+            done = map_in_arrow(places, partial(run_task, merge), TASK_RESULT, WORKER_CODE)
+            for row in done.to_pylist():
+                yield read_task_result(row)
+        except BaseException:
+            # What other tasks have made by then is not known.
+            merge.sweep(candidates)
+            raise
+
+    return run
