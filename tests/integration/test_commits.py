@@ -82,7 +82,14 @@ LEFT = {"before files": (0, 0), "after files": (1, 0), "before swap": (1, 2), "a
 
 @pytest.mark.parametrize(
     ("place", "mode"),
-    [("sqlite", "append"), ("sqlite", "replace"), ("sqlite", "create"), ("rest", "replace")],
+    [
+        ("sqlite", "append"),
+        ("sqlite", "replace"),
+        ("sqlite", "create"),
+        ("sqlite", "merge"),
+        ("rest", "replace"),
+        ("rest", "merge"),
+    ],
     indirect=["place"],
 )
 @pytest.mark.parametrize("stage", LEFT)
@@ -92,7 +99,7 @@ def test_a_writer_that_is_killed(lake: Lake, place: dict[str, str], stage: str, 
         ingest(lake, ("s", name), ROW.to_reader(), Mode.CREATE)
     process = start(place, table=name, mode=mode, die=stage)
     assert process.wait(timeout=60) == -9, process.stderr.read().decode()
-    new = [(-1, 0), (0, 0)] if mode == "append" else [(0, 0)]
+    new = {"append": [(-1, 0), (0, 0)], "merge": [(-1, 7), (0, 7)]}.get(mode, [(0, 0)])
     if stage == "after swap":
         assert rows(lake, name) == new
     elif mode == "create":
@@ -107,8 +114,10 @@ def test_a_writer_that_is_killed(lake: Lake, place: dict[str, str], stage: str, 
     orphans = find_orphans(table, LATER)
     kinds = [orphan.path.rsplit(".", 1)[-1] for orphan in orphans]
     data_files, metadata_files = LEFT[stage]
-    if stage == "before swap" and mode == "replace":
+    if stage == "before swap" and mode in ("replace", "merge"):
         metadata_files += 1  # the manifest that says which files the snapshot deleted
+    if stage != "after swap" and mode == "merge":
+        data_files += 1  # the file that was written anew, before those of new rows
     assert (kinds.count("parquet"), kinds.count("avro")) == (data_files, metadata_files)
     assert remove_orphans(table, orphans) == len(orphans)
     assert find_orphans(table, LATER) == []

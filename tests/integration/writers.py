@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
@@ -20,6 +21,9 @@ from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge
+from dbt.adapters.iceberg_stream.merge.rows import Source
 
 
 def open_lake(place: dict[str, str]) -> Lake:
@@ -55,14 +59,26 @@ def die_at(stage: str) -> None:
     setattr(owner, name, death(getattr(owner, name)))
 
 
+def merge(lake: Lake, name: Name, rows: pa.Table) -> None:
+    """Update `n` by `writer`, and insert the writers that are not there."""
+    plan = MergePlan(("writer",), ("n",), True)
+    base = lake.load(name)
+    assert base is not None
+    source = Source(rows, plan.keys)
+    RewriteMerge(lake, name, source, plan, lambda _: None, uuid.uuid4().hex, {}).run(base)
+
+
 def main() -> None:
     order = json.loads(sys.argv[1])
     if order.get("die"):
         die_at(order["die"])
-    lake = open_lake(order["place"])
+    lake, name = open_lake(order["place"]), ("s", order["table"])
     for number in range(order["times"]):
-        data = pa.table({"writer": [order["writer"]], "n": [number]})
-        ingest(lake, ("s", order["table"]), data.to_reader(), Mode(order["mode"]))
+        if order["mode"] == "merge":
+            merge(lake, name, pa.table({"writer": [-1, order["writer"]], "n": [7, 7]}))
+        else:
+            data = pa.table({"writer": [order["writer"]], "n": [number]})
+            ingest(lake, name, data.to_reader(), Mode(order["mode"]))
     lake.close()
 
 
