@@ -49,7 +49,6 @@ DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 def build_seed(
     adapter: IcebergStreamAdapter,
     relation: BaseRelation,
-    existing: BaseRelation | None,
     seed: agate.Table,
     layout: TableConfig,
     config: Mapping[str, Any],
@@ -63,7 +62,7 @@ def build_seed(
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     rows = arrow_table(seed)
-    response = _build(adapter, relation, existing, rows, layout, config)
+    response = _build(adapter, relation, rows, layout, config)
     if response is None:
         with adapter.connections.exception_handler(f"seed {relation}"):
             adapter.session.register(view, rows)
@@ -73,22 +72,21 @@ def build_seed(
 def _build(
     adapter: IcebergStreamAdapter,
     relation: BaseRelation,
-    existing: BaseRelation | None,
     rows: pa.Table,
     layout: TableConfig,
     config: Mapping[str, Any],
 ) -> IcebergStreamResponse | None:
     name = str(relation.schema), str(relation.identifier)
-    if (because := _why_spark(adapter, name, existing, rows, layout, config)) is not None:
+    if (because := _why_spark(adapter, name, rows, layout, config)) is not None:
         logger.debug(f"The rows of {relation} go through Spark: {because}")
         return None
     typed = _as_typed(rows, config.get("column_types") or {})
     if typed is None:
         return None
-    mode = Mode.CREATE if existing is None else Mode.REPLACE
     said = _stamps(adapter.connections.principal)
     try:
-        done = ingest(adapter.lake, name, typed.to_reader(), mode, origin="seed", stamps=said)
+        data = typed.to_reader()
+        done = ingest(adapter.lake, name, data, Mode.REPLACE, origin="seed", stamps=said)
     except ColumnError as error:
         logger.debug(f"The rows of {relation} go through Spark: {error}")
         return None
@@ -105,7 +103,6 @@ def _build(
 def _why_spark(
     adapter: IcebergStreamAdapter,
     name: tuple[str, str],
-    existing: BaseRelation | None,
     rows: pa.Table,
     layout: TableConfig,
     config: Mapping[str, Any],
@@ -114,13 +111,13 @@ def _why_spark(
         return "the cluster is nearer to the storage"
     if not layout.is_default or config.get("contract", {}).get("enforced"):
         return "it has a layout or a contract"
-    if existing is not None and not existing.is_table:
-        return "a view stands in its place"
     names = [column.lower() for column in rows.column_names]
     if len(set(names)) < len(names) or any("." in column for column in names):
         return "Spark refuses a column's name"
-    if existing is None or (metadata := adapter.lake.metadata(name)) is None:
+    if (metadata := adapter.lake.metadata(name)) is None:
         return None
+    if "versions" in metadata:
+        return "a view stands in its place"
     kept = [metadata["default-spec-id"] or None, metadata["default-sort-order-id"] or None]
     if any(kept) or metadata["format-version"] != 2:
         return "the table that it replaces has a layout"

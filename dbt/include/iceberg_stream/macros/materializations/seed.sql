@@ -8,7 +8,7 @@
   {{ run_hooks(pre_hooks) }}
 
   {%- set view = make_temp_relation(this, '__dbt_seed') -%}
-  {%- set built = adapter.build_seed(relation, existing, rows, layout, model.config, view.identifier) -%}
+  {%- set built = adapter.build_seed(relation, rows, layout, model.config, view.identifier) -%}
   {% if built %}
     {% do store_result('main', response=built, agate_table=none) %}
   {% else %}
