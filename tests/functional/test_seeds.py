@@ -22,9 +22,21 @@ TYPES = """zip,amount,wide
 00123,1.10,123456789012345678901234567
 """
 EMPTY = "id,name\n"
+# Texts that Arrow reads, and a row that only Spark does.
+TYPED = """i,l,d,x,b,day,at,zip
+5,-6000000000,1.5,2.25,true,2024-02-29,2024-02-29 10:11:12.5,007
+,,,,,,,
+0,0,1e3,-0.01,0,1969-12-31,1969-12-31,
+"""
+ODD = TYPED + " 7 ,7,7,7,yes,2024-2-9,2024-02-29 10:11:12+02:00,x\n"
 SCHEMA = """
 version: 2
 seeds:
+  - name: typed
+    config: &types
+      column_types: {i: int, l: bigint, d: double, x: "decimal(9,2)", b: boolean, day: date, at: timestamp, zip: string}
+  - name: odd
+    config: *types
   - name: overrides
     config:
       column_types: {zip: string, amount: "decimal(10,2)"}
@@ -38,6 +50,8 @@ class TestSeeds:
             "seed_values.csv": VALUES,
             "overrides.csv": TYPES,
             "empty.csv": EMPTY,
+            "typed.csv": TYPED,
+            "odd.csv": ODD,
             "schema.yml": SCHEMA,
         }
 
@@ -71,6 +85,24 @@ class TestSeeds:
         assert found == [("00123", "1.10", "123456789012345678901234567")]
         fields = table(project, "overrides").schema().fields
         assert str(fields[1].field_type) == "decimal(10, 2)"
+
+    def test_texts_mean_the_same_to_both_writers(
+        self, project: Any, request: pytest.FixtureRequest
+    ) -> None:
+        typed, odd = (
+            rows(project, f"select * from {{schema}}.{name} where i is null or i <> 7")
+            for name in ("typed", "odd")
+        )
+        assert sorted(typed, key=str) == sorted(odd, key=str)
+        assert len(typed) == 3
+        schemas = [table(project, name).schema() for name in ("typed", "odd")]
+        assert schemas[0].as_struct() == schemas[1].as_struct()
+        if request.config.getoption("--method") == "embedded":
+            assert [self.written_by_us(project, n) for n in ("typed", "odd")] == [True, False]
+
+    def written_by_us(self, project: Any, name: str) -> bool:
+        files = [task.file.file_path for task in table(project, name).scan().plan_files()]
+        return all("/seed-" in path for path in files)
 
     def test_an_empty_seed_is_an_empty_table(self, project: Any) -> None:
         assert rows(project, "select * from {schema}.empty") == []

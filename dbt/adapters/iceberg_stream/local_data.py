@@ -42,7 +42,9 @@ TEXT_TYPES = {
     "double": pa.float64(),
     "boolean": pa.bool_(),
     "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }
+TIME_ZONE = "spark.sql.session.timeZone"
 DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
@@ -80,7 +82,10 @@ def _build(
     if (because := _why_spark(adapter, name, rows, layout, config)) is not None:
         logger.debug(f"The rows of {relation} go through Spark: {because}")
         return None
-    typed = _as_typed(rows, config.get("column_types") or {})
+    types = config.get("column_types") or {}
+    if TIME_ZONE in adapter.config.credentials.spark_conf and "timestamp" in str(types).lower():
+        return None  # without it texts without a zone are UTC
+    typed = _as_typed(rows, types)
     if typed is None:
         return None
     said = _stamps(adapter.connections.principal)
@@ -134,10 +139,17 @@ def _as_typed(rows: pa.Table, types: Mapping[str, str]) -> pa.Table | None:
         if kind is None or not pa.types.is_string(field.type):
             return None
         try:
-            rows = rows.set_column(at, field.name, rows.column(at).cast(kind))
+            rows = rows.set_column(at, field.name, _parsed(rows.column(at), kind))
         except pa.ArrowInvalid:
             return None
     return rows
+
+
+def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Raises ArrowInvalid for what Arrow does not read; Spark may."""
+    if pa.types.is_timestamp(kind):
+        return texts.cast(pa.timestamp(kind.unit)).cast(kind)
+    return texts.cast(kind)
 
 
 def _arrow_type(asked: str) -> pa.DataType | None:
