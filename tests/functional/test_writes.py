@@ -134,6 +134,68 @@ class TestPythonModels:
         assert "wrong returned int: return a Spark, pandas" in wrong.message
 
 
+LOCAL = """
+from datetime import date, datetime, timezone
+from decimal import Decimal
+
+import pandas as pd
+import pyarrow as pa
+
+
+def model(dbt, session):
+    dbt.config(materialized="table"{config})
+    columns = {{
+        "i": [1, 2, 3],
+        "x": [1.5, None, float("nan")],
+        "b": [True, None, False],
+        "s": ["a", None, "ü"],
+        "d": [date(2024, 2, 29), None, date(1969, 12, 31)],
+        "m": [Decimal("1.25"), None, Decimal("-0.50")],
+        "at": pd.to_datetime(["2024-02-29 10:11:12", None, "1969-12-31"]),
+        "zoned": pd.to_datetime(["2024-02-29 10:11:12+02:00", None, "1969-12-31 00:00:00+02:00"]),
+        "l": [[1, 2], None, []],
+        "c": pd.Categorical(["u", "v", "u"]),
+    }}
+    return {returned}
+"""
+PANDAS = "pd.DataFrame(columns)"
+ARROW = (
+    "pa.table({**{k: columns[k] for k in 'isdm'}, 'at': pa.array(columns['at'], pa.timestamp('ms')),"
+    " 'small': pa.array([1, None, 3], pa.int8()), 'large': pa.array(['a', None, 'b'], pa.large_string()),"
+    " 'nested': [{'p': 1, 'q': ['x']}, None, {'p': None, 'q': None}]})"
+)
+# A layout has Spark make the table.
+BY_SPARK = ", table_properties={'x': 'y'}"
+
+
+class TestLocalFrames:
+    """What a Python model returns makes the same table, whoever writes it."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            f"{kind}_{writer}.py": LOCAL.format(returned=returned, config=config)
+            for kind, returned in (("pandas", PANDAS), ("arrow", ARROW))
+            for writer, config in (("ours", ""), ("spark", BY_SPARK))
+        }
+
+    @pytest.mark.parametrize("kind", ["pandas", "arrow"])
+    def test_the_same_table(self, project: Any, kind: str, request: pytest.FixtureRequest) -> None:
+        for _ in range(2):
+            run_dbt(["run", "--select", f"{kind}_ours", f"{kind}_spark"])
+        ours, sparks = (
+            (rows(project, f"select * from {{schema}}.{kind}_{writer} order by i"),
+             table(project, f"{kind}_{writer}"))
+            for writer in ("ours", "spark")
+        )  # fmt: skip
+        assert str(ours[0]) == str(sparks[0])
+        assert ours[1].schema().as_struct() == sparks[1].schema().as_struct()
+        assert [len(one.metadata.snapshots) for _, one in (ours, sparks)] == [2, 2]
+        if request.config.getoption("--method") == "embedded":
+            (task,) = ours[1].scan().plan_files()
+            assert "/ctas-" in task.file.file_path
+
+
 EVOLVING = """
 {{{{ config(materialized='incremental', unique_key='id', on_schema_change='{change}') }}}}
 {{% if is_incremental() %}} select cast(2 as bigint) as id, 1.5 as added

@@ -347,7 +347,16 @@ class IcebergStreamAdapter(SQLAdapter):
         """Make the table of a seed; None if that is left to Spark, from a temporary view."""
         from dbt.adapters.iceberg_stream.local_data import build_seed
 
-        response = build_seed(self, *arguments)
+        return self._noticed(build_seed(self, *arguments))
+
+    @available.parse_none
+    def build_python_model(self, *arguments: Any) -> AdapterResponse | None:
+        """Run a Python model and make its table; None if the table is left to Spark."""
+        from dbt.adapters.iceberg_stream.local_data import build_python_model
+
+        return self._noticed(build_python_model(self, *arguments))
+
+    def _noticed(self, response: IcebergStreamResponse | None) -> IcebergStreamResponse | None:
         if response is not None:
             self._notice.after_write(response)
         return response
@@ -355,13 +364,9 @@ class IcebergStreamAdapter(SQLAdapter):
     @available.parse_none
     def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
         """Run a Python model and make its result a temporary view."""
-        from dbt.adapters.iceberg_stream.ingest.python_model import run_python_model
+        from dbt.adapters.iceberg_stream.local_data import run_to_view
 
-        handle: Handle = self.connections.get_thread_connection().handle
-        # Its code may change settings and functions of the session.
-        handle.reusable = False
-        with self.connections.exception_handler(code):
-            run_python_model(handle.session, str(model["unique_id"]), code, view)
+        run_to_view(self, model, code, view)
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:

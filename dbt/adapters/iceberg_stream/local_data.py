@@ -1,4 +1,4 @@
-"""Rows that lie in this process, as a seed's do: into a table by our own writer, without Spark.
+"""Rows that lie in this process, of a seed or a Python model: into a table by our own writer.
 
 Only where the table becomes the one that Spark would make of them; the others go through a view.
 """
@@ -22,6 +22,11 @@ from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.ingest.python_model import (
+    local_rows,
+    make_view,
+    run_python_model,
+)
 from dbt.adapters.iceberg_stream.ingest.seeds import arrow_table
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
@@ -44,7 +49,6 @@ TEXT_TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-TIME_ZONE = "spark.sql.session.timeZone"
 DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
@@ -56,7 +60,7 @@ def build_seed(
     config: Mapping[str, Any],
     view: str,
 ) -> IcebergStreamResponse | None:
-    """Make or replace the table in one commit.
+    """Make or replace the table of a seed in one commit.
 
     None if that is left to Spark: then the rows are the temporary view.
 
@@ -64,11 +68,48 @@ def build_seed(
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     rows = arrow_table(seed)
-    response = _build(adapter, relation, rows, layout, config)
+    typed = _as_typed(adapter, rows, config.get("column_types") or {})
+    response = None if typed is None else _build(adapter, relation, typed, layout, config, "seed")
     if response is None:
         with adapter.connections.exception_handler(f"seed {relation}"):
             adapter.session.register(view, rows)
     return response
+
+
+def build_python_model(
+    adapter: IcebergStreamAdapter,
+    relation: BaseRelation,
+    code: str,
+    layout: TableConfig,
+    model: Mapping[str, Any],
+    view: str,
+) -> IcebergStreamResponse | None:
+    """Run a Python model and make its table, as `build_seed`."""
+    frame = _run(adapter, model, code)
+    rows = None if _moved_time_zone(adapter) else local_rows(frame)
+    if rows is not None:
+        response = _build(adapter, relation, rows, layout, model["config"], "ctas")
+        if response is not None:
+            return response
+    with adapter.connections.exception_handler(code):
+        make_view(adapter.session, str(model["unique_id"]), frame, view)
+    return None
+
+
+def run_to_view(
+    adapter: IcebergStreamAdapter, model: Mapping[str, Any], code: str, view: str
+) -> None:
+    """Run a Python model and make its result a temporary view."""
+    frame = _run(adapter, model, code)
+    with adapter.connections.exception_handler(code):
+        make_view(adapter.session, str(model["unique_id"]), frame, view)
+
+
+def _run(adapter: IcebergStreamAdapter, model: Mapping[str, Any], code: str) -> Any:
+    # The model's code may change settings and functions of the session.
+    adapter.connections.get_thread_connection().handle.reusable = False
+    with adapter.connections.exception_handler(code):
+        return run_python_model(adapter.session, str(model["unique_id"]), code)
 
 
 def _build(
@@ -77,21 +118,16 @@ def _build(
     rows: pa.Table,
     layout: TableConfig,
     config: Mapping[str, Any],
+    origin: str,
 ) -> IcebergStreamResponse | None:
     name = str(relation.schema), str(relation.identifier)
     if (because := _why_spark(adapter, name, rows, layout, config)) is not None:
         logger.debug(f"The rows of {relation} go through Spark: {because}")
         return None
-    types = config.get("column_types") or {}
-    if TIME_ZONE in adapter.config.credentials.spark_conf and "timestamp" in str(types).lower():
-        return None  # without it texts without a zone are UTC
-    typed = _as_typed(rows, types)
-    if typed is None:
-        return None
     said = _stamps(adapter.connections.principal)
     try:
-        data = typed.to_reader()
-        done = ingest(adapter.lake, name, data, Mode.REPLACE, origin="seed", stamps=said)
+        data = rows.to_reader()
+        done = ingest(adapter.lake, name, data, Mode.REPLACE, origin=origin, stamps=said)
     except ColumnError as error:
         logger.debug(f"The rows of {relation} go through Spark: {error}")
         return None
@@ -129,8 +165,17 @@ def _why_spark(
     return None
 
 
-def _as_typed(rows: pa.Table, types: Mapping[str, str]) -> pa.Table | None:
+def _moved_time_zone(adapter: IcebergStreamAdapter) -> bool:
+    """Whether times without a zone are not UTC."""
+    return "spark.sql.session.timeZone" in adapter.config.credentials.spark_conf
+
+
+def _as_typed(
+    adapter: IcebergStreamAdapter, rows: pa.Table, types: Mapping[str, str]
+) -> pa.Table | None:
     """The rows with the types that the seed asks for; None if Spark must read the texts."""
+    if "timestamp" in str(types).lower() and _moved_time_zone(adapter):
+        return None
     wanted = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
     for at, field in enumerate(rows.schema):
         if (asked := wanted.get(field.name.lower())) is None:

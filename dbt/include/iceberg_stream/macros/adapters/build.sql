@@ -34,8 +34,12 @@
 {% macro get_model_select(compiled_code, language) %}
   {%- if language == 'python' -%}
     {%- set view = make_temp_relation(this, '__dbt_py') -%}
-    {% do adapter.run_python_model(model, compiled_code ~ '\n' ~ py_script_postfix(model), view.identifier) %}
+    {% do adapter.run_python_model(model, get_python_code(compiled_code), view.identifier) %}
     {{ return('select * from ' ~ view.render()) }}
   {%- endif -%}
   {{ return(compiled_code) }}
+{% endmacro %}
+
+{% macro get_python_code(compiled_code) %}
+  {{ return(compiled_code ~ '\n' ~ py_script_postfix(model)) }}
 {% endmacro %}

@@ -5,8 +5,17 @@
 
   {{ run_hooks(pre_hooks) }}
 
-  {%- set select = get_model_select(compiled_code, model['language']) -%}
-  {% do build_table(existing, relation, select, layout) %}
+  {%- set view = make_temp_relation(this, '__dbt_py') -%}
+  {%- if model['language'] == 'python' -%}
+    {%- set built = adapter.build_python_model(
+        relation, get_python_code(compiled_code), layout, model, view.identifier) -%}
+  {%- endif -%}
+  {% if built %}
+    {% do store_result('main', response=built, agate_table=none) %}
+  {% else %}
+    {%- set select = 'select * from ' ~ view.render() if model['language'] == 'python' else compiled_code -%}
+    {% do build_table(existing, relation, select, layout) %}
+  {% endif %}
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
