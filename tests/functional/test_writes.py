@@ -154,7 +154,7 @@ def model(dbt, session):
         "at": pd.to_datetime(["2024-02-29 10:11:12", None, "1969-12-31"]),
         "zoned": pd.to_datetime(["2024-02-29 10:11:12+02:00", None, "1969-12-31 00:00:00+02:00"]),
         "l": [[1, 2], None, []],
-        "c": pd.Categorical(["u", "v", "u"]),
+        "times": [[pd.Timestamp("2024-02-29")], None, []],
     }}
     return {returned}
 """

@@ -346,24 +346,17 @@ def make_results(
     credentials: IcebergStreamCredentials, project_root: Path, lake: Lake
 ) -> ResultCache | None:
     """The cache of results that the profile asks for; None, with a warning, if it cannot be had."""
-    from dbt.adapters.iceberg_stream.cache.results import ResultCache
-    from dbt.adapters.iceberg_stream.cache.store import ResultStore, StoreError
+    from dbt.adapters.iceberg_stream.cache.results import open_results, place_of
 
-    catalog = credentials.catalog_settings()
-    if catalog is None:
-        place = {"warehouse": str(credentials.warehouse_path(project_root))}
-    else:
-        secret = secret_properties(catalog.properties)
-        place = {k: v for k, v in catalog.properties.items() if k not in secret}
     home = credentials.engine_path(project_root)
+    prepare_home(home)
+    place = place_of(
+        credentials.catalog_settings(),
+        credentials.warehouse_path(project_root),
+        f"{credentials.host}:{credentials.port}",
+    )
     path = home / "results.db" if credentials.result_cache == "disk" else None
-    try:
-        prepare_home(home)
-        store = ResultStore(path, in_bytes(credentials.result_cache_size))
-    except (StoreError, OSError) as error:
-        logger.warning(f"Results are not cached: {error}")
-        return None
-    return ResultCache(store, lake, place | {"catalog": lake.name})
+    return open_results(lake, path, in_bytes(credentials.result_cache_size), place)
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
@@ -63,6 +65,7 @@ QUERY_VERBS = {"select", "with", "values"}
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
 # Settings that may decide what a query gives; not those that change with every write.
 DECIDING = ("spark.sql.", "spark.wap.")
+TIME_ZONE = "spark.sql.session.timeZone"
 OTHER = (SPARK_PREFIX, "spark.sql.catalog.")
 
 
@@ -122,22 +125,31 @@ class Handle:
         """Rows of a query, and whether they were kept from before."""
         # A session whose settings or functions were changed may give other rows.
         results = self._results if self.reusable else None
-        cached = None if results is None else results.find(sql, self._asker())
-        if results is None or cached is None:
+        asker = None if results is None else self._asker()
+        if results is None or asker is None or (cached := results.find(sql, asker)) is None:
             return self.session.query(sql), False
         if (kept := results.get(cached)) is not None:
             return kept, True
         rows = self.session.query(sql)
-        results.put(cached, rows)
+        if self._asker() == asker:
+            results.put(cached, rows)
         return rows, False
 
-    def _asker(self) -> dict[str, str]:
-        """What beside text and tables decides the rows of a query."""
+    def _asker(self) -> dict[str, str] | None:
+        """What beside text and tables decides the rows of a query; None if it is not known."""
         if not self._deciding:
             found = self.session.settings(DECIDING)
             kept = {name: value for name, value in found.items() if not name.startswith(OTHER)}
-            self._deciding = kept | {"version": self.session.version()}
-        return self._deciding | {"owner": self._renewal.owner if self._renewal else ""}
+            # A server has one, also where nobody has set it.
+            zone = {TIME_ZONE: self.session.setting(TIME_ZONE)}
+            self._deciding = kept | zone | {"version": self.session.version()}
+        try:
+            # To a text that is a time of day Spark adds the date.
+            today = str(datetime.now(ZoneInfo(self._deciding[TIME_ZONE])).date())
+        except (ZoneInfoNotFoundError, ValueError):
+            return None
+        owner = self._renewal.owner if self._renewal else ""
+        return self._deciding | {"owner": owner, "today": today}
 
     def interrupt(self) -> None:
         """Cancel what runs, and refuse what the node would run next; returns at once."""

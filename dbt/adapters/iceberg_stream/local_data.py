@@ -11,14 +11,18 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from dbt.adapters.base import BaseRelation
+from dbt.adapters.contracts.connection import ConnectionState
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
 from dbt_common.exceptions import DbtDatabaseError
 from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
@@ -49,6 +53,7 @@ TEXT_TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+TIME_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.timestampType")
 DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
@@ -86,7 +91,8 @@ def build_python_model(
 ) -> IcebergStreamResponse | None:
     """Run a Python model and make its table, as `build_seed`."""
     frame = _run(adapter, model, code)
-    rows = None if _moved_time_zone(adapter) else local_rows(frame)
+    with adapter.connections.exception_handler(code):
+        rows = local_rows(frame) if _utc_in_session(adapter) else None
     if rows is not None:
         response = _build(adapter, relation, rows, layout, model["config"], "ctas")
         if response is not None:
@@ -133,6 +139,10 @@ def _build(
         return None
     except CatalogError as error:
         raise DbtDatabaseError(str(error)) from error
+    except OSError as error:
+        raise DbtDatabaseError(
+            f"The storage of {relation} did not take the rows: {error}"
+        ) from error
     adapter.connections.refresh_cached(relation.render())
     outcome = asdict(done.outcome)
     outcome.pop("operation")
@@ -155,26 +165,42 @@ def _why_spark(
     names = [column.lower() for column in rows.column_names]
     if len(set(names)) < len(names) or any("." in column for column in names):
         return "Spark refuses a column's name"
-    if (metadata := adapter.lake.metadata(name)) is None:
-        return None
+    metadata = adapter.lake.metadata(name)
+    return None if metadata is None else _what_it_would_keep(metadata)
+
+
+def _what_it_would_keep(metadata: Metadata) -> str | None:
+    """What of a table our way of replacing it keeps, and Spark's does not."""
     if "versions" in metadata:
         return "a view stands in its place"
-    kept = [metadata["default-spec-id"] or None, metadata["default-sort-order-id"] or None]
-    if any(kept) or metadata["format-version"] != 2:
+    spec = partition_spec(metadata, metadata["default-spec-id"])
+    # The order without fields has this number (spec, "Sorting").
+    if spec.fields or metadata["default-sort-order-id"] or metadata["format-version"] != 2:
         return "the table that it replaces has a layout"
+    if any(field.doc for field in current_schema(metadata).fields):
+        return "the columns that it replaces have comments"
     return None
 
 
-def _moved_time_zone(adapter: IcebergStreamAdapter) -> bool:
-    """Whether times without a zone are not UTC."""
-    return "spark.sql.session.timeZone" in adapter.config.credentials.spark_conf
+def _utc_by_profile(adapter: IcebergStreamAdapter) -> bool:
+    """Whether Spark would take times without a zone as UTC, and nobody has told it otherwise."""
+    if set(TIME_SETTINGS) & set(adapter.config.credentials.spark_conf):
+        return False
+    connection = adapter.connections.get_if_exists()
+    opened = connection is not None and connection.state == ConnectionState.OPEN
+    return not opened or connection.handle.reusable
+
+
+def _utc_in_session(adapter: IcebergStreamAdapter) -> bool:
+    settings = adapter.session.settings(TIME_SETTINGS)
+    return settings == {TIME_SETTINGS[0]: "UTC"}
 
 
 def _as_typed(
     adapter: IcebergStreamAdapter, rows: pa.Table, types: Mapping[str, str]
 ) -> pa.Table | None:
     """The rows with the types that the seed asks for; None if Spark must read the texts."""
-    if "timestamp" in str(types).lower() and _moved_time_zone(adapter):
+    if not _utc_by_profile(adapter):
         return None
     wanted = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
     for at, field in enumerate(rows.schema):
@@ -192,6 +218,8 @@ def _as_typed(
 
 def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Raises ArrowInvalid for what Arrow does not read; Spark may."""
+    if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, "^-?0[xX]")).as_py():
+        raise pa.ArrowInvalid("Spark reads no hexadecimal numbers")
     if pa.types.is_timestamp(kind):
         return texts.cast(pa.timestamp(kind.unit)).cast(kind)
     return texts.cast(kind)

@@ -19,6 +19,12 @@ NOT = [
     "select * from s.t where at > NOW ( )",
     "select * from s.t where at > timestamp 'now'",
     "select * from s.t where d = date ' Yesterday UTC'",
+    "select * from s.t where d = date 'today+05:00'",
+    "select * from s.t where d > '${spark.cutoff}'",
+    "select transform(a) using 'cat' as (x) from s.t",
+    "select aes_encrypt(a, 'k') from s.t",
+    "select spark_catalog.default.upper(a) from s.t",
+    "select s.format(a) from s.t",
     "select uuid(), a from s.t",
     "select * from s.t tablesample (10 percent)",
     "select * from s.t version as of 'main'",
@@ -59,6 +65,8 @@ def test_comments_and_space_make_no_other_query() -> None:
         ("select r'\\n' from s.t", "select '\\n' from s.t"),
         ("select /*+ broadcast(a) */ 1 from s.t", "select /*+ merge(a) */ 1 from s.t"),
         ("select a b from s.t", "select a.b from s.t"),
+        ('select "a" from s.t', "select 'a' from s.t"),
+        ("select 0x1f from s.t", "select x'1f' from s.t"),
     ],
 )
 def test_other_queries_have_another_form(one: str, other: str) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.cache.results import ResultCache
+from dbt.adapters.iceberg_stream.cache.results import ResultCache, place_of
 from dbt.adapters.iceberg_stream.cache.store import ResultStore
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 
@@ -66,6 +67,21 @@ def test_not_in_another_catalog(cache: ResultCache, store: ResultStore, lake: La
     assert found(ResultCache(store, lake, {"warehouse": "there"})) is None
 
 
+def test_not_with_other_secrets() -> None:
+    """Users may be told apart by a header or a key, too."""
+
+    def place(**properties: str) -> dict[str, str] | None:
+        settings = CatalogSettings("lake", {"type": "rest", "uri": "u", **properties})
+        return place_of(settings, Path("w"), "localhost:1")
+
+    uma, ugo = place(**{"header.X-User": "uma"}), place(**{"header.X-User": "ugo"})
+    assert uma and ugo and uma != ugo
+    assert "uma" not in str(uma)
+    assert place(**{"cache-enabled": "true"}) is None
+    ambient = CatalogSettings("lake", {"type": "glue"}, ambient=True)
+    assert place_of(ambient, Path("w"), "localhost:1") is None
+
+
 def test_not_after_a_write(cache: ResultCache, lake: Lake) -> None:
     ingest(lake, ("s", "t"), ROWS.to_reader())
     assert found(cache) is None
@@ -118,6 +134,13 @@ def test_the_relation_is_forgotten(cache: ResultCache) -> None:
 )
 def test_what_cannot_be_known_is_not_cached(cache: ResultCache, sql: str) -> None:
     assert cache.find(sql, UMA) is None
+
+
+def test_metadata_that_cannot_be_read(cache: ResultCache, lake: Lake) -> None:
+    table = lake.load(("s", "t"))
+    assert table is not None
+    Path(table.location.removeprefix("file://")).write_text("{}")
+    assert cache.find(QUERY, UMA) is None
 
 
 def test_a_store_that_fails_is_left(cache: ResultCache, store: ResultStore) -> None:

@@ -11,9 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from requests import PreparedRequest
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.rest_client import tell_last_column_ids
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 
 
@@ -47,6 +49,20 @@ def uri(certificate: Path) -> Iterator[str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"https://localhost:{server.server_address[1]}"
     server.shutdown()
+
+
+def test_new_schemas_of_commits_come_with_their_last_column_id() -> None:
+    nested = {"id": 7, "name": "b", "required": False, "type": "int"}
+    kind = {"type": "struct", "fields": [nested]}
+    field = {"id": 3, "name": "a", "required": False, "type": kind}
+    schema = {"type": "struct", "schema-id": 0, "fields": [field]}
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema"}]
+    request = PreparedRequest()
+    request.prepare("POST", "http://u/t", data=json.dumps({"updates": updates}).encode())
+    tell_last_column_ids(request)
+    assert isinstance(request.body, bytes)
+    assert json.loads(request.body)["updates"][0]["last-column-id"] == 7
+    assert int(request.headers["Content-Length"]) == len(request.body)
 
 
 def test_a_certificate_of_an_unknown_authority(uri: str) -> None:

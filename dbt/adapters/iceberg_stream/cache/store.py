@@ -20,6 +20,7 @@ create table if not exists touched (
     relation text not null, key text not null references results on delete cascade,
     primary key (relation, key)
 ) without rowid;
+create index if not exists by_use on results (used, bytes);
 create index if not exists touched_by_key on touched (key);
 """
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 from pyiceberg.catalog.rest import VIEW_ENDPOINTS_SUPPORTED, RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.schema import Schema
 from pyiceberg.utils.properties import property_as_bool
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
@@ -86,6 +88,22 @@ class RestClient(RestCatalog):
         return session
 
 
+def tell_last_column_ids(request: PreparedRequest) -> None:
+    """Give each new schema of a commit its `last-column-id`.
+
+    The REST specification has deprecated it and PyIceberg leaves it out, but Nessie asks for it.
+    """
+    body = request.body
+    if request.method != "POST" or not isinstance(body, bytes) or b'"add-schema"' not in body:
+        return
+    commit = json.loads(body)
+    for update in commit.get("updates", []):
+        if update.get("action") == "add-schema":
+            last = Schema.model_validate(update["schema"]).highest_field_id
+            update.setdefault("last-column-id", last)
+    request.prepare_body(json.dumps(commit).encode(), None)
+
+
 class _PatientAdapter(HTTPAdapter):
     """What Requests takes for each request only: time-outs, and whom to trust.
 
@@ -97,6 +115,7 @@ class _PatientAdapter(HTTPAdapter):
         self._bundle = bundle
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:  # type: ignore[override]
+        tell_last_column_ids(request)
         kwargs["timeout"] = kwargs.get("timeout") or TIMEOUT
         kwargs["verify"] = self._bundle or kwargs.get("verify", True)
         return super().send(request, **kwargs)

@@ -126,7 +126,7 @@ class Session:
         schema: pa.Schema,
         modules: Sequence[ModuleType],
     ) -> pa.Table:
-        """What a function makes of local rows, each row in a task of its own.
+        """What a function makes of local rows, spread over as many tasks.
 
         The modules that its code is in are shipped by value: workers have PyArrow only.
         """

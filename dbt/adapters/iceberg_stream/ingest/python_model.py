@@ -28,25 +28,29 @@ def make_view(session: Session, name: str, frame: Any, view: str) -> None:
 
 
 def local_rows(frame: Any) -> pa.Table | None:
-    """What a model returned, if its rows are here; with the types that Spark gives them.
+    """What a model returned, if its rows are here, with the types that Spark gives them.
 
-    None for Spark's frames, and for values that only Spark may make something of.
+    Times without a zone are UTC. None for Spark's frames, and for what only Spark can judge.
     """
     import pandas as pd
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.types import TimeType
 
-    if isinstance(frame, pd.DataFrame):
-        try:
-            frame = pa.Table.from_pandas(frame, preserve_index=False)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-            return None
-    if not isinstance(frame, pa.Table):
+    if not isinstance(frame, pd.DataFrame | pa.Table):
         return None
-    for at, field in enumerate(frame.schema):
-        if pa.types.is_timestamp(field.type):
-            # Without a zone they are UTC, as in the engine's sessions.
-            utc = frame.column(at).cast(pa.timestamp(field.type.unit, "UTC"))
-            frame = frame.set_column(at, field.name, utc)
-    return frame.replace_schema_metadata()
+    try:
+        if isinstance(frame, pd.DataFrame):
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        schema = from_arrow_schema(frame.schema)
+        if TimeType.__name__ in str(schema):
+            return None  # Iceberg's Spark has no times of day
+        return frame.cast(_without_metadata(to_arrow_schema(schema)))
+    except (ValueError, TypeError, NotImplementedError):
+        return None
+
+
+def _without_metadata(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def _as_frame(session: Session, name: str, frame: Any) -> Any:

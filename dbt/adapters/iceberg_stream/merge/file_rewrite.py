@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,12 +104,13 @@ class FileMerge:
             with contextlib.suppress(OSError):
                 self.filesystem.delete_file(f"{folder}/{name}")
 
-    def sweep(self, candidates: Sequence[Candidate]) -> None:
-        """Remove whatever this write has put beside some files, known or not."""
+    def sweep(self, candidates: Sequence[Candidate], kept: Collection[Rewritten] = ()) -> None:
+        """Remove whatever was put beside the candidates, known or not, but for what is kept."""
+        names = {file.location.rsplit("/", 1)[1] for done in kept for file in done.made}
         for folder in {candidate.path.rsplit("/", 1)[0] for candidate in candidates}:
             with contextlib.suppress(OSError):
                 for found in self.filesystem.get_file_info(fs.FileSelector(folder)):
-                    if found.base_name.startswith(self._prefix):
+                    if found.base_name.startswith(self._prefix) and found.base_name not in names:
                         self.filesystem.delete_file(found.path)
 
     @property
@@ -201,16 +202,19 @@ TASK_RESULT = pa.schema(
             ),
         ),
         ("refused", pa.string()),
+        ("attempt", pa.int32()),
     ]
 )
 
 
-def run_task(merge: FileMerge, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_task(
+    merge: FileMerge, batches: Iterable[pa.RecordBatch], attempt: int = 0
+) -> Iterator[pa.RecordBatch]:
     """A task of Spark: candidates come in, what became of them goes out."""
     for batch in batches:
         for place in batch.to_pylist():
             candidate = Candidate(**place)
-            said: dict[str, Any] = {"location": candidate.location, "refused": None}
+            said: dict[str, Any] = {"location": candidate.location, "attempt": attempt}
             try:
                 said |= vars(merge.run(candidate))
                 said["matched"] = said["matched"].to_pylist()

@@ -8,13 +8,12 @@ of it is one commit; when others commit meanwhile, only the files that they chan
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,7 +56,8 @@ def in_threads(merge: FileMerge, candidates: list[Candidate]) -> Iterator[Rewrit
         running = deque((each, pool.submit(merge.run, each)) for each in candidates)
         try:
             while running:
-                yield running.popleft()[1].result()
+                yield running[0][1].result()
+                running.popleft()
         finally:
             # Something went wrong: what nobody takes any more goes.
             left = [(each, future) for each, future in running if not future.cancel()]
@@ -97,8 +97,9 @@ class RewriteMerge:
     stamps: dict[str, str]
     runner: Runner = in_threads
     rewrites: int = 0
+    _attempt: int = 0
     _done: dict[str, Rewritten] = field(default_factory=dict)
-    _tries: Iterator[int] = field(default_factory=itertools.count)
+    _inserted: list[DataFile] = field(default_factory=list)
 
     def run(self, base: LoadedTable) -> Merged:
         """Merge, again for files that others change meanwhile.
@@ -108,26 +109,26 @@ class RewriteMerge:
             ChangedMeanwhile: they did so each time; nothing was written.
             CatalogError: the catalog refuses; nothing was written.
         """
-        for attempt in range(1, ATTEMPTS + 1):
+        while True:
+            self._attempt += 1
             with self._undone_on_error(base):
-                files, inserted, tests = self._rewrite(base)
+                merged, change = self._rewrite(base)
+            if change is None:
+                return merged
             # From here on the files are the committer's, unless it gives them back.
             try:
-                return self._commit(base, files, inserted, tests)
+                done = Committer(self.lake, self.name, change, base).commit()
+                return replace(merged, committed=done)
             except ChangedMeanwhile:
-                for file in inserted:
-                    remove_quietly(base.io, file.file_path)
                 with self._undone_on_error(base):
                     fresh = self.lake.load(self.name)
-                    if fresh is None or attempt == ATTEMPTS:
+                    if fresh is None or self._attempt == ATTEMPTS:
                         raise
+                self._remove_inserted(base)
                 base = fresh
-        raise AssertionError
 
-    def _rewrite(
-        self, base: LoadedTable
-    ) -> tuple[list[DataFile], list[DataFile], Callable[[DataFile], bool]]:
-        """The candidates, files of new rows, and the test of candidates."""
+    def _rewrite(self, base: LoadedTable) -> tuple[Merged, Change | None]:
+        """What the merge comes to, and the change that makes it so; None if there is none."""
         if because := self.refuses(base.metadata):
             raise NotByRewriting(because)
         if has_deletes(base.io, base.metadata):
@@ -141,7 +142,23 @@ class RewriteMerge:
         for done in self.runner(self._file_merge(target), self._new(target, candidates)):
             self._done[done.location] = done
             self.rewrites += len(done.made)
-        return candidates, self._insert(target, candidates), tests
+        self._inserted = self._insert(target, candidates)
+        replaced = [file for file in candidates if self._done[file.file_path].replaced]
+        merged = self._merged(candidates, replaced)
+        if not replaced and not self._inserted:
+            return merged, None
+        return merged, self._change(base, target, replaced, merged, tests)
+
+    def _merged(self, candidates: list[DataFile], replaced: list[DataFile]) -> Merged:
+        results = [self._done[file.file_path] for file in replaced]
+        return Merged(
+            committed=None,
+            updated=sum(result.changed for result in results),
+            inserted=sum(file.record_count for file in self._inserted),
+            deleted=sum(result.deleted for result in results),
+            probed=len(candidates),
+            rewritten=len(replaced),
+        )
 
     def _new(self, target: WriteTarget, candidates: list[DataFile]) -> list[Candidate]:
         """Candidates that no attempt has looked at yet."""
@@ -156,33 +173,14 @@ class RewriteMerge:
             self.source,
             self.plan.updates,
             self.plan.deletes,
-            self.write_id,
+            f"{self.write_id}-{self._attempt}",
         )
-
-    def _commit(
-        self,
-        base: LoadedTable,
-        candidates: list[DataFile],
-        inserted: list[DataFile],
-        tests: Callable[[DataFile], bool],
-    ) -> Merged:
-        replaced = [file for file in candidates if self._done[file.file_path].replaced]
-        if not replaced and not inserted:
-            return Merged(None, 0, 0, 0, len(candidates), 0)
-        results = [self._done[file.file_path] for file in replaced]
-        counts = (
-            sum(result.changed for result in results),
-            sum(file.record_count for file in inserted),
-            sum(result.deleted for result in results),
-        )
-        change = self._change(base, replaced, inserted, counts, tests)
-        done = Committer(self.lake, self.name, change, base).commit()
-        return Merged(done, *counts, len(candidates), len(replaced))
 
     @contextmanager
     def _undone_on_error(self, base: LoadedTable) -> Iterator[None]:
         with ExitStack() as undo:
             undo.callback(self._forget_others, base, [])
+            undo.callback(self._remove_inserted, base)
             yield
             undo.pop_all()
 
@@ -195,29 +193,28 @@ class RewriteMerge:
     def _change(
         self,
         base: LoadedTable,
+        target: WriteTarget,
         replaced: list[DataFile],
-        inserted: list[DataFile],
-        counts: tuple[int, int, int],
+        merged: Merged,
         tests: Callable[[DataFile], bool],
     ) -> Change:
         snapshot = parent_snapshot(base.metadata, "main")
-        made = [new for file in replaced for new in self._described(base, file)]
+        made = [new for file in replaced for new in self._described(target, file)]
         return Change(
             Operation.OVERWRITE if replaced else Operation.APPEND,
-            (AddedFiles((*made, *inserted)),),
+            (AddedFiles((*made, *self._inserted)),),
             removed=tuple(replaced),
             properties={
                 **self.stamps,
-                f"{MERGE_PREFIX}updated": str(counts[0]),
-                f"{MERGE_PREFIX}inserted": str(counts[1]),
-                f"{MERGE_PREFIX}deleted": str(counts[2]),
+                f"{MERGE_PREFIX}updated": str(merged.updated),
+                f"{MERGE_PREFIX}inserted": str(merged.inserted),
+                f"{MERGE_PREFIX}deleted": str(merged.deleted),
             },
             validation=Validation(snapshot["snapshot-id"] if snapshot else None, tests),
         )
 
-    def _described(self, base: LoadedTable, file: DataFile) -> list[DataFile]:
+    def _described(self, target: WriteTarget, file: DataFile) -> list[DataFile]:
         """What is in the place of a file, in its partition and its order."""
-        target = WriteTarget.of(base.metadata, base.io)
         describer = Describer(target.schema, dict(target.properties), file.spec_id)
         made = self._done[file.file_path].made
         described = [describer.describe(one, None, file.sort_order_id) for one in made]
@@ -236,7 +233,7 @@ class RewriteMerge:
         if not len(places):
             return []
         # A name of its own for each attempt: the one before may still be being removed.
-        writer = DataFileWriter(target, "merge", f"{self.write_id}-new{next(self._tries)}")
+        writer = DataFileWriter(target, "merge", f"{self.write_id}-new{self._attempt}")
         with writer:
             writer.write(self.source.rows.take(places).to_batches())
             return writer.close()
@@ -247,6 +244,11 @@ class RewriteMerge:
         for location in [location for location in self._done if location not in live]:
             for file in self._done.pop(location).made:
                 remove_quietly(base.io, file.location)
+
+    def _remove_inserted(self, base: LoadedTable) -> None:
+        for file in self._inserted:
+            remove_quietly(base.io, file.file_path)
+        self._inserted = []
 
 
 PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")

@@ -36,6 +36,10 @@ class Source:
         self._values = self.rows[self.keys[0]].combine_chunks() if single else None
         self._numbered = None if single else _numbered(self.rows, self.keys, AT)
 
+    def __reduce__(self) -> tuple[type[Source], tuple[pa.Table, list[str]]]:
+        """What is made from the rows is made anew where they are sent."""
+        return Source, (self.rows, self.keys)
+
     def twice(self) -> int:
         """Rows beyond the first of their key."""
         return self.rows.num_rows - int(self.rows.group_by(self.keys).aggregate([]).num_rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -39,12 +38,25 @@ def in_tasks(map_in_arrow: MapInArrow) -> Runner:
             return
         places = pa.Table.from_pylist([vars(candidate) for candidate in candidates])
         try:
-            done = map_in_arrow(places, partial(run_task, merge), TASK_RESULT, WORKER_CODE)
-            for row in done.to_pylist():
-                yield read_task_result(row)
+            rows = map_in_arrow(places, _task(merge), TASK_RESULT, WORKER_CODE).to_pylist()
+            done = [read_task_result(row) for row in rows]
+            if any(row["attempt"] for row in rows):
+                # Of a task that was run again the first attempt may have left files.
+                merge.sweep(candidates, done)
+            yield from done
         except BaseException:
             # What other tasks have made by then is not known.
             merge.sweep(candidates)
             raise
 
     return run
+
+
+def _task(merge: FileMerge) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        yield from run_task(merge, batches, context.attemptNumber() if context else 0)
+
+    return work
