@@ -21,6 +21,7 @@ from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import StorageError
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
 from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
@@ -137,12 +138,8 @@ def _build(
     except ColumnError as error:
         logger.debug(f"The rows of {relation} go through Spark: {error}")
         return None
-    except CatalogError as error:
+    except (CatalogError, StorageError) as error:
         raise DbtDatabaseError(str(error)) from error
-    except OSError as error:
-        raise DbtDatabaseError(
-            f"The storage of {relation} did not take the rows: {error}"
-        ) from error
     adapter.connections.refresh_cached(relation.render())
     outcome = asdict(done.outcome)
     outcome.pop("operation")

@@ -37,7 +37,11 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
-from dbt.adapters.iceberg_stream.engines.errors import FORBIDDEN
+from dbt.adapters.iceberg_stream.engines.errors import (
+    CATALOG_WITHOUT_KEYS,
+    FORBIDDEN,
+    describe,
+)
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
@@ -245,6 +249,10 @@ class RemoteNames:
         except NotImplementedError as error:
             raise CatalogError(f"{place} is not able to {operation}: {error}") from error
         except RESTError as error:
+            if re.search(CATALOG_WITHOUT_KEYS, str(error)):
+                raise CatalogError(
+                    f"{place} cannot {operation}{self._who()}: {describe(_reason(error))}"
+                ) from error
             if _forbidden(error):
                 raise CatalogError(
                     f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"

@@ -1,9 +1,14 @@
-"""PyIceberg's way to the files of tables."""
+"""PyIceberg's way to the files of tables, and what their storage says."""
 
 from __future__ import annotations
 
+import re
+
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from dbt.adapters.iceberg_stream.engines.errors import KEYS_REFUSED, NO_KEYS
 
 KEY = "s3.access-key-id"
 
@@ -17,3 +22,17 @@ class CatalogFileIO(PyArrowFileIO):
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         anonymous = {} if KEY in properties else {"s3.anonymous": "true"}
         super().__init__(anonymous | properties)
+
+
+class StorageError(OSError):
+    """The storage has not taken a table's files: what it said, and what to do."""
+
+
+def storage_error(error: OSError, io: FileIO, location: str) -> StorageError:
+    """What PyArrow says of a storage, with the cure if we know one."""
+    cure = ""
+    if location.startswith("s3") and KEY not in io.properties:
+        cure = NO_KEYS
+    elif re.search(r"AWS Error (ACCESS_DENIED|INVALID|UNRECOGNIZED|SIGNATURE)", str(error)):
+        cure = KEYS_REFUSED
+    return StorageError(f"The storage at {location} refuses the files: {error}\n{cure}".strip())

@@ -39,6 +39,17 @@ UNSURE = re.compile(rf"\n\s*{LOST_ANSWER}.*", re.DOTALL)
 # gRPC has no class of its own for it.
 CLOSED_CHANNEL = "Cannot invoke RPC"
 
+KEYS_REFUSED = (
+    "The storage refused the keys: those that the catalog gives out for this table, or that "
+    "`catalog_properties` name. Ask the administrator of the catalog or of the storage."
+)
+NO_KEYS = (
+    "The catalog gives out no keys for the storage. Put `s3.access-key-id` and "
+    "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`."
+)
+# A catalog that takes a role for each table was refused it.
+CATALOG_WITHOUT_KEYS = r"Service: Sts, Status Code"
+
 # Text of an error, and what a user can do about it.
 CURES = (
     (
@@ -77,21 +88,13 @@ CURES = (
         "A table of this name stands in the way of the view: drop it, or build the view by a "
         "model, which replaces it.",
     ),
+    (r"Service: S3, Status Code: 40[13]", KEYS_REFUSED),
     (
-        r"Service: S3, Status Code: 40[13]",
-        "The storage refused the keys: those that the catalog gives out for this table, or that "
-        "`catalog_properties` name. Ask the administrator of the catalog or of the storage.",
-    ),
-    (
-        r"Service: Sts, Status Code",
+        CATALOG_WITHOUT_KEYS,
         "The catalog itself gets no keys for the storage: its own credentials or the role that it "
         "takes are wrong. Tell its administrator.",
     ),
-    (
-        r"Unable to load credentials from any of the providers",
-        "The catalog gives out no keys for the storage. Put `s3.access-key-id` and "
-        "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`.",
-    ),
+    (r"Unable to load credentials from any of the providers", NO_KEYS),
     (
         "Unable to execute HTTP request",
         "The storage does not answer: check `s3.endpoint`, if you set it, and that it is running.",

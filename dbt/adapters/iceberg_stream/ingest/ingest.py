@@ -15,6 +15,7 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, Tabl
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import storage_error
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
@@ -69,17 +70,20 @@ def ingest(
         CatalogError: the table is there or is not, against the mode; the catalog refuses; others
             were faster each time. Nothing was written, but see CommitUnknown.
         ColumnError: the data do not fit the table.
-        OSError: the storage refuses.
+        StorageError: the storage refuses.
     """
     write_id = new_write_id()
     base, updates = _base(lake, name, data.schema, mode, dict(properties or {}))
     target = WriteTarget.of(with_schema(base.metadata, updates), base.io)
     writer = DataFileWriter(target, origin, write_id)
-    with writer:
-        writer.write(_told(data, progress))
-        files = writer.close()
-        if confirm is not None:
-            confirm()
+    try:
+        with writer:
+            writer.write(_told(data, progress))
+            files = writer.close()
+            if confirm is not None:
+                confirm()
+    except OSError as error:
+        raise storage_error(error, base.io, base.metadata["location"]) from error
     # From here on the files are the committer's: it alone knows whether a snapshot has them.
     said = {**(stamps or {}), WRITE_ID: write_id}
     change = append(*files, properties=said)

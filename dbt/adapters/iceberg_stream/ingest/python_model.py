@@ -41,6 +41,8 @@ def local_rows(frame: Any) -> pa.Table | None:
     try:
         if isinstance(frame, pd.DataFrame):
             frame = pa.Table.from_pandas(frame, preserve_index=False)
+            if any("timestamp" in str(f.type) for f in frame.schema if pa.types.is_nested(f.type)):
+                return None  # which have no zone there
         schema = from_arrow_schema(frame.schema)
         if TimeType.__name__ in str(schema):
             return None  # Iceberg's Spark has no times of day

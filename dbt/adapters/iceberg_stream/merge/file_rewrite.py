@@ -202,6 +202,7 @@ TASK_RESULT = pa.schema(
             ),
         ),
         ("refused", pa.string()),
+        ("failed", pa.string()),
         ("attempt", pa.int32()),
     ]
 )
@@ -221,6 +222,9 @@ def run_task(
                 said["made"] = [vars(file) for file in said["made"]]
             except (NotByRewriting, ColumnError) as error:
                 said["refused"] = str(error)
+            except (OSError, pa.ArrowException) as error:
+                # If it failed the job, others would go on to write files that nobody knows.
+                said["failed"] = f"{candidate.location}: {error}"
             yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
 
 
@@ -229,7 +233,10 @@ def read_task_result(row: Mapping[str, Any]) -> Rewritten:
 
     Raises:
         NotByRewriting: it was refused.
+        OSError: the storage or the file has failed the task.
     """
+    if row["failed"] is not None:
+        raise OSError(row["failed"])
     if row["refused"] is not None:
         raise NotByRewriting(row["refused"])
     made = tuple(WrittenFile(**file) for file in row["made"])
