@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
-from tests.functional.lake import rows, snapshot_ids, table
+from tests.functional.lake import rows, run, snapshot_ids, table
 
 VALUES = "\n".join(
     [
@@ -103,6 +103,19 @@ class TestSeeds:
     def written_by_us(self, project: Any, name: str) -> bool:
         files = [task.file.file_path for task in table(project, name).scan().plan_files()]
         return all("/seed-" in path for path in files)
+
+    def test_nothing_of_the_replaced_table_stays(self, project: Any) -> None:
+        run(project, "drop table {schema}.seed_values")
+        run(
+            project,
+            "create table {schema}.seed_values (id bigint, name string comment 'old', gone int) "
+            "partitioned by (id)",
+        )
+        run_dbt(["seed", "--select", "seed_values"])
+        found = table(project, "seed_values")
+        assert found.spec().fields == ()
+        assert [f.doc for f in found.schema().fields] == [None] * 8
+        assert rows(project, "select count(*) from {schema}.seed_values") == [(3,)]
 
     def test_an_empty_seed_is_an_empty_table(self, project: Any) -> None:
         assert rows(project, "select * from {schema}.empty") == []

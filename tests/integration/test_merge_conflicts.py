@@ -246,3 +246,13 @@ def test_a_file_that_is_lost_leaves_none_of_ours(
         merge.run(before)
     path.write_bytes(content)
     expect(lake, spark, name, {})
+
+
+def test_what_fails_before_the_commit_leaves_none_of_ours(
+    lake: Lake, spark: Session, name: str
+) -> None:
+    with lake.table(("s", name)).transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "of no kind"})
+    with pytest.raises(ValueError, match="of no kind"):
+        merging(lake, name, (1, 1)).run(base_of(lake, name))
+    assert find_orphans(base_of(lake, name), LATER) == []

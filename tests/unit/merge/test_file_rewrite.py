@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.merge.file_rewrite import (
     run_task,
 )
 from dbt.adapters.iceberg_stream.merge.rows import Source
-from dbt.adapters.iceberg_stream.merge.spark_tasks import WORKER_CODE
+from dbt.adapters.iceberg_stream.merge.spark_tasks import WORKER_CODE, in_tasks
 
 SCHEMA = pa.schema(
     [
@@ -103,3 +103,25 @@ def test_a_refusal_travels(file: Path) -> None:
     (answer,) = run_task(file_merge(), [batch])
     with pytest.raises(NotByRewriting, match="without field ids"):
         read_task_result(answer.to_pylist()[0])
+
+
+def test_what_the_first_attempt_of_a_task_has_left_goes(file: Path) -> None:
+    def map_in_arrow(rows: pa.Table, *_: object) -> pa.Table:
+        """The executor is lost once, after its file was written."""
+        list(run_task(file_merge(), rows.to_batches()))
+        return pa.Table.from_batches(run_task(file_merge(), rows.to_batches(), attempt=1))
+
+    candidate = Candidate(f"x://{file}", str(file))
+    (done,) = in_tasks(map_in_arrow)(file_merge(), [candidate])
+    new = file.with_name(done.made[0].location.rsplit("/", 1)[1])
+    assert sorted(file.parent.iterdir()) == sorted([file, new])
+
+
+def test_a_task_that_fails_says_which_file(file: Path) -> None:
+    def map_in_arrow(rows: pa.Table, *_: object) -> pa.Table:
+        return pa.Table.from_batches(run_task(file_merge(), rows.to_batches()))
+
+    there, lost = (Candidate(f"x://{f}", str(f)) for f in (file, file.with_name("lost.parquet")))
+    with pytest.raises(OSError, match="lost.parquet"):
+        list(in_tasks(map_in_arrow)(file_merge(), [there, lost]))
+    assert list(file.parent.iterdir()) == [file]
