@@ -229,3 +229,40 @@ class TestNotMatchedBySource:
         assert found == [(1, "old"), (2, "new"), (7, "new")]
         assert merge()["rows_deleted"] == 3
         assert rows(project, "select id from {schema}.full") == []
+
+
+HOOKED = """
+{{ config(materialized='table', post_hook=[
+    "{{ update_rows(this, 'select 2L as id, string(7) as name union all select 9L, string(8)', 'id') }}",
+    "{{ delete_rows(this, 'select 0L as ID union all select 3L', ['id']) }}",
+]) }}
+select /*+ coalesce(1) */ id, 'old' as name, id * 2 as n from range(5)
+"""
+OPERATIONS = """
+{% macro drop_some(schema) %}
+  {% do delete_rows(api.Relation.create(schema=schema, identifier='changed'), 'select id from range(2)', 'id') %}
+{% endmacro %}
+"""
+
+
+class TestChangesOfRows:
+    """Updates and deletes by key, for hooks and operations."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"changed.sql": HOOKED}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"operations.sql": OPERATIONS}
+
+    def test_by_hooks_and_operations(self, project: Any, request: pytest.FixtureRequest) -> None:
+        run_dbt(["run"])
+        found = rows(project, "select * from {schema}.changed order by id")
+        assert found == [(1, "old", 2), (2, "7", 4), (4, "old", 8)]
+        assert len(snapshot_ids(project, "changed")) == 3
+        run_dbt(["run-operation", "drop_some", "--args", f"schema: {project.test_schema}"])
+        assert rows(project, "select id from {schema}.changed order by id") == [(2,), (4,)]
+        if request.config.getoption("--method") == "embedded":
+            (task,) = table(project, "changed").scan().plan_files()
+            assert "/merge-" in task.file.file_path

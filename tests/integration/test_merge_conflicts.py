@@ -19,13 +19,13 @@ from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan, why_spark
 from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge, Runner, in_threads
-from dbt.adapters.iceberg_stream.merge.rows import Source
+from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
 from dbt.adapters.iceberg_stream.merge.spark_tasks import in_tasks
 from tests.integration.tables import insert
 from tests.integration.test_commits import LATER
 
 PLAN = MergePlan(("id",), ("n",), True)
-DELETING = MergePlan(("id",), ("n",), True, deletes=True)
+DELETING = MergePlan(("id",), ("n",), True, Deletes.UNMATCHED)
 
 
 def batch(*rows: tuple[int, int]) -> pa.RecordBatch:

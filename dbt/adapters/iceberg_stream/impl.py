@@ -298,14 +298,18 @@ class IcebergStreamAdapter(SQLAdapter):
         check_key_columns(model, [column.name for column in columns])
 
     @available.parse_none
-    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse:
+    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
         """Merge by rewriting the files that change, or say why the merge is Spark's."""
         from dbt.adapters.iceberg_stream.merging import merge_by_rewrite
 
-        response = merge_by_rewrite(self, *arguments)
-        if response.snapshot_id is not None:
-            self._notice.after_write(response)
-        return response
+        return self._noticed(merge_by_rewrite(self, *arguments))
+
+    @available.parse_none
+    def change_rows(self, *arguments: Any) -> AdapterResponse | None:
+        """Update or delete rows of a table by key, for hooks and operations."""
+        from dbt.adapters.iceberg_stream.merging import change_rows
+
+        return self._noticed(change_rows(self, *arguments))
 
     @available.parse_none
     def say_why_spark(self, done: AdapterResponse, why: IcebergStreamResponse) -> None:
@@ -357,7 +361,9 @@ class IcebergStreamAdapter(SQLAdapter):
         return self._noticed(build_python_model(self, *arguments))
 
     def _noticed(self, response: IcebergStreamResponse | None) -> IcebergStreamResponse | None:
-        if response is not None:
+        """Tell of a write of our own; of Spark's it has been told."""
+        ours = response is not None and response.merge_engine != "spark"
+        if response is not None and ours and response.snapshot_id is not None:
             self._notice.after_write(response)
         return response
 

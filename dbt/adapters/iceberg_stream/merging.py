@@ -1,4 +1,4 @@
-"""An incremental model's merge, done by rewriting files where that is possible."""
+"""Merges of incremental models, and changes of rows by key: by rewriting files, or Spark's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
-from dbt_common.exceptions import DbtRuntimeError
+from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.merge.rewrite import in_threads
+from dbt.adapters.iceberg_stream.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.merge.spark_tasks import in_tasks
+from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 
+NEARER = "the files are nearer to the cluster"
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -43,9 +46,15 @@ def merge_by_rewrite(
     if engine == "spark":
         return _left_to_spark("merge_engine is spark")
     if engine == "auto" and adapter.config.credentials.method == "connect":
-        return _left_to_spark("the files are nearer to the cluster")
-    keys = [unique_key] if isinstance(unique_key, str) else list(unique_key)
-    result = _merge(adapter, relation, staging, plan, keys, options)
+        return _left_to_spark(NEARER)
+    columns = _Columns(adapter, relation)
+    merge_plan = MergePlan(
+        columns.keys(unique_key),
+        tuple(columns.named(column.name) for column in plan["updated"]),
+        bool(plan["inserts"]),
+        _source_deletes(options),
+    )
+    result = _merge(adapter, relation, merge_plan, options, f"select * from {staging}")
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
@@ -54,29 +63,55 @@ def merge_by_rewrite(
             )
         logger.debug(f"The merge into {relation} is Spark's: {result.spark_because}")
         return _left_to_spark(result.spark_because)
-    if result.outcome is not None:
-        adapter.connections.refresh_cached(relation.render())
     return _response(relation, result)
+
+
+def change_rows(
+    adapter: IcebergStreamAdapter,
+    relation: BaseRelation,
+    query: str,
+    unique_key: str | Sequence[str],
+    action: str,
+) -> IcebergStreamResponse:
+    """Update or delete rows by key: by rewriting files, or else by Spark's MERGE.
+
+    `action` is `update` (all columns of the query but the keys) or `delete`.
+
+    Raises:
+        DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
+    """
+    columns = _Columns(adapter, relation)
+    keys = columns.keys(unique_key)
+    with adapter.connections.exception_handler(query):
+        given = [columns.named(name) for name, _ in adapter.session.schema(query)]
+    updates = tuple(name for name in given if name not in keys) if action == "update" else ()
+    plan = MergePlan(keys, updates, False, Deletes.MATCHED if action == "delete" else Deletes.NONE)
+    because = NEARER if adapter.config.credentials.method == "connect" else None
+    if because is None:
+        result = _merge(adapter, relation, plan, {}, query)
+        if (because := result.spark_because) is None:
+            return _response(relation, result)
+    response, _ = adapter.execute(_merge_sql(relation, query, plan))
+    assert isinstance(response, IcebergStreamResponse)
+    response.merge_engine, response.merge_engine_reason = "spark", because
+    return response
+
+
+def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan) -> str:
+    match = " and ".join(f"d.{quote(key)} <=> s.{quote(key)}" for key in plan.keys)
+    sets = ", ".join(f"d.{quote(name)} = s.{quote(name)}" for name in plan.updates)
+    action = f"update set {sets}" if plan.updates else "delete"
+    return f"merge into {relation} as d using ({query}) as s on {match} when matched then {action}"
 
 
 def _merge(
     adapter: IcebergStreamAdapter,
     relation: BaseRelation,
-    staging: BaseRelation,
-    plan: Mapping[str, Any],
-    keys: list[str],
+    plan: MergePlan,
     options: Mapping[str, Any],
+    query: str,
 ) -> MergeResult:
     name = str(relation.schema), str(relation.identifier)
-    known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
-    plain = [key.replace("`", "") for key in keys]
-    merge_plan = MergePlan(
-        # A key that is named twice is one key.
-        tuple(dict.fromkeys(known.get(key.lower(), key) for key in plain)),
-        tuple(known.get(column.name.lower(), column.name) for column in plan["updated"]),
-        bool(plan["inserts"]),
-        str(options.get("not_matched_by_source_action")).strip().lower() == "delete",
-    )
     handle = adapter.connections.get_thread_connection().handle
     write_id, info = new_write_id(), get_node_info()
     node_id, model = str(info.get("unique_id") or ""), str(info.get("node_name") or "")
@@ -87,18 +122,46 @@ def _merge(
     with adapter.connections.exception_handler(f"merge into {relation}"):
         handle.refresh_token()
         try:
-            return merge(
+            result = merge(
                 adapter.lake,
                 name,
-                merge_plan,
+                plan,
                 options,
-                lambda: handle.session.stream(f"select * from {staging}"),
+                lambda: handle.session.stream(query),
                 write_id,
                 said,
                 runner,
             )
         except DuplicateKeys:
             return MergeResult(spark_because="a key stands twice, which Spark's way names")
+        except OSError as error:
+            raise DbtDatabaseError(
+                f"The files of {relation} cannot be read or written: {error}"
+            ) from error
+    if result.outcome is not None:
+        adapter.connections.refresh_cached(relation.render())
+    return result
+
+
+class _Columns:
+    """The columns of a table, whatever the case in which they are named."""
+
+    def __init__(self, adapter: IcebergStreamAdapter, relation: BaseRelation) -> None:
+        name = str(relation.schema), str(relation.identifier)
+        self._known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
+
+    def named(self, name: str) -> str:
+        return self._known.get(name.lower(), name)
+
+    def keys(self, unique_key: str | Sequence[str]) -> tuple[str, ...]:
+        """A key that is named twice is one key."""
+        names = [unique_key] if isinstance(unique_key, str) else unique_key
+        return tuple(dict.fromkeys(self.named(name.replace("`", "")) for name in names))
+
+
+def _source_deletes(options: Mapping[str, Any]) -> Deletes:
+    action = str(options.get("not_matched_by_source_action")).strip().lower()
+    return Deletes.UNMATCHED if action == "delete" else Deletes.NONE
 
 
 def _left_to_spark(reason: str) -> IcebergStreamResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from dbt.adapters.iceberg_stream.merge.file_rewrite import (
     read_task_result,
     run_task,
 )
-from dbt.adapters.iceberg_stream.merge.rows import Source
+from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
 from dbt.adapters.iceberg_stream.merge.spark_tasks import WORKER_CODE, in_tasks
 
 SCHEMA = pa.schema(
@@ -58,7 +59,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def file_merge(deletes: bool = False) -> FileMerge:
+def file_merge(deletes: Deletes = Deletes.NONE) -> FileMerge:
     source = Source(pa.table({"id": [2, 9], "n": [5, 5]}, schema=SCHEMA), ["id"])
     return FileMerge(fs.LocalFileSystem(), SCHEMA, ParquetOptions(), source, ["n"], deletes, "abc")
 
@@ -92,9 +93,16 @@ def test_what_was_made_is_removed(file: Path) -> None:
 
 
 def test_rows_without_a_match_are_left_out(file: Path) -> None:
-    done = file_merge(deletes=True).run(Candidate(str(file), str(file)))
+    done = file_merge(Deletes.UNMATCHED).run(Candidate(str(file), str(file)))
     assert (done.changed, done.deleted) == (1, 2)
     assert pq.read_table(done.made[0].location).to_pydict() == {"id": [2], "n": [5]}
+
+
+def test_rows_with_a_match_are_left_out(file: Path) -> None:
+    merge = replace(file_merge(Deletes.MATCHED), updates=())
+    done = merge.run(Candidate(str(file), str(file)))
+    assert (done.changed, done.deleted) == (0, 1)
+    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
 
 
 def test_a_refusal_travels(file: Path) -> None:

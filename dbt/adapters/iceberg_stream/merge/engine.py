@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
 from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge, Runner, in_threads
-from dbt.adapters.iceberg_stream.merge.rows import Source
+from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
 
 
 class DuplicateKeys(Exception):
@@ -56,7 +56,7 @@ def merge(
         return MergeResult(spark_because=because)
     try:
         target = WriteTarget.of(base.metadata, base.io)
-        rows = _source_rows(stream(), target.file_schema)
+        rows = _source_rows(stream(), _read_of_source(plan, target.file_schema))
     except ColumnError as error:
         return MergeResult(spark_because=str(error))
     if rows is None:
@@ -64,13 +64,20 @@ def merge(
     source = Source(rows, plan.keys)
     if source.twice():
         raise DuplicateKeys
-    if not rows.num_rows and not plan.deletes:
+    if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
         return MergeResult()
     try:
         done = RewriteMerge(lake, name, source, plan, refuses, write_id, stamps, runner).run(base)
     except (NotByRewriting, ColumnError) as error:
         return MergeResult(spark_because=str(error))
     return MergeResult(read_outcome(done.committed.snapshot) if done.committed else None)
+
+
+def _read_of_source(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
+    """The columns that the source must have."""
+    if plan.inserts:
+        return schema
+    return pa.schema([field for field in schema if field.name in {*plan.keys, *plan.updates}])
 
 
 def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:

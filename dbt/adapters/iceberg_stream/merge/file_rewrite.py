@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
-from dbt.adapters.iceberg_stream.merge.rows import Matches, Source, changed, updated
+from dbt.adapters.iceberg_stream.merge.rows import Deletes, Matches, Source, changed, updated
 
 
 class NotByRewriting(Exception):
@@ -66,7 +66,7 @@ class FileMerge:
         options: of new files.
         source: rows with a key of their own.
         updates: columns of a matched row that take the source's values, if any differs.
-        deletes: whether rows without a match are left out.
+        deletes: rows that are left out.
         write_id: of the write, in the names of new files.
     """
 
@@ -75,7 +75,7 @@ class FileMerge:
     options: ParquetOptions
     source: Source
     updates: Sequence[str]
-    deletes: bool
+    deletes: Deletes
     write_id: str
 
     def run(self, candidate: Candidate) -> Rewritten:
@@ -90,12 +90,19 @@ class FileMerge:
         with opened, pq.ParquetFile(opened) as parquet:
             self._require_ids(parquet)
             matches = self.source.match(self._read(parquet, self.source.keys))
-            gone = parquet.metadata.num_rows - len(matches) if self.deletes else 0
-            seen = Rewritten(candidate.location, matches.in_source, deleted=gone)
-            if not len(matches) or not (gone or self._changes_any(parquet, matches)):
-                return seen
+            count = parquet.metadata.num_rows
+            gone = self._deleted(count, matches)
+            unwritten = Rewritten(candidate.location, matches.in_source, deleted=gone)
+            if gone == count or not (gone or self._changes_any(parquet, matches)):
+                return unwritten
             made, count = self._write(parquet, candidate, matches)
         return Rewritten(candidate.location, matches.in_source, count, gone, made)
+
+    def _deleted(self, count: int, matches: Matches) -> int:
+        """How many of a file's rows go."""
+        if self.deletes is Deletes.NONE:
+            return 0
+        return len(matches) if self.deletes is Deletes.MATCHED else count - len(matches)
 
     def remove(self, candidate: Candidate, done: Rewritten) -> None:
         """Remove what was made of a file, for it is of no use."""
@@ -148,8 +155,11 @@ class FileMerge:
                     changes = changed(rows, self.source.rows, local, self.updates)
                     rows = updated(rows, self.source.rows, changes, self.updates)
                     count += len(changes)
-                if self.deletes:
+                if self.deletes is Deletes.UNMATCHED:
                     rows = rows.take(local.in_file)
+                if self.deletes is Deletes.MATCHED:
+                    places = pa.array(range(rows.num_rows), pa.int64())
+                    rows = rows.filter(pc.invert(pc.is_in(places, value_set=local.in_file)))
                 # It stays one file, though it may become somewhat larger than the target.
                 writer.write(rows, may_roll=False)
             return tuple(writer.close()), count

@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.merge.rows import Deletes
 
 # Types whose equality in Arrow is that of Spark.
 KEY_TYPES = (
@@ -37,13 +38,13 @@ class MergePlan:
         keys: columns that are equal, null to null.
         updates: columns of a matched row that take the source's values, if any differs.
         inserts: whether rows without a match are inserted.
-        deletes: whether rows of the table without a match are deleted.
+        deletes: rows of the table that are deleted, instead of being updated.
     """
 
     keys: tuple[str, ...]
     updates: tuple[str, ...]
     inserts: bool
-    deletes: bool = False
+    deletes: Deletes = Deletes.NONE
 
 
 def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -> str | None:
@@ -54,7 +55,7 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
     asked = [name for name in SQL_OPTIONS if options.get(name)]
     if asked:
         return f"{asked[0]} is an expression of SQL"
-    if options.get("not_matched_by_source_action") and not plan.deletes:
+    if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
         return "not_matched_by_source_action updates"
     if options.get("merge_mode") == "merge-on-read":
         return "merge_mode is merge-on-read"

@@ -39,7 +39,7 @@ from dbt.adapters.iceberg_stream.merge.file_rewrite import (
     Rewritten,
 )
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.merge.rows import Source
+from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
 ATTEMPTS = 5
@@ -186,7 +186,7 @@ class RewriteMerge:
 
     def _test_of_files(self, target: WriteTarget) -> Callable[[DataFile], bool]:
         """Tells files whose rows the merge may change."""
-        if self.plan.deletes:
+        if self.plan.deletes is Deletes.UNMATCHED:
             return lambda file: True
         return may_hold(self.source.rows, self.plan.keys, target.schema)
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 ROW, AT = "__row", "__at"
+
+
+class Deletes(str, Enum):
+    """Which rows of the table a merge deletes."""
+
+    NONE = "none"
+    MATCHED = "matched"
+    UNMATCHED = "unmatched"
 
 
 @dataclass(frozen=True)
