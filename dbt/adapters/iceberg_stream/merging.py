@@ -78,14 +78,22 @@ def change_rows(
     `action` is `update` (all columns of the query but the keys) or `delete`.
 
     Raises:
+        DbtRuntimeError: there is nothing to update.
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
     columns = _Columns(adapter, relation)
     keys = columns.keys(unique_key)
     with adapter.connections.exception_handler(query):
         given = [columns.named(name) for name, _ in adapter.session.schema(query)]
-    updates = tuple(name for name in given if name not in keys) if action == "update" else ()
-    plan = MergePlan(keys, updates, False, Deletes.MATCHED if action == "delete" else Deletes.NONE)
+    if action == "delete":
+        plan = MergePlan(keys, (), False, Deletes.MATCHED)
+    else:
+        plan = MergePlan(keys, tuple(name for name in given if name not in keys), False)
+        if not plan.updates:
+            raise DbtRuntimeError(
+                f"update_rows of {relation}: the query has no column but the keys "
+                f"({', '.join(keys)}). Select the columns that are to change as well."
+            )
     because = NEARER if adapter.config.credentials.method == "connect" else None
     if because is None:
         result = _merge(adapter, relation, plan, {}, query)
@@ -100,7 +108,7 @@ def change_rows(
 def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan) -> str:
     match = " and ".join(f"d.{quote(key)} <=> s.{quote(key)}" for key in plan.keys)
     sets = ", ".join(f"d.{quote(name)} = s.{quote(name)}" for name in plan.updates)
-    action = f"update set {sets}" if plan.updates else "delete"
+    action = "delete" if plan.deletes is Deletes.MATCHED else f"update set {sets}"
     return f"merge into {relation} as d using ({query}) as s on {match} when matched then {action}"
 
 
