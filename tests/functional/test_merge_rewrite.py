@@ -234,7 +234,7 @@ class TestNotMatchedBySource:
 HOOKED = """
 {{ config(materialized='table', post_hook=[
     "{{ update_rows(this, 'select 2L as id, string(7) as name union all select 9L, string(8)', 'id') }}",
-    "{{ delete_rows(this, 'select 0L as ID union all select 3L', ['id']) }}",
+    "{{ delete_rows(this, 'select 0L as ID union all select 3L; -- gone', ['id']) }}",
 ]) }}
 select /*+ coalesce(1) */ id, 'old' as name, id * 2 as n from range(5)
 """

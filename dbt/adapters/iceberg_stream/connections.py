@@ -60,6 +60,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._engine: Engine | None = None
         self._identity: Identity | None = None
         self._results: ResultCache | None = None
+        self._results_made = False
         self._idle: list[Handle] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._server_known = False
@@ -112,8 +113,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return None
         lake = self.lake
         with self._shared:
-            if self._results is None:
+            if not self._results_made:
                 self._results = make_results(self.credentials, self.project_root, lake)
+                self._results_made = True
             return self._results
 
     @property
@@ -257,7 +259,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
                 self._record = None
             if self._results is not None:
                 self._results.close()
-                self._results = None
+            self._results, self._results_made = None, False
             if self._lake is not None:
                 self._lake.close()
                 self._lake = None
@@ -349,7 +351,6 @@ def make_results(
     from dbt.adapters.iceberg_stream.cache.results import open_results, place_of
 
     home = credentials.engine_path(project_root)
-    prepare_home(home)
     place = place_of(
         credentials.catalog_settings(),
         credentials.warehouse_path(project_root),

@@ -13,6 +13,7 @@ from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
+from dbt.adapters.iceberg_stream.engines.statements import split
 from dbt.adapters.iceberg_stream.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.merge.rewrite import in_threads
@@ -70,7 +71,7 @@ def change_rows(
     adapter: IcebergStreamAdapter,
     relation: BaseRelation,
     query: str,
-    unique_key: str | Sequence[str],
+    unique_key: str | Sequence[str] | None,
     action: str,
 ) -> IcebergStreamResponse:
     """Update or delete rows by key: by rewriting files, or else by Spark's MERGE.
@@ -83,7 +84,12 @@ def change_rows(
     """
     columns = _Columns(adapter, relation)
     keys = columns.keys(unique_key)
+    queries = split(query)
+    if not keys or len(queries) != 1:
+        raise DbtRuntimeError(f"{action}_rows of {relation} needs one query and a unique_key.")
+    query = queries[0]
     with adapter.connections.exception_handler(query):
+        adapter.connections.get_thread_connection().handle.refresh_token()
         given = [columns.named(name) for name, _ in adapter.session.schema(query)]
     if action == "delete":
         plan = MergePlan(keys, (), False, Deletes.MATCHED)
@@ -99,17 +105,25 @@ def change_rows(
         result = _merge(adapter, relation, plan, {}, query)
         if (because := result.spark_because) is None:
             return _response(relation, result)
-    response, _ = adapter.execute(_merge_sql(relation, query, plan))
+    response, _ = adapter.execute(_merge_sql(relation, query, plan, columns))
     assert isinstance(response, IcebergStreamResponse)
     response.merge_engine, response.merge_engine_reason = "spark", because
     return response
 
 
-def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan) -> str:
+def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Columns) -> str:
     match = " and ".join(f"d.{quote(key)} <=> s.{quote(key)}" for key in plan.keys)
-    sets = ", ".join(f"d.{quote(name)} = s.{quote(name)}" for name in plan.updates)
-    action = "delete" if plan.deletes is Deletes.MATCHED else f"update set {sets}"
-    return f"merge into {relation} as d using ({query}) as s on {match} when matched then {action}"
+    if plan.deletes is Deletes.MATCHED:
+        action = "when matched then delete"
+    else:
+        changed = " or ".join(
+            f"not (d.{quote(name)} <=> s.{quote(name)})" if columns.comparable(name) else "true"
+            for name in plan.updates
+        )
+        sets = ", ".join(f"d.{quote(name)} = s.{quote(name)}" for name in plan.updates)
+        action = f"when matched and ({changed}) then update set {sets}"
+    # Behind a comment in the query there is another line.
+    return f"merge into {relation} as d using (\n{query}\n) as s on {match} {action}"
 
 
 def _merge(
@@ -156,14 +170,20 @@ class _Columns:
 
     def __init__(self, adapter: IcebergStreamAdapter, relation: BaseRelation) -> None:
         name = str(relation.schema), str(relation.identifier)
-        self._known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
+        self._known = {column.name.lower(): column for column in adapter.lake.columns(name)}
 
     def named(self, name: str) -> str:
-        return self._known.get(name.lower(), name)
+        column = self._known.get(name.lower())
+        return column.name if column else name
 
-    def keys(self, unique_key: str | Sequence[str]) -> tuple[str, ...]:
+    def comparable(self, name: str) -> bool:
+        """Whether Spark compares a column's values."""
+        column = self._known.get(name.lower())
+        return column is None or not ("map<" in column.type or "variant" in column.type)
+
+    def keys(self, unique_key: str | Sequence[str] | None) -> tuple[str, ...]:
         """A key that is named twice is one key."""
-        names = [unique_key] if isinstance(unique_key, str) else unique_key
+        names = [unique_key] if isinstance(unique_key, str) else list(unique_key or ())
         return tuple(dict.fromkeys(self.named(name.replace("`", "")) for name in names))
 
 

@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.commit.pins import Pins, pin
 from dbt.adapters.iceberg_stream.engines.queries import reads
+from dbt.adapters.iceberg_stream.engines.settings import prepare_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,8 +135,10 @@ def open_results(
         )
         return None
     try:
+        if path is not None:
+            prepare_home(path.parent)
         return ResultCache(ResultStore(path, limit), lake, place)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         logger.warning(f"Results are not cached: {error}")
         return None
 

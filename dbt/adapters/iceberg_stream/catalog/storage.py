@@ -31,8 +31,9 @@ class StorageError(OSError):
 def storage_error(error: OSError, io: FileIO, location: str) -> StorageError:
     """What PyArrow says of a storage, with the cure if we know one."""
     cure = ""
-    if location.startswith("s3") and KEY not in io.properties:
+    anonymous = isinstance(io, CatalogFileIO) and KEY not in io.properties
+    if anonymous and re.search(r"AWS Error (?!NETWORK)", str(error)):
         cure = NO_KEYS
-    elif re.search(r"AWS Error (ACCESS_DENIED|INVALID|UNRECOGNIZED|SIGNATURE)", str(error)):
+    elif re.search(r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE)", str(error)):
         cure = KEYS_REFUSED
     return StorageError(f"The storage at {location} refuses the files: {error}\n{cure}".strip())

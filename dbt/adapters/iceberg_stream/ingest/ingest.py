@@ -74,23 +74,28 @@ def ingest(
     """
     write_id = new_write_id()
     base, updates = _base(lake, name, data.schema, mode, dict(properties or {}))
-    target = WriteTarget.of(with_schema(base.metadata, updates), base.io)
-    writer = DataFileWriter(target, origin, write_id)
+    said = {**(stamps or {}), WRITE_ID: write_id}
+    source = _Source(data, progress)
     try:
+        writer = DataFileWriter(
+            WriteTarget.of(with_schema(base.metadata, updates), base.io), origin, write_id
+        )
         with writer:
-            writer.write(_told(data, progress))
+            writer.write(source)
             files = writer.close()
             if confirm is not None:
                 confirm()
+        # From here on the files are the committer's: it alone knows whether a snapshot has them.
+        change = append(*files, properties=said)
+        if mode is Mode.REPLACE and base.exists:
+            added = (AddedFiles(tuple(files)),)
+            change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
+        same = _same_schema(base, updates)
+        done = Committer(lake, name, change, base, updates, same).commit()
     except OSError as error:
+        if error is source.error:
+            raise
         raise storage_error(error, base.io, base.metadata["location"]) from error
-    # From here on the files are the committer's: it alone knows whether a snapshot has them.
-    said = {**(stamps or {}), WRITE_ID: write_id}
-    change = append(*files, properties=said)
-    if mode is Mode.REPLACE and base.exists:
-        added = (AddedFiles(tuple(files)),)
-        change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
-    done = Committer(lake, name, change, base, updates, _same_schema(base, updates)).commit()
     size = sum(file.file_size_in_bytes for file in files)
     outcome = read_outcome(done.snapshot)
     return Ingested(outcome, outcome.snapshot_id, writer.rows, len(files), size)
@@ -150,12 +155,24 @@ def _same_schema(
     return check
 
 
-def _told(
-    data: Iterable[pa.RecordBatch], progress: Callable[[int], None] | None
-) -> Iterator[pa.RecordBatch]:
-    rows = 0
-    for batch in data:
-        yield batch
-        rows += batch.num_rows
-        if progress is not None:
-            progress(rows)
+class _Source:
+    """Batches, and what went wrong with them: their errors are not those of the storage."""
+
+    def __init__(
+        self, data: Iterable[pa.RecordBatch], progress: Callable[[int], None] | None
+    ) -> None:
+        self._data = data
+        self._progress = progress
+        self.error: OSError | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
+            for batch in self._data:
+                yield batch
+                rows += batch.num_rows
+                if self._progress is not None:
+                    self._progress(rows)
+        except OSError as error:
+            self.error = error
+            raise

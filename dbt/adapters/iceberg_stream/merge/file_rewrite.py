@@ -7,6 +7,7 @@ shipped to Spark's tasks by value.
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,14 @@ class FileMerge:
         Raises:
             NotByRewriting: the file is not as it must be.
             ColumnError: it holds what the table cannot.
-            OSError: the storage refuses.
+            OSError: the file is damaged, or the storage refuses; names the file.
         """
+        try:
+            return self._run(candidate)
+        except (OSError, pa.ArrowException) as error:
+            raise OSError(f"{candidate.location}: {error}") from error
+
+    def _run(self, candidate: Candidate) -> Rewritten:
         opened = self.filesystem.open_input_file(candidate.path)
         with opened, pq.ParquetFile(opened) as parquet:
             self._require_ids(parquet)
@@ -191,6 +198,8 @@ class FileMerge:
                 raise NotByRewriting(f"the nested column {stored.name} has changed")
 
 
+# How often a task looks at a file that the storage does not give.
+TRIES = 3
 # What a task says of each file.
 TASK_RESULT = pa.schema(
     [
@@ -224,18 +233,26 @@ def run_task(
     """A task of Spark: candidates come in, what became of them goes out."""
     for batch in batches:
         for place in batch.to_pylist():
-            candidate = Candidate(**place)
-            said: dict[str, Any] = {"location": candidate.location, "attempt": attempt}
-            try:
-                said |= vars(merge.run(candidate))
-                said["matched"] = said["matched"].to_pylist()
-                said["made"] = [vars(file) for file in said["made"]]
-            except (NotByRewriting, ColumnError) as error:
-                said["refused"] = str(error)
-            except (OSError, pa.ArrowException) as error:
-                # If it failed the job, others would go on to write files that nobody knows.
-                said["failed"] = f"{candidate.location}: {error}"
-            yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
+            said = {"location": place["location"], "attempt": attempt}
+            yield pa.RecordBatch.from_pylist([said | _said(merge, Candidate(**place))], TASK_RESULT)
+
+
+def _said(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
+    """What a task says of a file. It does not fail, for then other tasks would go on to write files
+    that nobody knows; so it tries again by itself.
+    """
+    for trial in range(1, TRIES + 1):
+        try:
+            done = vars(merge.run(candidate))
+            made = [vars(file) for file in done["made"]]
+            return done | {"matched": done["matched"].to_pylist(), "made": made}
+        except (NotByRewriting, ColumnError) as error:
+            return {"refused": str(error)}
+        except OSError as error:
+            if trial == TRIES:
+                return {"failed": str(error)}
+            time.sleep(trial)
+    raise AssertionError
 
 
 def read_task_result(row: Mapping[str, Any]) -> Rewritten:
