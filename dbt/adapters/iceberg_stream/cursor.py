@@ -59,7 +59,7 @@ ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "trunca
 REBUILDS = {"create", "replace"}
 VIEW_VERBS = {"create", "cache"}
 ATTEMPTS = 5
-ALREADY_THERE = "Table already exists"
+ALREADY_THERE = "table already exists"
 QUERY_VERBS = {"select", "with", "values"}
 # Statements after which a session is not what the next model expects.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
@@ -259,7 +259,7 @@ class Cursor:
             if not isinstance(error, StatementError):
                 return False
             # Of two that make a new table, the loser finds it there.
-            made = self._statement.replaces and ALREADY_THERE in str(error)
+            made = self._statement.replaces and ALREADY_THERE in str(error).lower()
             if not (error.is_conflict or made):
                 return False
             if error.outcome_unknown or handle.canceled:
