@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
-from dbt_common.invocation import get_invocation_id
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -200,7 +199,7 @@ class Cursor:
         handle = self._handle
         if handle.canceled:
             raise StatementError("Not run: the command was canceled.", CANCELED)
-        handle.progress.start(_node("node_name") or "statement")
+        handle.progress.start(str(get_node_info().get("node_name") or "statement"))
         if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
             handle.reusable = False
         if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
@@ -224,9 +223,7 @@ class Cursor:
 
     def _write(self, sql: str) -> None:
         write_id = new_write_id()
-        node_id, model = _node("unique_id"), _node("node_name")
-        principal = self._handle.principal
-        properties = stamps(write_id, get_invocation_id(), node_id, model, principal)
+        properties = stamps(write_id, self._handle.principal)
         self._handle.session.configure(spark_settings(properties))
         self.target = self._target()
         try:
@@ -352,8 +349,3 @@ class Cursor:
 
     def close(self) -> None:
         self._table = self._frame = self._rows = None
-
-
-def _node(key: str) -> str:
-    """A fact of the dbt node that runs in this thread; empty outside of nodes."""
-    return str(get_node_info().get(key) or "")

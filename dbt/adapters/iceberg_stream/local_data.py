@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.contracts.connection import ConnectionState
 from dbt.adapters.events.logging import AdapterLogger
-from dbt_common.events.contextvars import get_node_info
 from dbt_common.exceptions import DbtDatabaseError
-from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -131,7 +129,7 @@ def _build(
     if (because := _why_spark(adapter, name, rows, layout, config)) is not None:
         logger.debug(f"The rows of {relation} go through Spark: {because}")
         return None
-    said = _stamps(adapter.connections.principal)
+    said = stamps(new_write_id(), adapter.connections.principal)
     try:
         data = rows.to_reader()
         done = ingest(adapter.lake, name, data, Mode.REPLACE, origin=origin, stamps=said)
@@ -227,9 +225,3 @@ def _arrow_type(asked: str) -> pa.DataType | None:
         precision, scale = int(match[1]), int(match[2])
         return pa.decimal128(precision, scale) if 1 <= precision <= 38 else None
     return TEXT_TYPES.get(asked)
-
-
-def _stamps(principal: str) -> dict[str, str]:
-    info = get_node_info()
-    node_id, model = str(info.get("unique_id") or ""), str(info.get("node_name") or "")
-    return stamps(new_write_id(), get_invocation_id(), node_id, model, principal)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
-from dbt_common.events.contextvars import get_node_info
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
-from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.engines.statements import split
@@ -135,9 +133,8 @@ def _merge(
 ) -> MergeResult:
     name = str(relation.schema), str(relation.identifier)
     handle = adapter.connections.get_thread_connection().handle
-    write_id, info = new_write_id(), get_node_info()
-    node_id, model = str(info.get("unique_id") or ""), str(info.get("node_name") or "")
-    said = stamps(write_id, get_invocation_id(), node_id, model, handle.principal)
+    write_id = new_write_id()
+    said = stamps(write_id, handle.principal)
     remote = adapter.config.credentials.method == "connect"
     # On a cluster the files are nearer to Spark than to this process.
     runner = in_tasks(handle.session.map_in_arrow) if remote else in_threads

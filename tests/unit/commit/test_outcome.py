@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from dbt_common.events.contextvars import log_contextvars
 
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.commit.outcome import read_outcome
@@ -46,7 +47,9 @@ def test_merge_counts_what_spark_counted(copied: str) -> None:
 
 
 def test_stamps_reach_spark_as_snapshot_properties() -> None:
-    settings = spark_settings(stamps("w", "i", "model.p.m", "m"))
+    with log_contextvars(node_info={"unique_id": "model.p.m", "node_name": "m"}):
+        settings = spark_settings(stamps("w", "uma"))
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.write-id"] == "w"
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.node-id"] == "model.p.m"
+    assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.principal"] == "uma"
     assert new_write_id() != new_write_id()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import uuid
 
+from dbt_common.events.contextvars import get_node_info
+from dbt_common.invocation import get_invocation_id
+
 from dbt.adapters.iceberg_stream.__version__ import version
 
 PREFIX = "iceberg-stream."
@@ -16,16 +19,15 @@ def new_write_id() -> str:
     return uuid.uuid4().hex
 
 
-def stamps(
-    write_id: str, invocation_id: str, node_id: str, model: str, principal: str = ""
-) -> dict[str, str]:
-    """Snapshot summary properties of one write."""
+def stamps(write_id: str, principal: str = "") -> dict[str, str]:
+    """Snapshot summary properties of one write, by the dbt node that runs in this thread."""
+    node = get_node_info()
     who = {f"{PREFIX}principal": principal} if principal else {}
     return who | {
         WRITE_ID: write_id,
-        f"{PREFIX}invocation-id": invocation_id,
-        f"{PREFIX}node-id": node_id,
-        f"{PREFIX}model": model,
+        f"{PREFIX}invocation-id": get_invocation_id(),
+        f"{PREFIX}node-id": str(node.get("unique_id") or ""),
+        f"{PREFIX}model": str(node.get("node_name") or ""),
         f"{PREFIX}adapter-version": version,
     }
 

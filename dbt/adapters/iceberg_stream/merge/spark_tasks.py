@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 
@@ -37,17 +38,16 @@ def in_tasks(map_in_arrow: MapInArrow) -> Runner:
         if not candidates:
             return
         places = pa.Table.from_pylist([vars(candidate) for candidate in candidates])
-        try:
+        with ExitStack() as undo:
+            # What other tasks have made when one goes wrong is not known.
+            undo.callback(merge.sweep, candidates)
             rows = map_in_arrow(places, _task(merge), TASK_RESULT, WORKER_CODE).to_pylist()
             done = [read_task_result(row) for row in rows]
             if any(row["attempt"] for row in rows):
                 # Of a task that was run again the first attempt may have left files.
                 merge.sweep(candidates, done)
             yield from done
-        except BaseException:
-            # What other tasks have made by then is not known.
-            merge.sweep(candidates)
-            raise
+            undo.pop_all()
 
     return run
 
