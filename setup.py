@@ -35,6 +35,8 @@ setup(
         "pyjwt>=2.8",
         "requests>=2.31",
         "filelock>=3.12",
+        # Table metadata grow with the snapshots, and each commit reads and writes all of them.
+        "orjson>=3.10",
         "tenacity>=8.2",
         "platformdirs>=4",
         "psutil>=5.9",

@@ -136,11 +136,12 @@ def test_what_cannot_be_known_is_not_cached(cache: ResultCache, sql: str) -> Non
     assert cache.find(sql, UMA) is None
 
 
-def test_metadata_that_cannot_be_read(cache: ResultCache, lake: Lake) -> None:
+def test_metadata_that_cannot_be_read(store: ResultStore, lake: Lake, tmp_path: Path) -> None:
     table = lake.load(("s", "t"))
     assert table is not None
     Path(table.location.removeprefix("file://")).write_text("{}")
-    assert cache.find(QUERY, UMA) is None
+    another = Lake("lake", SqliteNames("lake", tmp_path))
+    assert ResultCache(store, another, {}).find(QUERY, UMA) is None
 
 
 def test_a_store_that_fails_is_left(cache: ResultCache, store: ResultStore) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from dbt.adapters.iceberg_stream.catalog.types import spark_type
 
@@ -44,7 +45,7 @@ def read_metadata(location: str) -> Metadata:
     """
     raw = _read(location)
     plain = gzip.decompress(raw) if ".gz.metadata.json" in location else raw
-    parsed: Metadata = json.loads(plain)
+    parsed: Metadata = orjson.loads(plain)
     return parsed
 
 

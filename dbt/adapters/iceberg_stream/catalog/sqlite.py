@@ -6,7 +6,6 @@ whose import takes longer than a small model. Changes to tables go through `open
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 from filelock import FileLock
 
 from dbt.adapters.iceberg_stream.catalog.errors import (
@@ -151,6 +151,8 @@ class SqliteNames:
         self._path = catalog_file(warehouse)
         self._opening = threading.Lock()
         self._opened: SqlCatalog | None = None
+        # A metadata file never changes: the one written last need not be read again.
+        self._written: tuple[str, Metadata] = ("", {})
         try:
             warehouse.mkdir(parents=True, exist_ok=True)
             # Two processes that open a new catalog at once would both create its tables.
@@ -209,7 +211,7 @@ class SqliteNames:
         """Current metadata of a table or view; None if there is neither."""
         while location := self._location(namespace, name):
             try:
-                return read_metadata(location)
+                return self._read(location)
             except FileNotFoundError:
                 # Another commit may have replaced and removed it; a lost one stays lost.
                 if self._location(namespace, name) == location:
@@ -224,7 +226,7 @@ class SqliteNames:
 
         while location := self._location(namespace, name):
             try:
-                metadata = read_metadata(location)
+                metadata = self._read(location)
             except FileNotFoundError:
                 if self._location(namespace, name) == location:
                     raise
@@ -263,9 +265,9 @@ class SqliteNames:
         from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
 
         new, (namespace, name) = next_location(base), base.name
-        content = json.dumps(updated(base.metadata, base.location, updates)).encode()
+        metadata = updated(base.metadata, base.location, updates)
         with base.io.new_output(new).create() as stream:
-            stream.write(content)
+            stream.write(orjson.dumps(metadata))
         try:
             names = {"namespace": namespace, "name": name, "new": new}
             swapped = (
@@ -281,6 +283,7 @@ class SqliteNames:
         if not swapped:
             base.io.delete(new)
             raise CommitConflict(f"Another writer has committed to {namespace}.{name}.")
+        self._written = new, metadata
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace; a missing one is fine."""
@@ -299,6 +302,10 @@ class SqliteNames:
             self.catalog.purge_table((namespace, name))
         except NoSuchTableError:
             self._rows(DROP_VIEW, namespace=namespace, name=name)
+
+    def _read(self, location: str) -> Metadata:
+        written, metadata = self._written
+        return metadata if written == location else read_metadata(location)
 
     def _location(self, namespace: str, name: str) -> str | None:
         rows = self._rows(LOCATION, namespace=namespace, name=name)

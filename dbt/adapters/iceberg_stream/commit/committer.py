@@ -132,7 +132,7 @@ class Committer:
     def _attempt(self) -> Committed:
         self._attempts += 1
         base = self._load()
-        done = self._find(base)
+        done = self._find(base) if self._attempts > 1 else None
         if done is not None:
             return done
         _check_schema(self.base.metadata, base.metadata, self.name)

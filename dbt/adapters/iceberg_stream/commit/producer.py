@@ -213,7 +213,8 @@ def parent_snapshot(metadata: Metadata, branch: str) -> dict[str, Any] | None:
     reference = (metadata.get("refs") or {}).get(branch)
     if reference is None:
         return None
-    return next(s for s in metadata["snapshots"] if s["snapshot-id"] == reference["snapshot-id"])
+    wanted = reference["snapshot-id"]
+    return next(s for s in reversed(metadata["snapshots"]) if s["snapshot-id"] == wanted)
 
 
 def current_schema(metadata: Metadata) -> Schema:
