@@ -23,9 +23,10 @@ LAYERS = (
     {"impl"},
     {"local_data"},
     {"ingest"},
-    {"merging"},
+    {"merging", "streaming"},
     {"connections"},
     {"cursor"},
+    {"stream"},
     {"credentials", "relation", "column", "response", "model_config"},
     {"profile_check"},
     {"merge", "maintenance", "cache"},
@@ -36,7 +37,15 @@ LAYERS = (
     {"engines"},
     {"__version__", "garbage"},
 )
-WORKER_CODE = ("files/casting.py", "files/parquet.py", "merge/rows.py", "merge/file_rewrite.py")
+WORKER_CODE = (
+    "files/casting.py",
+    "files/parquet.py",
+    "merge/rows.py",
+    "merge/file_rewrite.py",
+    "stream/changes.py",
+    "stream/sub_batch.py",
+    "stream/row_delta.py",
+)
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 

@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSnapshotUpdate,
+    SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
     update_table_metadata,
@@ -65,18 +66,22 @@ def as_json(metadata: BaseModel) -> Metadata:
 def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> dict[str, Any]:
     """The metadata after a commit to the table whose metadata lie at the location.
 
-    Snapshots go in without PyIceberg, whose copies of all the metadata cost more with each one.
+    Snapshots and properties go in without PyIceberg, whose copies of all the metadata cost more
+    with each snapshot.
     """
-    snapshots = [u for u in updates if isinstance(u, AddSnapshotUpdate | SetSnapshotRefUpdate)]
-    others = tuple(u for u in updates if u not in snapshots)
+    known = AddSnapshotUpdate | SetSnapshotRefUpdate | SetPropertiesUpdate
+    plain = [u for u in updates if isinstance(u, known)]
+    others = tuple(u for u in updates if u not in plain)
     result: dict[str, Any] = dict(base)
     if others:
         parsed = TableMetadataUtil.parse_obj(dict(base))
         result = dict(as_json(update_table_metadata(parsed, others)))
     now = max(int(time.time() * 1000), base["last-updated-ms"])
-    for update in snapshots:
+    for update in plain:
         if isinstance(update, AddSnapshotUpdate):
             _add_snapshot(result, as_json(update.snapshot))
+        elif isinstance(update, SetPropertiesUpdate):
+            result["properties"] = {**(result.get("properties") or {}), **update.updates}
         else:
             _set_ref(result, update, now)
     result["last-updated-ms"] = now

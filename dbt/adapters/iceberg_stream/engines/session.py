@@ -97,27 +97,40 @@ class Session:
         with explain():
             return [(f.name, f.dataType.simpleString()) for f in self._spark.sql(sql).schema]
 
-    def arrow_schema(self, sql: str) -> pa.Schema:
+    def arrow_schema(self, sql: str, **views: DataFrame) -> pa.Schema:
         """Columns of a query's rows as `stream` gives them, without running it."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         with explain():
-            return to_arrow_schema(self._spark.sql(sql).schema)
+            return to_arrow_schema(self.frame(sql, **views).schema)
 
-    def stream(self, sql: str) -> Iterator[Any]:
-        """The schema of a query's rows, then the rows in batches, as fast as they are taken."""
+    def stream(self, sql: str, **views: DataFrame) -> Iterator[Any]:
+        """The schema of a query's rows, then the rows in batches, as fast as they are taken.
+
+        The views are frames that the query names. What their observations observe is known when
+        all rows were taken.
+        """
         import pyarrow as pa
-        from pyspark.sql.connect.dataframe import DataFrame
-        from pyspark.sql.connect.plan import SQL
 
         with explain():
-            plan = DataFrame(SQL(sql), self._spark)._plan.to_proto(self._spark.client)
-            found = self._spark.client.to_table_as_iterator(plan, {})
+            frame = self.frame(sql, **views)
+            observed = [view._plan.observations for view in views.values()]
+            observations = {name: one for each in observed for name, one in each.items()}
+            plan = frame._plan.to_proto(self._spark.client)
+            found = self._spark.client.to_table_as_iterator(plan, observations)
             tables = (table for table in found if isinstance(table, pa.Table))
             first = next(tables, None)
-            yield self.arrow_schema(sql) if first is None else first.schema
+            yield self.arrow_schema(sql, **views) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from table.to_batches()
+
+    def frame(self, sql: str, **views: DataFrame) -> DataFrame:
+        """A query's rows, not asked for yet."""
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import SQL, SubqueryAlias
+
+        named = [SubqueryAlias(frame._plan, name) for name, frame in views.items()]
+        return DataFrame(SQL(sql, None, None, named or None), self._spark)
 
     def map_in_arrow(
         self,
@@ -130,13 +143,24 @@ class Session:
 
         The modules that its code is in are shipped by value: workers have PyArrow only.
         """
+        with explain():
+            frame = self._spark.createDataFrame(rows).repartition(rows.num_rows)
+        return self.run_in_tasks(frame, function, schema, modules)
+
+    def run_in_tasks(
+        self,
+        frame: DataFrame,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        modules: Sequence[ModuleType],
+    ) -> pa.Table:
+        """What a function makes of a frame's partitions; modules are as for `map_in_arrow`."""
         from pyspark import cloudpickle
         from pyspark.sql.pandas.types import from_arrow_schema
 
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         with explain():
-            frame = self._spark.createDataFrame(rows).repartition(rows.num_rows)
             return frame.mapInArrow(function, from_arrow_schema(schema))._to_table()[0]
 
     def register(self, name: str, rows: pa.Table) -> None:

@@ -87,7 +87,17 @@ class RollingWriter:
             self._open()
         assert self._writer is not None
         self._writer.write_table(rows, row_group_size=rows.num_rows)
-        if may_roll and self._sink.tell() >= self.options.target_size:
+        if may_roll:
+            self.roll_if_full()
+
+    @property
+    def location(self) -> str:
+        """Of the file that was written to last."""
+        return self._location
+
+    def roll_if_full(self) -> None:
+        """Finish the open file if it has reached its size."""
+        if self._sink is not None and self._sink.tell() >= self.options.target_size:
             self.close()
 
     def close(self) -> list[WrittenFile]:

@@ -1,0 +1,149 @@
+"""What a message is: a record, or what a database says of a row that has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.query import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+FORMATS = ("json", "debezium", "maxwell", "raw")
+RAW = "key, value, topic, partition, offset, timestamp, headers"
+MODE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}')"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """How the value of a message becomes columns.
+
+    Attributes:
+        name: `json`, a record; `debezium` or `maxwell`, a row before and after a change; `raw`,
+            the message itself.
+        columns: of the record, as Spark's DDL.
+        table: of those that a Maxwell or Debezium topic holds; all of them if it is not given.
+        tombstone_deletes: whether a JSON message without value deletes the row of its key.
+    """
+
+    name: str
+    columns: str
+    table: str | None = None
+    tombstone_deletes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in FORMATS:
+            raise StreamError(f"`format: {self.name}` is none of {', '.join(FORMATS)}.")
+        if not self.columns and self.name != "raw":
+            raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
+
+    def unpack(self, spark: SparkSession, messages: DataFrame) -> DataFrame:
+        """Columns of the record, `__stream`, `__bad` and `__where` of Kafka's messages."""
+        if self.name == "raw":
+            change = _change("false", "false")
+            return messages.selectExpr(*RAW.split(", "), f"{change} as {CHANGE}")
+        text = messages.selectExpr("cast(key as string) as k", "cast(value as string) as v", *PLACE)
+        unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
+        return unpack[self.name](spark, text)
+
+    def _names(self, spark: SparkSession) -> list[str]:
+        return list(spark.createDataFrame([], self.columns).columns)
+
+    def _json(self, spark: SparkSession, text: DataFrame) -> DataFrame:
+        parsed = self._parse(text, f"{self.columns}, {BAD} string", "coalesce(v, k)")
+        if not self.tombstone_deletes:
+            parsed = parsed.where("v is not null")
+        row = [f"r.{quote(name)} as {quote(name)}" for name in self._names(spark)]
+        return parsed.selectExpr(*row, f"{_change('v is null', 'false')} as {CHANGE}", *BAD_COLUMNS)
+
+    def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
+        """Debezium's JSON, with its schema or without; a tombstone repeats the delete before it."""
+        row = f"struct<{self._ddl_of_struct(spark)}>"
+        body = (
+            f"before {row}, after {row}, op string, ts_ms bigint, "
+            "source struct<`table`: string, lsn: bigint, pos: bigint>"
+        )
+        schema = f"{body}, payload struct<{_as_struct(body)}>, {BAD} string"
+        parsed = self._parse(text.where("v is not null"), schema, "v")
+        parsed = parsed.selectExpr("*", "coalesce(r.payload.op, r.op) as op")
+        parsed = parsed.selectExpr(
+            "*",
+            "coalesce(r.payload.before, r.before) as old",
+            "coalesce(r.payload.after, r.after) as new",
+            "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
+        )
+        if self.table:
+            parsed = parsed.where(f"source_table = '{self.table}' or r.{BAD} is not null")
+        names = [quote(name) for name in self._names(spark)]
+        columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
+        change = _change("op = 'd'", "op = 't'")
+        bad = f"coalesce(r.{BAD}, if(op is null or op not in ('c','r','u','d','t','m'), v, null))"
+        told = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
+        return told.selectExpr(
+            *columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", f"{WHERE_TEXT} as {WHERE}"
+        )
+
+    def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
+        row = f"struct<{self._ddl_of_struct(spark)}>"
+        schema = f"`type` string, `table` string, data {row}, {BAD} string"
+        parsed = self._parse(text.where("v is not null"), schema, "v")
+        kinds = "'insert', 'update', 'delete', 'bootstrap-insert'"
+        told = parsed.where(
+            f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null"
+            + (f" and (r.`table` = '{self.table}' or r.{BAD} is not null)" if self.table else "")
+        )
+        columns = [f"r.data.{quote(n)} as {quote(n)}" for n in self._names(spark)]
+        change = _change("r.`type` = 'delete'", "false")
+        bad = f"coalesce(r.{BAD}, if(r.`type` is null, v, null))"
+        return told.selectExpr(
+            *columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", f"{WHERE_TEXT} as {WHERE}"
+        )
+
+    def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
+        literal = schema.replace("'", "\\'")
+        return text.selectExpr("*", f"from_json({value}, '{literal}', {MODE}) as r")
+
+    def _ddl_of_struct(self, spark: SparkSession) -> str:
+        fields = spark.createDataFrame([], self.columns).schema.fields
+        return ", ".join(f"{quote(f.name)}: {f.dataType.simpleString()}" for f in fields)
+
+
+PLACE = ("partition", "offset")
+WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
+BAD_COLUMNS = (f"r.{BAD} as {BAD}", f"{WHERE_TEXT} as {WHERE}")
+
+
+def _change(deleted: str, truncated: str) -> str:
+    return (
+        "named_struct('major', 0L, 'minor', offset, "
+        f"'deleted', {deleted}, 'truncated', {truncated})"
+    )
+
+
+def _as_struct(ddl: str) -> str:
+    """`a int, b struct<…>` as the inside of a struct type."""
+    parts, depth, current = [], 0, ""
+    for character in ddl:
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += character
+    parts.append(current.strip())
+    return ", ".join(": ".join(part.split(" ", 1)) for part in parts)
+
+
+def envelope(spec: dict[str, Any]) -> Envelope:
+    """What a source's definition says of its messages."""
+    return Envelope(
+        str(spec.get("format") or "json"),
+        str(spec.get("columns") or ""),
+        spec.get("table"),
+        spec.get("tombstones") == "delete",
+    )

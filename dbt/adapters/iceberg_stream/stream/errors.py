@@ -1,0 +1,21 @@
+"""Why a stream stops that its user did not stop."""
+
+from __future__ import annotations
+
+from dbt_common.exceptions import DbtRuntimeError
+
+
+class StreamError(DbtRuntimeError):
+    """A stream cannot go on; the message says where it stands, and what to do."""
+
+
+class Fenced(StreamError):
+    """Another run of the same stream has taken over; this one must not write any more."""
+
+
+class Overtaken(StreamError):
+    """An older run has committed after this one has begun; this one must look again."""
+
+
+class RolledBack(StreamError):
+    """The table is older than the stream's progress."""

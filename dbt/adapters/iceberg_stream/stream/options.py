@@ -1,0 +1,174 @@
+"""The options of a stream model, read once; all faults in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dbt_common.exceptions import CompilationError
+
+SequenceNumbers = Literal["auto", "one", "many"]
+OnBadRecord = Literal["stop", "dead_letters"]
+
+# Databricks' names for the same options.
+ALIASES = {"column_list": "columns", "except_column_list": "except"}
+CHOICES = {
+    "sequence_numbers": ("auto", "one", "many"),
+    "on_bad_record": ("stop", "dead_letters"),
+    "stored_as_scd_type": (1, 2),
+    "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
+}
+NEEDS_KEY = (
+    "sequence_by",
+    "apply_as_deletes",
+    "apply_as_truncates",
+    "ignore_null_updates",
+    "soft_deletes",
+)
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a stream does with its changes, and how often it commits.
+
+    Attributes:
+        sink_id: names the stream in the table that it writes.
+        keys: columns that tell a row; none where rows are only appended.
+        sequence_by: columns that order the changes of a key; none for the source's own order.
+        deletes: a condition on a change: it deletes the row.
+        truncates: a condition on a change: it deletes all rows.
+        columns: of the query that the table has; None for all but `excluded`.
+        ignore_null_updates: columns whose null in a change leaves the row's value; True for all.
+        scd_type: 1 keeps the last version of a row, 2 all of them.
+        soft_deletes: column that takes the time of a delete, instead of the row's end.
+        batch_interval, commit_interval: seconds.
+        batch_rows: of the source in a batch, at most.
+        sequence_numbers: of a batch whose changes do not go into one chunk of memory.
+        bad_records: what becomes of those that cannot be read; `bad_record_limit` of them in a
+            run are too many.
+        idle_interval: seconds between records of progress where nothing changes.
+    """
+
+    sink_id: str
+    keys: tuple[str, ...] = ()
+    sequence_by: tuple[str, ...] = ()
+    deletes: str | None = None
+    truncates: str | None = None
+    columns: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    ignore_null_updates: tuple[str, ...] | bool = False
+    scd_type: int = 1
+    soft_deletes: str | None = None
+    batch_interval: float = 1.0
+    commit_interval: float = 10.0
+    batch_rows: int = 1_000_000
+    max_keys: int = 2_000_000
+    sequence_numbers: SequenceNumbers = "auto"
+    delete_encoding: str = "auto"
+    bad_records: OnBadRecord = "stop"
+    bad_record_limit: int = 1000
+    idle_interval: float = 3600.0
+
+
+def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
+    """Read a model's config.
+
+    Raises:
+        CompilationError: names the model and lists every fault with its cure.
+    """
+    config = {k: v for k, v in dict(model["config"]).items() if v is not None}
+    for alias, name in ALIASES.items():
+        if alias in config:
+            config.setdefault(name, config.pop(alias))
+    faults = [*_wrong_choices(config), *_wrong_combinations(config)]
+    numbers = {
+        name: _number(config, name, kind, least, faults)
+        for name, kind, least in (
+            ("batch_interval", float, 0.0),
+            ("commit_interval", float, 0.0),
+            ("batch_rows", int, 1),
+            ("max_keys", int, 1),
+            ("bad_record_limit", int, 0),
+            ("idle_interval", float, 0.0),
+        )
+    }
+    if faults:
+        lines = "\n".join(f"  - {fault}" for fault in faults)
+        raise CompilationError(f"The config of {model['unique_id']} has faults:\n{lines}")
+    nulls = config.get("ignore_null_updates", False)
+    return StreamOptions(
+        sink_id=str(config.get("sink_id") or model["unique_id"]),
+        keys=_names(config.get("unique_key")),
+        sequence_by=_names(config.get("sequence_by")),
+        deletes=config.get("apply_as_deletes"),
+        truncates=config.get("apply_as_truncates"),
+        columns=_names(config["columns"]) if config.get("columns") else None,
+        excluded=_names(config.get("except")),
+        ignore_null_updates=nulls if isinstance(nulls, bool) else _names(nulls),
+        scd_type=int(config.get("stored_as_scd_type", 1)),
+        soft_deletes=config.get("soft_deletes"),
+        sequence_numbers=config.get("sequence_numbers", "auto"),
+        delete_encoding=config.get("delete_encoding", "auto"),
+        bad_records=config.get("on_bad_record", "stop"),
+        **{name: value for name, value in numbers.items() if value is not None},
+    )
+
+
+def _wrong_choices(config: Mapping[str, Any]) -> list[str]:
+    faults = []
+    for name, choices in CHOICES.items():
+        if name in config and config[name] not in choices:
+            listed = ", ".join(str(choice) for choice in choices)
+            faults.append(f"`{name}: {config[name]}` is none of {listed}")
+    return faults
+
+
+def _wrong_combinations(config: Mapping[str, Any]) -> list[str]:
+    faults = []
+    if not config.get("unique_key"):
+        lacking = [name for name in NEEDS_KEY if config.get(name)]
+        if config.get("stored_as_scd_type") == 2:
+            lacking.append("stored_as_scd_type: 2")
+        faults += [
+            f"`{name}` needs a `unique_key`: without one, rows are appended" for name in lacking
+        ]
+    if config.get("columns") and config.get("except"):
+        faults.append("`columns` and `except` exclude each other: give one of them")
+    if config.get("stored_as_scd_type") == 2:
+        if not config.get("sequence_by"):
+            faults.append(
+                "`stored_as_scd_type: 2` needs a `sequence_by`: versions begin at its value"
+            )
+        if len(_names(config.get("sequence_by"))) > 1:
+            faults.append("`stored_as_scd_type: 2` takes one column as `sequence_by`")
+        faults += [
+            f"`{name}` does not go with `stored_as_scd_type: 2`"
+            for name in ("soft_deletes", "ignore_null_updates", "apply_as_truncates")
+            if config.get(name)
+        ]
+    return faults
+
+
+def _number(
+    config: Mapping[str, Any],
+    name: str,
+    kind: Callable[[Any], Any],
+    least: float,
+    faults: list[str],
+) -> Any:
+    if name not in config:
+        return None
+    try:
+        value = kind(config[name])
+    except (TypeError, ValueError):
+        value = None
+    if value is None or isinstance(config[name], bool) or value < least:
+        faults.append(f"`{name}: {config[name]}` is no number of at least {least:g}")
+        return None
+    return value
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else list(given or ())
+    return tuple(dict.fromkeys(str(name).replace("`", "") for name in names))

@@ -1,0 +1,175 @@
+"""Changes in, files of row deltas out, with bounded memory.
+
+Articles on the streaming sink ("The Delete Problem") and on many data sequence numbers ("Improving
+write performance"). Worker code: the standard library, PyArrow and other worker code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as fs
+
+from dbt.adapters.iceberg_stream.stream.changes import ORDER, chunks, last_changes
+from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, OpenSubBatch, SubBatch
+
+FILE_TYPE = [
+    ("location", pa.string()),
+    ("size", pa.int64()),
+    ("footer", pa.binary()),
+    ("row_groups", pa.int32()),
+]
+# What a task says: of each file, and, without one, of the whole.
+TASK_RESULT = pa.schema(
+    [
+        ("task", pa.string()),
+        ("sub_batch", pa.int32()),
+        ("file", pa.struct(FILE_TYPE)),
+        ("is_data", pa.bool_()),
+        ("partition", pa.binary()),
+        ("dead", pa.list_(pa.int64())),
+        ("totals", pa.binary()),
+    ]
+)
+
+
+class Unordered(Exception):
+    """The changes of a batch are too many to be put in order here."""
+
+
+class NoOrder(ValueError):
+    """A change has no value in the column that orders it."""
+
+
+@dataclass
+class Delta:
+    """What became of a batch's changes in one task.
+
+    Attributes:
+        sub_batches: in the order of their data sequence numbers.
+        changes: that came in.
+        upserts: rows that were written.
+        deletes: keys whose last change is a delete.
+        first, last: bounds of what orders the changes, its first column; None for no changes.
+    """
+
+    sub_batches: list[SubBatch] = field(default_factory=list)
+    changes: int = 0
+    upserts: int = 0
+    deletes: int = 0
+    first: Any = None
+    last: Any = None
+
+
+def write_changes(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Delta:
+    """Write the files of a batch's changes. Whatever goes wrong leaves no file.
+
+    Raises:
+        Unordered: memory does not do for changes that come in any order.
+        NoOrder: a change has nothing that orders it.
+        ColumnError: a column does not fit the table.
+        OSError: the storage refuses.
+    """
+    with DeltaWriter(plan) as writer:
+        for chunk in chunks(batches, plan.chunk_bytes):
+            writer.write(chunk)
+        return writer.close()
+
+
+class DeltaWriter:
+    """Turns chunks of changes into files: one thread gathers rows while another writes."""
+
+    def __init__(self, plan: DeltaPlan) -> None:
+        self._plan = plan
+        self._delta = Delta()
+        self._sub_batch = OpenSubBatch(plan)
+        self._finished: list[OpenSubBatch] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stream-files")
+        self._work: Future[None] | None = None
+
+    def __enter__(self) -> DeltaWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=kind is not None)
+        if kind is not None:
+            for sub_batch in [*self._finished, self._sub_batch]:
+                sub_batch.abort()
+
+    def write(self, chunk: pa.Table) -> None:
+        """Take changes in; they are in files after `close`."""
+        self._wait()
+        self._work = self._pool.submit(self._process, chunk)
+
+    def close(self) -> Delta:
+        self._wait()
+        self._finish_sub_batch()
+        return self._delta
+
+    def _wait(self) -> None:
+        if self._work is not None:
+            self._work.result()
+
+    def _process(self, chunk: pa.Table) -> None:
+        self._note(chunk)
+        if not self._plan.keys:
+            self._sub_batch.append(chunk)
+            self._delta.upserts += chunk.num_rows
+            return
+        if self._sub_batch.is_full():
+            self._finish_sub_batch()
+        if self._finished and not self._plan.ordered:
+            raise Unordered
+        last = last_changes(chunk, self._plan.keys, self._plan.ordered)
+        upserts, deletes = self._sub_batch.apply(last)
+        self._delta.upserts += upserts
+        self._delta.deletes += deletes
+
+    def _note(self, chunk: pa.Table) -> None:
+        delta = self._delta
+        delta.changes += chunk.num_rows
+        column = chunk[f"{ORDER}0"]
+        if column.null_count:
+            raise NoOrder(f"{column.null_count} changes have no value that orders them")
+        bounds = pc.min_max(column).as_py()
+        delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])
+        delta.last = bounds["max"] if delta.last is None else max(delta.last, bounds["max"])
+
+    def _finish_sub_batch(self) -> None:
+        made = self._sub_batch.close()
+        self._finished.append(self._sub_batch)
+        if made.data or made.equality_deletes:
+            self._delta.sub_batches.append(made)
+        self._sub_batch = OpenSubBatch(self._plan)
+
+
+def sweep(plan: DeltaPlan) -> None:
+    """Remove whatever the write has put into its folder, known or not."""
+    with contextlib.suppress(OSError):
+        for found in plan.filesystem.get_file_info(fs.FileSelector(plan.path)):
+            if found.base_name.startswith(f"stream-{plan.write_id}-"):
+                plan.filesystem.delete_file(found.path)
+
+
+def as_batches(delta: Delta) -> Iterator[pa.RecordBatch]:
+    """What a task has done, as rows for whoever commits it."""
+    task = uuid.uuid4().hex
+    totals = (delta.changes, delta.upserts, delta.deletes, delta.first, delta.last)
+    rows: list[dict[str, Any]] = [{"task": task, "totals": pickle.dumps(totals)}]
+    for number, sub_batch in enumerate(delta.sub_batches):
+        said = {"task": task, "sub_batch": number}
+        for made in sub_batch.data:
+            at = {"file": vars(made.file), "partition": pickle.dumps(made.partition)}
+            rows.append(said | at | {"is_data": True, "dead": made.dead.to_pylist()})
+        for file, partition in sub_batch.equality_deletes:
+            at = {"file": vars(file), "partition": pickle.dumps(partition)}
+            rows.append(said | at | {"is_data": False})
+    yield pa.RecordBatch.from_pylist(rows, TASK_RESULT)

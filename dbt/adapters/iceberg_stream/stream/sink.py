@@ -1,0 +1,324 @@
+"""What a stream has written becomes a snapshot: many data sequence numbers, one commit.
+
+Article on many data sequence numbers, "Improving write performance"; on the streaming sink,
+"Recovery Without External State".
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    TableRequirement,
+    TableUpdate,
+)
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.commit.producer import (
+    parent_snapshot,
+    partition_spec,
+    remove_quietly,
+)
+from dbt.adapters.iceberg_stream.files.data_files import Describer
+from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
+from dbt.adapters.iceberg_stream.files.deletion_vectors import (
+    DeletionVector,
+    write_deletion_vectors,
+)
+from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.stream.changes import Partition
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.progress import Frontier, Progress, check_turn, recover
+from dbt.adapters.iceberg_stream.stream.row_delta import Delta
+from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, SubBatch
+
+CLAIMS = 10
+
+
+@dataclass(frozen=True)
+class WrittenBatch:
+    """A batch whose files are written: `[lower, upper)` of the source, and what each task made."""
+
+    upper: Frontier
+    deltas: Sequence[Delta]
+    watermark: Any = None
+    truncates: bool = False
+
+    @property
+    def changes(self) -> int:
+        return sum(delta.changes for delta in self.deltas)
+
+    @property
+    def files(self) -> list[str]:
+        """Locations of all its files."""
+        subs = [sub for delta in self.deltas for sub in delta.sub_batches]
+        data = [made.file.location for sub in subs for made in sub.data]
+        return data + [file.location for sub in subs for file, _ in sub.equality_deletes]
+
+    def sub_batches(self) -> Iterator[SubBatch]:
+        """Tasks have different keys: their n-th sub-batches share a data sequence number."""
+        for together in itertools.zip_longest(*(delta.sub_batches for delta in self.deltas)):
+            merged = SubBatch()
+            for one in together:
+                if one is not None:
+                    merged.data += one.data
+                    merged.equality_deletes += one.equality_deletes
+            yield merged
+
+
+@dataclass
+class Sink:
+    """A stream's way into its table.
+
+    Attributes:
+        lake: the catalog, as the user whose stream it is.
+        name: the table's.
+        progress: what was committed last; grows with each commit.
+        properties: stamps of all its snapshots.
+        replaces: whether the next commit replaces all that is in the table.
+    """
+
+    lake: Lake
+    name: Name
+    progress: Progress
+    properties: Mapping[str, str] = field(default_factory=dict)
+    replaces: bool = False
+
+    def __post_init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def plan(self, write_id: str, keys: tuple[str, ...], **settings: Any) -> DeltaPlan:
+        """How the files of a batch are written, by the table as it is now."""
+        base = self._load()
+        target = WriteTarget.of(base.metadata, base.io)
+        location = target.locations.new_data_location("x").rsplit("/", 1)[0]
+        return DeltaPlan(
+            filesystem=target.filesystem(),
+            location=location,
+            path=target.path_of(location),
+            schema=target.file_schema,
+            keys=keys,
+            options=target.options,
+            write_id=write_id,
+            deletes_by_partition=partitioned_by(target, keys),
+            **settings,
+        )
+
+    def commit(
+        self, write_id: str, batches: Sequence[WrittenBatch], updates: tuple[TableUpdate, ...] = ()
+    ) -> Committed | None:
+        """Commit batches, in their order, in one snapshot; None if they change nothing.
+
+        Raises:
+            Fenced: another run has taken over; the batches' files are removed.
+            Overtaken: an older run was faster; likewise.
+            CatalogError: the catalog refuses; likewise.
+            CommitUnknown: an answer was lost, and the table does not tell; the files are kept.
+        """
+        with self._turn:
+            last = batches[-1]
+            ahead = replace(
+                self.progress, frontier=last.upper, write_id=write_id, watermark=last.watermark
+            )
+            base = self._load()
+            target = WriteTarget.of(base.metadata, base.io)
+            maker = _Describing(target, base.metadata, write_id)
+            added = tuple(
+                maker.added(number, sub)
+                for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
+            )
+            if not added and not self.replaces and not updates:
+                return None
+            change = Change(
+                _operation(added, self.replaces),
+                added,
+                removes_all=self.replaces,
+                properties={**self.properties, **ahead.summary()},
+            )
+            committed = self._committer(base, change, ahead, updates).commit()
+            self.progress, self.replaces = ahead, False
+            return committed
+
+    def _committer(
+        self, base: LoadedTable, change: Change, ahead: Progress, updates: tuple[TableUpdate, ...]
+    ) -> Committer:
+        def check(metadata: Metadata) -> None:
+            check_turn(metadata, self.progress)
+
+        told = (*updates, ahead.as_property())
+        return Committer(self.lake, self.name, change, base, told, check)
+
+    def record(self, frontier: Frontier) -> None:
+        """Record progress that changed nothing, without a snapshot.
+
+        Raises:
+            Fenced, Overtaken: as for a commit.
+        """
+        with self._turn:
+            self._set(replace(self.progress, frontier=frontier))
+
+    def claim(self) -> None:
+        """Say that this run goes on from here: older ones may not commit any more."""
+        with self._turn:
+            self._claim()
+
+    @retry(
+        retry=retry_if_exception_type(CommitConflict),
+        stop=stop_after_attempt(CLAIMS),
+        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        reraise=True,
+    )
+    def _claim(self) -> None:
+        base = self._load()
+        known = recover(base.metadata, self.progress.sink_id)
+        if known is not None:
+            self.progress = replace(known.next_run(), run=self.progress.run)
+        updates = (self.progress.as_property(), *_unpartitioned_spec(base.metadata))
+        self.lake.commit(base, _unchanged(base), updates)
+
+    @retry(
+        retry=retry_if_exception_type(CommitConflict),
+        stop=stop_after_attempt(CLAIMS),
+        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        reraise=True,
+    )
+    def _set(self, progress: Progress) -> None:
+        base = self._load()
+        check_turn(base.metadata, self.progress)
+        self.lake.commit(base, _unchanged(base), (progress.as_property(),))
+        self.progress = progress
+
+    def discard(self, batches: Sequence[WrittenBatch]) -> None:
+        """Remove the files of batches that will not be committed."""
+        base = self.lake.load(self.name)
+        for location in (location for batch in batches for location in batch.files):
+            if base is not None:
+                remove_quietly(base.io, location)
+
+    def _load(self) -> LoadedTable:
+        base = self.lake.load(self.name)
+        if base is None:
+            raise StreamError(f"The table {'.'.join(self.name)} was dropped under its stream.")
+        return base
+
+
+class _Describing:
+    """Descriptors of the files that tasks have written, and of the deletes in them."""
+
+    def __init__(self, target: WriteTarget, metadata: Metadata, write_id: str) -> None:
+        self._target = target
+        self._write_id = write_id
+        self._v3 = metadata["format-version"] >= 3
+        properties = dict(target.properties)
+        self._data = Describer(target.schema, properties, target.spec.spec_id)
+        everywhere = unpartitioned(metadata)
+        self._global = everywhere.spec_id if everywhere is not None else target.spec.spec_id
+
+    def added(self, number: int, sub_batch: SubBatch) -> AddedFiles:
+        """The files of a sub-batch; `number` tells it from others of the commit."""
+        described = [
+            (self._data.describe(made.file, self._key(made.partition)), made)
+            for made in sub_batch.data
+        ]
+        dead = [(file, made) for file, made in described if len(made.dead)]
+        deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
+        if dead:
+            name = f"stream-{self._write_id}-{number:05}-deletes"
+            deletes += self._vectors(name, dead) if self._v3 else self._positions(name, dead)
+        return AddedFiles(tuple(file for file, _ in described), tuple(deletes))
+
+    def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
+        ids = [int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file)]
+        key = self._key(partition)
+        spec = self._target.spec.spec_id if key is not None else self._global
+        known = self._target.schema
+        schema = known.select(*(str(known.find_column_name(number)) for number in ids))
+        describer = Describer(schema, dict(self._target.properties), spec)
+        return describer.describe(
+            file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=ids
+        )
+
+    def _vectors(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
+        vectors = [DeletionVector(file, made.dead.to_pylist()) for file, made in dead]
+        return write_deletion_vectors(self._target, name, vectors)
+
+    def _positions(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
+        by_partition: dict[Partition, dict[str, pa.Array]] = defaultdict(dict)
+        for file, made in dead:
+            by_partition[made.partition][file.file_path] = made.dead
+        return [
+            write_position_deletes(
+                self._target, f"{name}-{number}", positions, self._key(partition)
+            )
+            for number, (partition, positions) in enumerate(by_partition.items())
+        ]
+
+    def _key(self, partition: Partition) -> PartitionKey | None:
+        if not partition:
+            return None
+        spec = self._target.spec
+        pairs = zip(spec.fields, partition, strict=True)
+        values = [PartitionFieldValue(item, value) for item, value in pairs]
+        return PartitionKey(values, spec, self._target.schema)
+
+
+def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
+    """A spec without fields: equality deletes under it are of all partitions ("Scan Planning")."""
+    for known in metadata["partition-specs"]:
+        spec = partition_spec(metadata, known["spec-id"])
+        if not spec.fields:
+            return spec
+    return None
+
+
+def partitioned_by(target: WriteTarget, keys: Sequence[str]) -> bool:
+    """Whether a row's key says which partition it is in."""
+    sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
+    return bool(sources) and sources <= set(keys)
+
+
+def _unpartitioned_spec(metadata: Metadata) -> tuple[TableUpdate, ...]:
+    if unpartitioned(metadata) is not None:
+        return ()
+    number = 1 + max(known["spec-id"] for known in metadata["partition-specs"])
+    return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=number)),)
+
+
+def _unchanged(base: LoadedTable) -> tuple[TableRequirement, ...]:
+    parent = parent_snapshot(base.metadata, MAIN)
+    reference = {"ref": MAIN, "snapshot-id": parent and parent["snapshot-id"]}
+    return (
+        AssertTableUUID(uuid=base.metadata["table-uuid"]),
+        AssertRefSnapshotId.model_validate(reference),
+    )
+
+
+def _operation(added: Sequence[AddedFiles], replaces: bool) -> Operation:
+    data = any(files.data for files in added)
+    deletes = any(files.deletes for files in added)
+    if replaces or (data and deletes):
+        return Operation.OVERWRITE
+    return Operation.DELETE if deletes else Operation.APPEND
+
+
+def _footer_schema(file: WrittenFile) -> pa.Schema:
+    return read_footer(file.footer).schema.to_arrow_schema()

@@ -1,0 +1,168 @@
+"""Files that appear in a folder: JSON lines, CSV or Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.fs as fs
+
+from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.query import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE, Frontier, Lag
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+FORMATS = ("json", "csv", "parquet")
+# A batch's bytes, where rows are not known before it is read.
+BYTES_PER_ROW = 64
+HIDDEN = (".", "_")
+# Names that a frontier holds, which is in each snapshot.
+MOST_NAMES = 200
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    modified: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Short enough to be remembered."""
+        return hashlib.sha256(self.path.encode()).hexdigest()[:10]
+
+
+@dataclass
+class FilesSource:
+    """A folder, read in the order in which its files were last modified, then of their names.
+
+    The frontier is the last file's time and the names of those modified shortly before: a file may
+    appear later than its time says, as one does that was moved into the folder.
+    `{"settled": [milliseconds, path], "names": {name: [milliseconds, path]}, "files": count}`
+
+    Attributes:
+        path: the folder, as Spark names it.
+        filesystem, folder: the same for PyArrow.
+        file_format: json, csv or parquet.
+        columns: of the records, as Spark's DDL; Parquet files know their own.
+        options: of Spark's reader.
+        late_seconds: how much later than its time a file may appear.
+    """
+
+    path: str
+    filesystem: fs.FileSystem
+    folder: str
+    file_format: str
+    columns: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    late_seconds: float = 600.0
+    ordered: bool = False
+
+    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
+        chosen: list[_File] = []
+        size = 0
+        for file in self._after(lower):
+            size += file.size
+            if chosen and size > rows * BYTES_PER_ROW:
+                break
+            chosen.append(file)
+        return self._frontier(lower, chosen) if chosen else None
+
+    def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        files = [file for file in self._after(lower) if self._is_in(file, upper)]
+        if len(files) < upper["files"]:
+            raise StreamError(
+                f"{upper['files'] - len(files)} files of {self.path} that a batch was to read have "
+                "gone or changed. Put them back as they were, or begin anew with --full-refresh."
+            )
+        return self._frame(spark, files)
+
+    def lag(self, frontier: Frontier | None) -> Lag:
+        return Lag(len(self._after(frontier)), "files")
+
+    def _frame(self, spark: SparkSession, files: Sequence[_File]) -> DataFrame:
+        from pyspark.sql.connect import functions as f
+
+        reader = spark.read.options(**self.options)
+        paths = [self._spark_path(file) for file in files]
+        corrupt = self.file_format != "parquet"
+        if corrupt:
+            reader = reader.schema(f"{self.columns}, {BAD} string")
+            reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
+        elif self.columns:
+            reader = reader.schema(self.columns)
+        frame = reader.format(self.file_format).load(paths)
+        change = f.struct(
+            f.unix_millis(f.col("_metadata.file_modification_time")).alias("major"),
+            f.monotonically_increasing_id().alias("minor"),
+            f.lit(False).alias("deleted"),
+            f.lit(False).alias("truncated"),
+        )
+        where = f.col("_metadata.file_path").alias(WHERE)
+        columns = [f.col(quote(name)) for name in frame.columns]
+        return frame.select(*columns, *([where] if corrupt else []), change.alias(CHANGE))
+
+    def _spark_path(self, file: _File) -> str:
+        return self.path.rstrip("/") + file.path.removeprefix(self.folder.rstrip("/"))
+
+    def _after(self, frontier: Frontier | None) -> list[_File]:
+        """Files that are not in the frontier, in their order."""
+        selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=True)
+        try:
+            infos = self.filesystem.get_file_info(selector)
+        except OSError as error:
+            raise StreamError(f"The folder {self.path} cannot be listed: {error}") from error
+        found = [
+            _File(info.path, (info.mtime_ns or 0) // 1_000_000, info.size)
+            for info in infos
+            if info.is_file and not info.base_name.startswith(HIDDEN)
+        ]
+        return sorted(
+            (file for file in found if not self._is_in(file, frontier)),
+            key=lambda file: (file.modified, file.path),
+        )
+
+    def _is_in(self, file: _File, frontier: Frontier | None) -> bool:
+        if frontier is None:
+            return False
+        settled = tuple(frontier["settled"])
+        return (file.modified, file.path) <= settled or file.name in frontier["names"]
+
+    def _frontier(self, lower: Frontier | None, files: Sequence[_File]) -> Frontier:
+        """The frontier behind files, which are the oldest of those not read yet."""
+        settled = [0, ""] if lower is None else list(lower["settled"])
+        names: dict[str, list[Any]] = {} if lower is None else dict(lower["names"])
+        names |= {file.name: [file.modified, file.path] for file in files}
+        ordered = sorted(names.items(), key=lambda item: item[1])
+        newest = ordered[-1][1][0] - int(self.late_seconds * 1000)
+        while ordered and (ordered[0][1][0] < newest or len(ordered) > MOST_NAMES):
+            settled = max(settled, ordered.pop(0)[1])
+        return {"settled": settled, "names": dict(ordered), "files": len(files)}
+
+
+def files_source(spec: Mapping[str, Any], filesystem: fs.FileSystem, folder: str) -> FilesSource:
+    """The folder that a source's definition names.
+
+    Raises:
+        StreamError: the definition has faults.
+    """
+    file_format = str(spec.get("format") or "json")
+    if file_format not in FORMATS:
+        raise StreamError(f"`format: {file_format}` is none of {', '.join(FORMATS)}.")
+    if not spec.get("columns") and file_format != "parquet":
+        raise StreamError(f"Files of {file_format} need `columns`, as `name type, name type`.")
+    return FilesSource(
+        path=str(spec["path"]),
+        filesystem=filesystem,
+        folder=folder,
+        file_format=file_format,
+        columns=spec.get("columns"),
+        options={str(k): str(v) for k, v in (spec.get("options") or {}).items()},
+        late_seconds=float(spec.get("late_seconds", 600.0)),
+    )

@@ -1,0 +1,47 @@
+"""What a stream reads: a source whose changes can be named by ranges, and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+Frontier = Mapping[str, Any]
+# Columns that a source may add to those of a record: what could not be read, and where it stands.
+BAD, WHERE = "__bad", "__where"
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What is not read yet: rows where the source knows, else files or snapshots."""
+
+    count: int
+    unit: str
+
+
+class Source(Protocol):
+    """A source of changes.
+
+    A frontier says up to where the source was read, and is JSON. A batch is what lies between two
+    of them, `[lower, upper)`, and can be read again as long as the source keeps it.
+    """
+
+    ordered: bool
+    """Whether rows of a batch come in the order of the changes of each key."""
+
+    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
+        """The end of the next batch of at most so many rows; None if there is nothing new.
+
+        Raises:
+            StreamError: the source does not have what comes after the frontier.
+        """
+
+    def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        """The batch, with the column `__stream`; `__bad` and `__where` if records may be bad."""
+
+    def lag(self, frontier: Frontier | None) -> Lag:
+        """What has come since."""
