@@ -38,6 +38,7 @@ setup(
         # Table metadata grow with the snapshots, and each commit reads and writes all of them.
         "orjson>=3.10",
         "tenacity>=8.2",
+        "prometheus-client>=0.20",
         "platformdirs>=4",
         "psutil>=5.9",
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.

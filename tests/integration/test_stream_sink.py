@@ -31,7 +31,8 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 CHANGES = st.lists(
     st.builds(
         Change,
-        key=st.one_of(st.none(), st.integers(0, 6)),
+        # Not null: where an equality delete applies, DuckDB loses all rows whose key is null.
+        key=st.integers(0, 6),
         value=st.one_of(st.none(), st.text("xyz", max_size=2)),
         part=st.sampled_from("ab"),
     ),

@@ -16,7 +16,6 @@ from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySuppor
 from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.contracts.relation import RelationType
 from dbt.adapters.events.logging import AdapterLogger
-from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
 from dbt_common.exceptions import DbtRuntimeError
 
@@ -27,6 +26,7 @@ from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManag
 from dbt.adapters.iceberg_stream.engines.statements import split
 from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, default_strategy
 from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_model_config
+from dbt.adapters.iceberg_stream.own_writes import OwnWrites
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
@@ -44,7 +44,7 @@ ENGINE_COMMANDS = {"run", "build", "test", "seed", "snapshot", "show", "compile"
 ENGINE_COMMANDS |= {"run-operation", "freshness", "generate"}
 
 
-class IcebergStreamAdapter(SQLAdapter):
+class IcebergStreamAdapter(OwnWrites):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
     Relation = IcebergStreamRelation
@@ -297,26 +297,6 @@ class IcebergStreamAdapter(SQLAdapter):
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
         check_key_columns(model, [column.name for column in columns])
 
-    @available.parse_none
-    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
-        """Merge by rewriting the files that change, or say why the merge is Spark's."""
-        from dbt.adapters.iceberg_stream.merging import merge_by_rewrite
-
-        return self._noticed(merge_by_rewrite(self, *arguments))
-
-    @available.parse_none
-    def change_rows(self, *arguments: Any) -> AdapterResponse | None:
-        """Update or delete rows of a table by key, for hooks and operations."""
-        from dbt.adapters.iceberg_stream.merging import change_rows
-
-        return self._noticed(change_rows(self, *arguments))
-
-    @available.parse_none
-    def say_why_spark(self, done: AdapterResponse, why: IcebergStreamResponse) -> None:
-        """Have the answer of Spark's MERGE, if one was run, say why it was Spark's."""
-        if isinstance(done, IcebergStreamResponse):
-            done.merge_engine, done.merge_engine_reason = why.merge_engine, why.merge_engine_reason
-
     @available.parse(lambda *a, **k: "append")
     def default_strategy(self, config: Mapping[str, Any]) -> str:
         return default_strategy(config)
@@ -345,34 +325,6 @@ class IcebergStreamAdapter(SQLAdapter):
     def unique_suffix(self) -> str:
         """A suffix that no other node or run has."""
         return uuid.uuid4().hex[:12]
-
-    @available.parse_none
-    def build_seed(self, *arguments: Any) -> AdapterResponse | None:
-        """Make the table of a seed; None if that is left to Spark, from a temporary view."""
-        from dbt.adapters.iceberg_stream.local_data import build_seed
-
-        return self._noticed(build_seed(self, *arguments))
-
-    @available.parse_none
-    def build_python_model(self, *arguments: Any) -> AdapterResponse | None:
-        """Run a Python model and make its table; None if the table is left to Spark."""
-        from dbt.adapters.iceberg_stream.local_data import build_python_model
-
-        return self._noticed(build_python_model(self, *arguments))
-
-    def _noticed(self, response: IcebergStreamResponse | None) -> IcebergStreamResponse | None:
-        """Tell of a write of our own; of Spark's it has been told."""
-        ours = response is not None and response.merge_engine != "spark"
-        if response is not None and ours and response.snapshot_id is not None:
-            self._notice.after_write(response)
-        return response
-
-    @available.parse_none
-    def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
-        """Run a Python model and make its result a temporary view."""
-        from dbt.adapters.iceberg_stream.local_data import run_to_view
-
-        run_to_view(self, model, code, view)
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:

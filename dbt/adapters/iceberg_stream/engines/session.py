@@ -124,6 +124,11 @@ class Session:
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from table.to_batches()
 
+    def rows(self, sql: str, **views: DataFrame) -> pa.Table:
+        """All rows of a query; the views are frames that it names."""
+        with explain():
+            return self.frame(sql, **views)._to_table()[0]
+
     def frame(self, sql: str, **views: DataFrame) -> DataFrame:
         """A query's rows, not asked for yet."""
         from pyspark.sql.connect.dataframe import DataFrame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
@@ -139,19 +140,80 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     return chosen
 
 
-def get_changes_sql(
-    carried: str, columns: Sequence[str], options: StreamOptions, partition: str | None = None
-) -> str:
-    """Changes as the writer takes them: columns, what orders them, and whether they delete."""
-    order = [f"{quote(name)}" for name in options.sequence_by]
-    order += [f"{CHANGE}.major", f"{CHANGE}.minor"]
-    parts = [quote(name) for name in columns]
-    parts += [f"{expression} as {ORDER}{number}" for number, expression in enumerate(order)]
-    parts.append(f"{_any_of(f'{CHANGE}.deleted', options.deletes)} as {DELETED}")
-    if partition:
-        parts.append(f"{partition} as {PARTITION}")
-    # Behind a comment in the query there is another line.
-    return f"select {', '.join(parts)} from (\n{carried}\n)"
+@dataclass(frozen=True)
+class StreamQuery:
+    """A model's query as text that the writer can take the rows of.
+
+    Attributes:
+        carried: the query, with the column `__stream`.
+        view: the name that the source has in it.
+        relation: the model's table.
+        columns: of the table, in the query.
+        partition: expression of a struct with the partition fields' values; empty for none.
+    """
+
+    carried: str
+    view: str
+    relation: str
+    columns: Sequence[str]
+    options: StreamOptions
+    partition: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.options.keys
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether rows of the table decide what a change becomes."""
+        return False
+
+    def count_truncates(self) -> str:
+        """How many changes meet the option's condition to delete all rows."""
+        return f"select count_if({self.options.truncates}) as n from (\n{self.carried}\n)"
+
+    def changes(self, late: bool = False) -> str:
+        """Changes: the table's columns, what orders them, whether they delete."""
+        sql = f"select {self._listed()} from (\n{self.carried}\n) where not ({self._truncated})"
+        return get_not_late_sql(sql, self) if late else sql
+
+    def after_truncate(self) -> str:
+        """Changes that come after the last one that deletes all rows."""
+        orders = ", ".join(f"{ORDER}{number}" for number, _ in enumerate(self._orders()))
+        return (
+            f"with changes as (select {self._listed()}, {self._truncated} as truncated "
+            f"from (\n{self.carried}\n))\n"
+            f"select * except (truncated) from changes where not truncated and struct({orders}) > "
+            f"(select max(struct({orders})) from changes where truncated)"
+        )
+
+    @property
+    def _truncated(self) -> str:
+        return _any_of(f"{CHANGE}.truncated", self.options.truncates)
+
+    def _orders(self) -> list[str]:
+        by = [quote(name) for name in self.options.sequence_by]
+        return [*by, f"{CHANGE}.major", f"{CHANGE}.minor"]
+
+    def _listed(self) -> str:
+        parts = [quote(name) for name in self.columns]
+        parts += [f"{order} as {ORDER}{number}" for number, order in enumerate(self._orders())]
+        parts.append(f"{_any_of(f'{CHANGE}.deleted', self.options.deletes)} as {DELETED}")
+        if self.partition:
+            parts.append(f"{self.partition} as {PARTITION}")
+        return ", ".join(parts)
+
+
+def get_not_late_sql(changes: str, query: StreamQuery) -> str:
+    """Changes without those that are older than the row they change."""
+    match = " and ".join(f"c.{quote(key)} <=> t.{quote(key)}" for key in query.keys)
+    names = query.options.sequence_by
+    ours = ", ".join(f"c.{ORDER}{number}" for number, _ in enumerate(names))
+    rows = ", ".join(f"t.{quote(name)}" for name in names)
+    return (
+        f"select c.* from (\n{changes}\n) as c left join {query.relation} as t on {match} "
+        f"where t.{quote(names[0])} is null or struct({ours}) >= struct({rows})"
+    )
 
 
 def _any_of(*conditions: str | None) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as fs
 
-from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.query import CHANGE
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE, Frontier, Lag
@@ -22,6 +21,7 @@ FORMATS = ("json", "csv", "parquet")
 # A batch's bytes, where rows are not known before it is read.
 BYTES_PER_ROW = 64
 HIDDEN = (".", "_")
+NO_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
 # Names that a frontier holds, which is in each snapshot.
 MOST_NAMES = 200
 
@@ -64,6 +64,26 @@ class FilesSource:
     late_seconds: float = 600.0
     ordered: bool = False
 
+    @property
+    def has_bad(self) -> bool:
+        return self.file_format != "parquet"
+
+    def empty(self, spark: SparkSession) -> DataFrame:
+        if self.columns:
+            columns = (
+                f"{self.columns}, {BAD} string, {WHERE} string" if self.has_bad else self.columns
+            )
+            frame = spark.createDataFrame([], columns)
+        else:
+            files = self._after(None)
+            if not files:
+                raise StreamError(
+                    f"{self.path} has no files yet, so the columns are not known. Put a first file "
+                    "there, or give `columns`."
+                )
+            frame = spark.read.parquet(self._spark_path(files[-1])).where("false")
+        return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
+
     def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
         chosen: list[_File] = []
         size = 0
@@ -90,23 +110,20 @@ class FilesSource:
         from pyspark.sql.connect import functions as f
 
         reader = spark.read.options(**self.options)
-        paths = [self._spark_path(file) for file in files]
-        corrupt = self.file_format != "parquet"
-        if corrupt:
+        if self.has_bad:
             reader = reader.schema(f"{self.columns}, {BAD} string")
             reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
         elif self.columns:
             reader = reader.schema(self.columns)
-        frame = reader.format(self.file_format).load(paths)
+        frame = reader.format(self.file_format).load([self._spark_path(file) for file in files])
+        where = [f.col("_metadata.file_path").alias(WHERE)] if self.has_bad else []
         change = f.struct(
             f.unix_millis(f.col("_metadata.file_modification_time")).alias("major"),
             f.monotonically_increasing_id().alias("minor"),
             f.lit(False).alias("deleted"),
             f.lit(False).alias("truncated"),
         )
-        where = f.col("_metadata.file_path").alias(WHERE)
-        columns = [f.col(quote(name)) for name in frame.columns]
-        return frame.select(*columns, *([where] if corrupt else []), change.alias(CHANGE))
+        return frame.select("*", *where, change.alias(CHANGE))
 
     def _spark_path(self, file: _File) -> str:
         return self.path.rstrip("/") + file.path.removeprefix(self.folder.rstrip("/"))

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 SECONDS = 30.0
+MESSAGES = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
 
 
 @dataclass
@@ -36,6 +40,13 @@ class KafkaSource:
     envelope: Envelope
     starting: str = "earliest"
     ordered: bool = field(default=True, init=False)
+
+    @property
+    def has_bad(self) -> bool:
+        return self.envelope.name != "raw"
+
+    def empty(self, spark: SparkSession) -> DataFrame:
+        return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
 
     def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
         first, last = self._bounds()

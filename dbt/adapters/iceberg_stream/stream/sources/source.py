@@ -30,8 +30,16 @@ class Source(Protocol):
     of them, `[lower, upper)`, and can be read again as long as the source keeps it.
     """
 
-    ordered: bool
-    """Whether rows of a batch come in the order of the changes of each key."""
+    @property
+    def ordered(self) -> bool:
+        """Whether rows of a batch come in the order of the changes of each key."""
+
+    @property
+    def has_bad(self) -> bool:
+        """Whether there may be records that cannot be read."""
+
+    def empty(self, spark: SparkSession) -> DataFrame:
+        """The columns of all batches, without rows."""
 
     def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
         """The end of the next batch of at most so many rows; None if there is nothing new.
@@ -41,7 +49,7 @@ class Source(Protocol):
         """
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """The batch, with the column `__stream`; `__bad` and `__where` if records may be bad."""
+        """The batch, with the column `__stream`, and `__bad` and `__where` where `has_bad`."""
 
     def lag(self, frontier: Frontier | None) -> Lag:
         """What has come since."""

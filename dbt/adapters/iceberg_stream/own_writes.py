@@ -1,0 +1,124 @@
+"""Hooks of materializations whose rows go into files by our own writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from multiprocessing.context import SpawnContext
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.base import BaseRelation, available
+from dbt.adapters.contracts.connection import AdapterResponse
+from dbt.adapters.sql import SQLAdapter
+from dbt_common.exceptions import DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
+    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
+    from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
+
+
+
+class OwnWrites(SQLAdapter):
+    """Each hook hands over to the room that does the work."""
+
+    _notice: WriteNotice
+
+    def __init__(self, config: Any, mp_context: SpawnContext) -> None:
+        super().__init__(config, mp_context)
+        self._streams: dict[str, SourceDefinition] = {}
+
+    @available.parse_none
+    def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
+        """Merge by rewriting the files that change, or say why the merge is Spark's."""
+        from dbt.adapters.iceberg_stream.merging import merge_by_rewrite
+
+        return self._noticed(merge_by_rewrite(self, *arguments))
+
+    @available.parse_none
+    def change_rows(self, *arguments: Any) -> AdapterResponse | None:
+        """Update or delete rows of a table by key, for hooks and operations."""
+        from dbt.adapters.iceberg_stream.merging import change_rows
+
+        return self._noticed(change_rows(self, *arguments))
+
+    @available.parse_none
+    def say_why_spark(self, done: AdapterResponse, why: IcebergStreamResponse) -> None:
+        """Have the answer of Spark's MERGE, if one was run, say why it was Spark's."""
+        if isinstance(done, IcebergStreamResponse):
+            done.merge_engine, done.merge_engine_reason = why.merge_engine, why.merge_engine_reason
+
+    @available.parse_none
+    def build_seed(self, *arguments: Any) -> AdapterResponse | None:
+        """Make the table of a seed; None if that is left to Spark, from a temporary view."""
+        from dbt.adapters.iceberg_stream.local_data import build_seed
+
+        return self._noticed(build_seed(self, *arguments))
+
+    @available.parse_none
+    def build_python_model(self, *arguments: Any) -> AdapterResponse | None:
+        """Run a Python model and make its table; None if the table is left to Spark."""
+        from dbt.adapters.iceberg_stream.local_data import build_python_model
+
+        return self._noticed(build_python_model(self, *arguments))
+
+    @available.parse(lambda *a, **k: "stream_source")
+    def declare_stream(
+        self,
+        model: Mapping[str, Any],
+        relation: BaseRelation,
+        configured: Mapping[str, Any] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        """Note what a stream model reads; the name that it has in the model's query."""
+        from dbt.adapters.iceberg_stream.streaming import VIEW, source_definition
+
+        self._streams[str(model["unique_id"])] = source_definition(relation, configured, given)
+        return VIEW
+
+    @available.parse(lambda *a, **k: [])
+    def stream_columns(self, model: Mapping[str, Any], sql: str) -> list[tuple[str, str]]:
+        """Names and types of the columns of a stream model's table."""
+        from dbt.adapters.iceberg_stream.streaming import stream_columns
+
+        return stream_columns(self._adapter(), sql, model, self._stream_of(model))
+
+    @available.parse_none
+    def run_stream(
+        self, model: Mapping[str, Any], relation: BaseRelation, sql: str, refresh: bool
+    ) -> AdapterResponse | None:
+        """Take in what the model's source has."""
+        from dbt.adapters.iceberg_stream.streaming import run_stream
+
+        source = self._stream_of(model)
+        return self._noticed(run_stream(self._adapter(), relation, sql, model, source, refresh))
+
+    def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:
+        found = self._streams.get(str(model["unique_id"]))
+        if found is None:
+            raise DbtRuntimeError(
+                f"{model['unique_id']} is a stream and names none: select from "
+                "`{{ stream(source('schema', 'name')) }}` or `{{ stream(ref('model')) }}`."
+            )
+        return found
+
+    def _adapter(self) -> IcebergStreamAdapter:
+        from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
+
+        assert isinstance(self, IcebergStreamAdapter)
+        return self
+
+    def _noticed(self, response: IcebergStreamResponse | None) -> IcebergStreamResponse | None:
+        """Tell of a write of our own; of Spark's it has been told."""
+        ours = response is not None and response.merge_engine != "spark"
+        if response is not None and ours and response.snapshot_id is not None:
+            self._notice.after_write(response)
+        return response
+
+    @available.parse_none
+    def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
+        """Run a Python model and make its result a temporary view."""
+        from dbt.adapters.iceberg_stream.local_data import run_to_view
+
+        run_to_view(self, model, code, view)

@@ -1,0 +1,90 @@
+"""Records that cannot be read: they stop the stream, or go to a table of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.query import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+SEEN = "stream"
+SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch's records were, beside changes of rows."""
+
+    bad: int
+    truncates: int
+
+
+def observed(frame: DataFrame, has_bad: bool) -> tuple[DataFrame, Callable[[], Seen]]:
+    """The frame without bad records, and what tells of them once all rows were taken."""
+    from pyspark.sql.connect import functions as f
+    from pyspark.sql.connect.observation import Observation
+
+    observation = Observation(SEEN)
+    bad = f.count_if(f.col(BAD).isNotNull()) if has_bad else f.lit(0).cast("bigint")
+    truncates = f.count_if(f.col(f"{CHANGE}.truncated"))
+    frame = frame.observe(observation, f.max(f.lit(0)), bad.alias("bad"), truncates.alias("t"))
+    if has_bad:
+        frame = frame.where(f"{BAD} is null")
+
+    def seen() -> Seen:
+        found = observation.get
+        return Seen(int(found.get("bad") or 0), int(found.get("t") or 0))
+
+    return frame, seen
+
+
+@dataclass
+class BadRecords:
+    """Takes the bad records of a stream.
+
+    Attributes:
+        keep: writes them to a table; None where they stop the stream.
+        table: its name.
+        limit: how many a run may have.
+    """
+
+    keep: Callable[[pa.Table], None] | None
+    table: str
+    limit: int
+    count: int = 0
+
+    def take(self, session: Session, frame: DataFrame) -> int:
+        """Keep the bad records of a batch: how many.
+
+        Raises:
+            StreamError: they are to stop the stream, or are too many; names the first of them.
+        """
+        columns = f"{WHERE} as place, {BAD} as record, current_timestamp() as seen_at"
+        sql = f"select {columns} from stream_records where {BAD} is not null"
+        rows = session.rows(sql, stream_records=frame)
+        first = rows.slice(0, 1).to_pylist()[0]
+        example = f"at {first['place']}: {first['record'][:SHOWN]}"
+        if self.keep is None:
+            raise StreamError(
+                f"{rows.num_rows} records cannot be read as the source's `columns` say, the first "
+                f"{example}\nNothing of this batch was written. Mend the columns, or let such "
+                "records go to a table: on_bad_record: dead_letters."
+            )
+        self.count += rows.num_rows
+        if self.count > self.limit:
+            raise StreamError(
+                f"{self.count} records of this run cannot be read, more than the {self.limit} that "
+                f"`bad_record_limit` allows; the last ones are {example}\nThose before are in "
+                f"{self.table}."
+            )
+        self.keep(rows)
+        return int(rows.num_rows)

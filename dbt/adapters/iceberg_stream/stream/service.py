@@ -1,0 +1,127 @@
+"""Streams that go on until they are told to stop, and what they tell meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+
+PREFIX = "iceberg_stream"
+COUNTERS = {
+    "changes": "Changes taken in.",
+    "upserts": "Rows written.",
+    "deletes": "Keys whose last change in a batch is a delete.",
+    "batches": "Batches written.",
+    "commits": "Snapshots committed.",
+    "bad_records": "Records that could not be read.",
+}
+GAUGES = {
+    "looked": "When the source was asked last, in seconds since the epoch.",
+    "committed": "When something was committed last, in seconds since the epoch.",
+}
+
+
+@dataclass
+class Service:
+    """The streams of this process; without one, a stream model runs until it is drained.
+
+    Attributes:
+        stop: set to have all streams commit what they have begun, and end.
+        fenced: models whose place another run has taken.
+    """
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    streams: dict[str, StreamStatus] = field(default_factory=dict)
+    fenced: set[str] = field(default_factory=set)
+
+    def healthy(self) -> bool:
+        """Whether no stream has failed."""
+        return not any(status.state == "failed" for status in self.streams.values())
+
+    def collect(self) -> Iterator[Metric]:
+        """Metrics of all streams, for Prometheus."""
+        streams = list(self.streams.values())
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["model"])
+            for status in streams:
+                counter.add_metric([status.name], getattr(status, name))
+            yield counter
+        for name, text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"{PREFIX}_{name}_timestamp_seconds", text, labels=["model"])
+            for status in streams:
+                gauge.add_metric([status.name], getattr(status, name))
+            yield gauge
+        lag = GaugeMetricFamily(f"{PREFIX}_lag", "What is not read yet.", labels=["model", "unit"])
+        up = GaugeMetricFamily(f"{PREFIX}_up", "1 while a stream has not failed.", labels=["model"])
+        for status in streams:
+            up.add_metric([status.name], 0 if status.state == "failed" else 1)
+            if status.lag is not None:
+                lag.add_metric([status.name, status.lag.unit], status.lag.count)
+        yield from (lag, up)
+
+
+# The one of `iceberg-stream run`, which runs dbt in its own process.
+_current: Service | None = None
+
+
+def current() -> Service | None:
+    """The service that streams of this process belong to; None where they are to be drained."""
+    return _current
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[Service]:
+    """Make streams of this process go on until the service stops."""
+    global _current
+    _current = service
+    try:
+        yield service
+    finally:
+        _current = None
+
+
+@contextmanager
+def endpoint(service: Service, host: str, port: int) -> Iterator[int]:
+    """Serve `/health` and `/metrics`; gives the port.
+
+    Raises:
+        OSError: the address is taken.
+    """
+    registry = CollectorRegistry()
+    registry.register(service)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, generate_latest(registry), "text/plain; version=0.0.4")
+            elif self.path == "/health":
+                states = {name: status.state for name, status in service.streams.items()}
+                body = json.dumps({"healthy": service.healthy(), "streams": states}).encode()
+                self._answer(200 if service.healthy() else 503, body, "application/json")
+            else:
+                self._answer(404, b"/health or /metrics\n", "text/plain")
+
+        def _answer(self, code: int, body: bytes, kind: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Requests are not worth a line."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,135 @@
+"""An Iceberg table, read by ranges of snapshots: all its rows first, then what is appended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.query import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+# Snapshots in a batch: each is a scan of its own.
+MOST_SNAPSHOTS = 20
+SKIPPED = ("replace",)
+
+
+@dataclass
+class IcebergSource:
+    """A table of the same catalog; a frontier is `{"snapshot-id": …, "table-uuid": …}`.
+
+    Attributes:
+        lake: the catalog.
+        name: the table's; `relation` the same as Spark names it.
+        skip_changes: whether snapshots that delete or overwrite rows are passed over.
+    """
+
+    lake: Lake
+    name: Name
+    relation: str
+    skip_changes: bool = False
+    ordered: bool = False
+    has_bad: bool = field(default=False, init=False)
+
+    def empty(self, spark: SparkSession) -> DataFrame:
+        return self._with_change(spark.table(self.relation).where("false"), 0)
+
+    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
+        metadata = self._metadata()
+        current = parent_snapshot(metadata, MAIN)
+        if current is None:
+            return None
+        if lower is None:
+            return self._frontier(metadata, current)
+        upper, taken, count = None, 0, 0
+        for snapshot in self._since(metadata, lower):
+            taken += int((snapshot.get("summary") or {}).get("added-records") or 0)
+            if upper is not None and (taken > rows or count >= MOST_SNAPSHOTS):
+                break
+            upper, count = self._frontier(metadata, snapshot), count + 1
+        return upper
+
+    def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        metadata = self._metadata()
+        if lower is None:
+            reader = spark.read.option("snapshot-id", str(upper["snapshot-id"]))
+            return self._with_change(reader.table(self.relation), 0)
+        frames = []
+        for snapshot in self._since(metadata, lower):
+            if self._adds_rows(snapshot):
+                reader = spark.read.option("start-snapshot-id", str(snapshot["parent-snapshot-id"]))
+                reader = reader.option("end-snapshot-id", str(snapshot["snapshot-id"]))
+                # The table function would read what the table is now.
+                frame = reader.format("iceberg").load(self.relation.replace("`", ""))
+                frames.append(self._with_change(frame, snapshot["sequence-number"]))
+            if snapshot["snapshot-id"] == upper["snapshot-id"]:
+                break
+        return reduce(lambda a, b: a.unionByName(b), frames) if frames else self.empty(spark)
+
+    def lag(self, frontier: Frontier | None) -> Lag:
+        metadata = self._metadata()
+        if frontier is None:
+            return Lag(len(metadata.get("snapshots") or []), "snapshots")
+        return Lag(sum(1 for _ in self._since(metadata, frontier)), "snapshots")
+
+    def _metadata(self) -> Metadata:
+        metadata = self.lake.metadata(self.name)
+        if metadata is None:
+            raise StreamError(f"There is no table {'.'.join(self.name)} to stream from.")
+        return metadata
+
+    def _frontier(self, metadata: Metadata, snapshot: Mapping[str, Any]) -> Frontier:
+        return {"snapshot-id": snapshot["snapshot-id"], "table-uuid": metadata["table-uuid"]}
+
+    def _since(self, metadata: Metadata, lower: Frontier) -> Iterator[Mapping[str, Any]]:
+        """Snapshots after the frontier, oldest first."""
+        place = ".".join(self.name)
+        if lower["table-uuid"] != metadata["table-uuid"]:
+            raise StreamError(
+                f"{place} is another table than the one this stream has read: it was dropped and "
+                "made anew. Begin anew with --full-refresh."
+            )
+        by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
+        found, snapshot = [], parent_snapshot(metadata, MAIN)
+        while snapshot is not None and snapshot["snapshot-id"] != lower["snapshot-id"]:
+            found.append(snapshot)
+            snapshot = by_id.get(snapshot.get("parent-snapshot-id", -1))
+        if snapshot is None:
+            raise StreamError(
+                f"The snapshot {lower['snapshot-id']} of {place}, to which this stream has read, "
+                "is not among its ancestors any more: it has expired, or the table was rolled back "
+                "or replaced. Begin anew with --full-refresh."
+            )
+        for later in reversed(found):
+            self._check(later)
+            yield later
+
+    def _check(self, snapshot: Mapping[str, Any]) -> None:
+        operation = (snapshot.get("summary") or {}).get("operation")
+        if operation in ("append", "replace") or self.skip_changes:
+            return
+        raise StreamError(
+            f"The snapshot {snapshot['snapshot-id']} of {'.'.join(self.name)} is no append "
+            f"({operation}): rows that were updated or deleted cannot be streamed from it. Set "
+            "`skip_changes: true` to pass over such snapshots."
+        )
+
+    def _adds_rows(self, snapshot: Mapping[str, Any]) -> bool:
+        return (snapshot.get("summary") or {}).get("operation") == "append"
+
+    def _with_change(self, frame: DataFrame, major: int) -> DataFrame:
+        change = (
+            f"named_struct('major', {major}L, 'minor', monotonically_increasing_id(), "
+            "'deleted', false, 'truncated', false)"
+        )
+        return frame.selectExpr("*", f"{change} as {CHANGE}")

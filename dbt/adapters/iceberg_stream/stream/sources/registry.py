@@ -1,0 +1,87 @@
+"""The source that a model's `stream(…)` means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.stream.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.files import files_source
+from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.source import Source
+
+KNOWN = {
+    "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
+    | {"tombstones", "starting"},
+    "files": {"type", "path", "format", "columns", "options", "late_seconds"},
+    "iceberg": {"type", "skip_changes"},
+}
+
+
+@dataclass(frozen=True)
+class SourceDefinition:
+    """What a model says of its source.
+
+    Attributes:
+        name: of the relation in the catalog, and as Spark names it.
+        spec: `type` and what belongs to it; an Iceberg table if it is empty.
+    """
+
+    name: Name
+    relation: str
+    spec: Mapping[str, Any]
+
+
+def open_source(
+    definition: SourceDefinition, lake: Lake, project_root: Path, storage: Mapping[str, str]
+) -> Source:
+    """The source, not asked yet; `storage` are the properties of the storage's client.
+
+    Raises:
+        StreamError: the definition has faults.
+    """
+    spec = dict(definition.spec)
+    kind = str(spec.get("type") or "iceberg")
+    if kind not in KNOWN:
+        raise StreamError(f"`type: {kind}` of a stream is none of {', '.join(KNOWN)}.")
+    if unknown := set(spec) - KNOWN[kind]:
+        raise StreamError(
+            f"A stream of type {kind} has no {', '.join(sorted(unknown))}. It has: "
+            f"{', '.join(sorted(KNOWN[kind]))}."
+        )
+    if kind == "kafka":
+        return _kafka(spec)
+    if kind == "files":
+        return _files(spec, project_root, storage)
+    skip = bool(spec.get("skip_changes"))
+    return IcebergSource(lake, definition.name, definition.relation, skip)
+
+
+def _kafka(spec: dict[str, Any]) -> Source:
+    options = {str(k): str(v) for k, v in (spec.get("options") or {}).items()}
+    if spec.get("bootstrap_servers"):
+        options["bootstrap.servers"] = str(spec["bootstrap_servers"])
+    if "bootstrap.servers" not in options or not spec.get("topic"):
+        raise StreamError("A stream from Kafka needs `topic` and `bootstrap_servers`.")
+    starting = str(spec.get("starting") or "earliest")
+    if starting not in ("earliest", "latest"):
+        raise StreamError(f"`starting: {starting}` is none of earliest, latest.")
+    return KafkaSource(str(spec["topic"]), options, envelope(spec), starting)
+
+
+def _files(spec: dict[str, Any], project_root: Path, storage: Mapping[str, str]) -> Source:
+    if not spec.get("path"):
+        raise StreamError("A stream of files needs `path`, a folder.")
+    path = str(spec["path"])
+    if "://" not in path:
+        path = f"file://{(project_root / path).resolve()}"
+    scheme, netloc, folder = PyArrowFileIO.parse_location(path, dict(storage))
+    filesystem = PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
+    return files_source({**spec, "path": path}, filesystem, folder)

@@ -1,0 +1,186 @@
+"""Stream models: dbt's hooks for them, and the way from a model to its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from dbt.adapters.base import BaseRelation
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.commit.stamps import stamps
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.stream import service
+from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batch_writer import in_process, in_tasks
+from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions, parse_stream_options
+from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.progress import Progress
+from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change, output_columns
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
+from dbt.adapters.iceberg_stream.stream.sources.source import Source
+from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
+
+
+VIEW = "stream_source"
+logger = AdapterLogger("Iceberg_Stream")
+
+
+def stream_columns(
+    adapter: IcebergStreamAdapter, sql: str, model: Mapping[str, Any], source: SourceDefinition
+) -> list[tuple[str, str]]:
+    """Names and types of the columns of a stream's table, in Spark's words.
+
+    Raises:
+        StreamError: the query or the source is not what a stream can have.
+    """
+    options = parse_stream_options(model)
+    session = _session(adapter)
+    carried = carry_change(sql, VIEW)
+    frame = _open(adapter, source).empty(session.spark)
+    with adapter.connections.exception_handler(sql):
+        found = session.frame(carried, **{VIEW: frame}).schema.fields
+    types = {field.name: field.dataType.simpleString() for field in found}
+    return [(name, types[name]) for name in output_columns(list(types), options)]
+
+
+def run_stream(
+    adapter: IcebergStreamAdapter,
+    relation: BaseRelation,
+    sql: str,
+    model: Mapping[str, Any],
+    source: SourceDefinition,
+    refresh: bool,
+) -> IcebergStreamResponse:
+    """Drain the model's stream, or follow it where a service runs.
+
+    Raises:
+        StreamError: the stream cannot go on; what was committed before is in the table.
+    """
+    stream = _stream(adapter, relation, sql, model, source)
+    running = service.current()
+    name = str(model["unique_id"])
+    with adapter.connections.exception_handler(sql):
+        try:
+            if running is None:
+                stream.drain(refresh)
+            else:
+                running.streams[name] = stream.status
+                stream.follow(running.stop, refresh)
+        except Fenced:
+            if running is not None:
+                running.fenced.add(name)
+            raise
+    return _response(relation, stream.status)
+
+
+def _stream(
+    adapter: IcebergStreamAdapter,
+    relation: BaseRelation,
+    sql: str,
+    model: Mapping[str, Any],
+    source: SourceDefinition,
+) -> Stream:
+    options = parse_stream_options(model)
+    name = str(relation.schema), str(relation.identifier)
+    columns = [column for column, _ in stream_columns(adapter, sql, model, source)]
+    handle = adapter.connections.get_thread_connection().handle
+    said = stamps("", handle.principal)
+    sink = Sink(adapter.lake, name, Progress(options.sink_id), said)
+    query = StreamQuery(
+        carry_change(sql, VIEW),
+        VIEW,
+        relation.render(),
+        columns,
+        options,
+        _partition(adapter, name),
+    )
+    status = StreamStatus(str(model["name"]))
+    remote = adapter.config.credentials.method == "connect"
+
+    def told(status: StreamStatus) -> None:
+        adapter.connections.refresh_cached(relation.render())
+        logger.info(status.line())
+
+    return Stream(
+        session=lambda: _session(adapter),
+        source=_open(adapter, source),
+        query=query,
+        sink=sink,
+        options=options,
+        runner=in_tasks if remote else in_process,
+        status=status,
+        bad_records=_bad_records(adapter, name, options, said),
+        told=told,
+    )
+
+
+def _session(adapter: IcebergStreamAdapter) -> Session:
+    """The thread's session, with a token that is good now."""
+    handle = adapter.connections.get_thread_connection().handle
+    handle.refresh_token()
+    session: Session = handle.session
+    return session
+
+
+def _open(adapter: IcebergStreamAdapter, source: SourceDefinition) -> Source:
+    root = Path(adapter.config.project_root)
+    settings = adapter.config.credentials.catalog_settings()
+    storage = {} if settings is None else dict(settings.properties)
+    return open_source(source, adapter.lake, root, storage)
+
+
+def _partition(adapter: IcebergStreamAdapter, name: tuple[str, str]) -> str:
+    table = adapter.lake.load(name)
+    if table is None:
+        raise StreamError(f"The table {'.'.join(name)} was dropped under its stream.")
+    target = WriteTarget.of(table.metadata, table.io)
+    return partition_sql(adapter.config.credentials.database, target.spec, target.schema)
+
+
+def _bad_records(
+    adapter: IcebergStreamAdapter,
+    name: tuple[str, str],
+    options: StreamOptions,
+    said: Mapping[str, str],
+) -> BadRecords:
+    schema, table = name[0], f"{name[1]}__dead_letters"
+
+    def keep(rows: pa.Table) -> None:
+        mode = Mode.CREATE_APPEND
+        ingest(adapter.lake, (schema, table), rows.to_reader(), mode, stamps=said)
+
+    wanted = options.bad_records == "dead_letters"
+    return BadRecords(keep if wanted else None, f"{schema}.{table}", options.bad_record_limit)
+
+
+def _response(relation: BaseRelation, status: StreamStatus) -> IcebergStreamResponse:
+    return IcebergStreamResponse(
+        f"STREAM {status.changes:,} changes, {status.commits:,} commits",
+        code="STREAM",
+        rows_affected=status.changes,
+        snapshot_id=status.snapshot_id,
+        relation=f"{relation.schema}.{relation.identifier}",
+    )
+
+
+def source_definition(
+    relation: BaseRelation, configured: Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> SourceDefinition:
+    """What `stream(…)` says of a source: its configuration, and what the model adds."""
+    name = str(relation.schema), str(relation.identifier)
+    return SourceDefinition(name, relation.render(), {**(configured or {}), **given})
+
+
+__all__: Sequence[str] = ("run_stream", "source_definition", "stream_columns")

@@ -1,0 +1,12 @@
+{#- A source or a model as a stream: what stands in the query of a model that is materialized as one.
+    What the source is, it says in its `config.meta.stream`, and the model in further arguments. -#}
+{% macro stream(relation) %}
+  {%- if not execute -%}
+    {{ return('stream_source') }}
+  {%- endif -%}
+  {%- set ns = namespace(configured=none) -%}
+  {%- for node in graph.sources.values() if node.relation_name == relation.render() -%}
+    {%- set ns.configured = (node.config.get('meta') or {}).get('stream') or (node.meta or {}).get('stream') -%}
+  {%- endfor -%}
+  {{ return(adapter.declare_stream(model, relation, ns.configured, kwargs)) }}
+{% endmacro %}

@@ -1,0 +1,34 @@
+{% materialization stream, adapter='iceberg_stream' %}
+  {%- set layout = adapter.check_model(model) -%}
+  {%- set existing = load_writable_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+
+  {{ run_hooks(pre_hooks) }}
+
+  {% if existing is none %}
+    {% do run_query(get_create_stream_table_sql(relation, layout, adapter.stream_columns(model, compiled_code))) %}
+    {% do finish_table(relation, layout) %}
+  {% elif existing.is_view %}
+    {% do exceptions.raise_compiler_error(
+        relation.render() ~ ' is a view: drop it first, for a stream cannot take its place in one step.') %}
+  {% else %}
+    {% do apply_layout(relation, layout) %}
+  {% endif %}
+  {%- set done = adapter.run_stream(model, relation, compiled_code, should_full_refresh()) -%}
+  {% do store_result('main', response=done, agate_table=none) %}
+  {% do persist_docs(relation, model) %}
+
+  {{ run_hooks(post_hooks) }}
+
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}
+
+{% macro get_create_stream_table_sql(relation, layout, columns) -%}
+  create table {{ relation.render() }} (
+    {%- for name, type in columns %}
+    {{ adapter.quote(name) }} {{ type }}{{ ',' if not loop.last }}
+    {%- endfor %}
+  ) using iceberg
+  {{ layout.create_clauses }}
+  {{ get_relation_comment_clause() }}
+{%- endmacro %}

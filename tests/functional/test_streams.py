@@ -1,0 +1,73 @@
+"""Models that are streams, run by dbt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, snapshot_ids, summary
+
+SOURCES = """
+sources:
+  - name: landing
+    schema: "{{ target.schema }}"
+    tables:
+      - name: orders
+        config:
+          meta:
+            stream:
+              type: files
+              path: landing/orders
+              format: json
+              columns: id bigint, status string, amount double, op string, at bigint
+"""
+ORDERS = """
+{{ config(materialized='stream', unique_key='id', apply_as_deletes="op = 'd'",
+          **{'except': ['op']}) }}
+select * from {{ stream(source('landing', 'orders')) }}
+"""
+ALL = "select id, status, amount from {schema}.orders order by id"
+
+
+def land(project: Any, name: str, *changes: tuple[Any, ...], folder: str = "orders") -> None:
+    """Put a file of changes into the folder: id, status, amount, op, at."""
+    path = Path(project.project_root) / "landing" / folder
+    path.mkdir(parents=True, exist_ok=True)
+    names = ("id", "status", "amount", "op", "at")
+    lines = [json.dumps(dict(zip(names, change, strict=False))) for change in changes]
+    (path / f".{name}").write_text("\n".join(lines) + "\n")
+    (path / f".{name}").rename(path / f"{name}.json")
+
+
+class TestFiles:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"orders.sql": ORDERS, "sources.yml": SOURCES}
+
+    def test_changes_flow(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"), (2, "new", 2.0, "c"), (1, "paid", 1.0, "u"))
+        (result,) = run_dbt(["run"]).results
+        assert result.adapter_response["rows_affected"] == 3
+        assert rows(project, ALL) == [(1, "paid", 1.0), (2, "new", 2.0)]
+
+        land(project, "2", (2, None, None, "d"), (3, "new", 3.0, "c"))
+        run_dbt(["run"])
+        assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
+
+        before = snapshot_ids(project, "orders")
+        run_dbt(["run"])
+        assert snapshot_ids(project, "orders") == before
+        assert summary(project, "orders")["iceberg-stream.sink-id"] == "model.test.orders"
+
+    def test_full_refresh_is_one_commit(self, project: Any) -> None:
+        before = snapshot_ids(project, "orders")
+        run_dbt(["run", "--full-refresh"])
+        assert len(snapshot_ids(project, "orders")) == len(before) + 1
+        assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
+        land(project, "3", (3, "paid", 3.0, "u"))
+        run_dbt(["run"])
+        assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
