@@ -19,6 +19,8 @@ PREFIX = "dbt.adapters.iceberg_stream."
 LAYERS = (
     {"__main__"},
     {"__init__", "cli"},
+    {"cli_streams"},
+    {"cli_options"},
     {"projects"},
     {"impl"},
     {"own_writes"},

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import click
-from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream import cli_streams
+from dbt.adapters.iceberg_stream.cli_options import (
+    profiles_dir,
+    project_dir,
+    table_name,
+    target,
+    told_plainly,
+)
 from dbt.adapters.iceberg_stream.engines import embedded
 
 HOME = ".iceberg_stream"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-project_dir = click.option(
-    "--project-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    show_default=True,
-    help="The dbt project whose engine is meant.",
-)
-profiles_dir = click.option(
-    "--profiles-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where profiles.yml is.  [default: as dbt finds it]",
-)
-target = click.option("--target", help="The profile's target.  [default: as the profile says]")
 engine_home = click.option(
     "--engine-home",
     type=click.Path(path_type=Path),
@@ -102,8 +95,8 @@ def orphans(
     )
     from dbt.adapters.iceberg_stream.projects import open_lake
 
-    with _told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
-        loaded = lake.load(_name(table))
+    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+        loaded = lake.load(table_name(table))
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
         names = [(s, n) for s in lake.namespaces() for n, _ in lake.relations(s) if remove]
@@ -118,6 +111,11 @@ def orphans(
         click.echo(f"{len(found)} orphans, {total:,} bytes.")
         if remove:
             click.echo(f"{remove_orphans(loaded, found)} removed.")
+
+
+main.add_command(cli_streams.run)
+main.add_command(cli_streams.streams)
+main.add_command(cli_streams.resume)
 
 
 @main.command()
@@ -150,7 +148,7 @@ def serve(
             f"Tokens would go to {host} in clear: give --tls-cert and --tls-key, or --insecure."
         )
     pair = (tls_cert.read_bytes(), tls_key.read_bytes()) if tls_cert and tls_key else None
-    with _told_plainly():
+    with told_plainly():
         credentials = load_credentials(project_dir, profiles_dir, target)
         with open_server(credentials, project_dir, host, port, pair) as server:
             scheme = "grpc+tls" if pair else "grpc"
@@ -158,19 +156,3 @@ def serve(
             if server.token_file is not None:
                 click.echo(f"The token that it accepts is in {server.token_file}")
             server.serve()
-
-
-def _name(table: str) -> tuple[str, str]:
-    parts = table.split(".")
-    if len(parts) != 2:
-        raise click.BadParameter(f"`{table}` is not of the form schema.name.")
-    return parts[0], parts[1]
-
-
-@contextmanager
-def _told_plainly() -> Iterator[None]:
-    """Faults of the profile, the catalog and the storage as one message."""
-    try:
-        yield
-    except (DbtRuntimeError, OSError) as error:
-        raise click.ClickException(str(error)) from error

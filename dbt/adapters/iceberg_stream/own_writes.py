@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from multiprocessing.context import SpawnContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.contracts.connection import AdapterResponse
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
     from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
-
 
 
 class OwnWrites(SQLAdapter):
@@ -104,10 +103,8 @@ class OwnWrites(SQLAdapter):
         return found
 
     def _adapter(self) -> IcebergStreamAdapter:
-        from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
-
-        assert isinstance(self, IcebergStreamAdapter)
-        return self
+        """All hooks of the adapter, which has these as its base."""
+        return cast("IcebergStreamAdapter", self)
 
     def _noticed(self, response: IcebergStreamResponse | None) -> IcebergStreamResponse | None:
         """Tell of a write of our own; of Spark's it has been told."""

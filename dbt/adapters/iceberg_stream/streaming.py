@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 VIEW = "stream_source"
+REPORT_SECONDS = 10.0
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -109,9 +111,11 @@ def _stream(
     status = StreamStatus(str(model["name"]))
     remote = adapter.config.credentials.method == "connect"
 
+    report = _Report()
+
     def told(status: StreamStatus) -> None:
         adapter.connections.refresh_cached(relation.render())
-        logger.info(status.line())
+        report.tell(status)
 
     return Stream(
         session=lambda: _session(adapter),
@@ -124,6 +128,18 @@ def _stream(
         bad_records=_bad_records(adapter, name, options, said),
         told=told,
     )
+
+
+class _Report:
+    """A line about a stream, now and then."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def tell(self, status: StreamStatus) -> None:
+        if time.monotonic() - self._last >= REPORT_SECONDS:
+            self._last = time.monotonic()
+            logger.info(status.line())
 
 
 def _session(adapter: IcebergStreamAdapter) -> Session:
@@ -181,6 +197,3 @@ def source_definition(
     """What `stream(…)` says of a source: its configuration, and what the model adds."""
     name = str(relation.schema), str(relation.identifier)
     return SourceDefinition(name, relation.render(), {**(configured or {}), **given})
-
-
-__all__: Sequence[str] = ("run_stream", "source_definition", "stream_columns")

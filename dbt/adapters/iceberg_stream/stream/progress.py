@@ -8,6 +8,7 @@ property survives the expiry of snapshots and takes idle progress, which is wort
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class Progress:
         frontier: of the source, all before which is in the table; None before the first commit.
         write_id: of the commit; empty before the first one.
         watermark: the highest value of what orders changes, as JSON; None where nothing does.
+        recorded: when, in milliseconds since the epoch, as far as the table's property tells.
     """
 
     sink_id: str
@@ -49,6 +51,7 @@ class Progress:
     frontier: Frontier | None = None
     write_id: str = ""
     watermark: Any = None
+    recorded: int = field(default=0, compare=False)
 
     def summary(self) -> dict[str, str]:
         """The same as properties of a snapshot."""
@@ -71,6 +74,7 @@ class Progress:
             "frontier": self.frontier,
             "write-id": self.write_id,
             "watermark": self.watermark,
+            "recorded": int(time.time() * 1000),
         }
         content = json.dumps(said, separators=(",", ":"))
         return SetPropertiesUpdate(updates={property_name(self.sink_id): content})
@@ -102,6 +106,11 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
         # The property may be ahead by idle progress.
         return noted
     raise _rolled_back(sink_id, committed, noted)
+
+
+def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
+    """What the table's own snapshots tell of a stream, whatever was told elsewhere."""
+    return next(_committed(_ancestors(metadata), sink_id), None)
 
 
 def check_turn(metadata: Metadata, ours: Progress) -> None:
@@ -143,6 +152,7 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         found["frontier"],
         found["write-id"],
         found["watermark"],
+        found["recorded"],
     )
 
 
@@ -193,5 +203,5 @@ def _rolled_back(sink_id: str, now: Progress | None, ahead: Progress) -> RolledB
     return RolledBack(
         f"The table was rolled back: it stands at {stands} of the source of {sink_id}, which has "
         f"already committed up to {json.dumps(ahead.frontier)}. To apply the changes between once "
-        "more, run `iceberg-stream resume`; to begin anew, run the model with --full-refresh."
+        "more, run `iceberg-stream resume` on it; to begin anew, run the model with --full-refresh."
     )

@@ -47,7 +47,14 @@ from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.stream.changes import Partition
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.progress import Frontier, Progress, check_turn, recover
+from dbt.adapters.iceberg_stream.stream.progress import (
+    Frontier,
+    Progress,
+    check_turn,
+    committed_progress,
+    read_property,
+    recover,
+)
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, SubBatch
 
@@ -219,6 +226,29 @@ class Sink:
         if base is None:
             raise StreamError(f"The table {'.'.join(self.name)} was dropped under its stream.")
         return base
+
+
+def accept_rollback(lake: Lake, name: Name, sink_id: str) -> Progress:
+    """Have a stream go on from what the table holds now, after the table was rolled back.
+
+    Raises:
+        StreamError: the table holds nothing of this stream.
+        CommitConflict: somebody else has committed meanwhile.
+    """
+    base = lake.load(name)
+    place = ".".join(name)
+    if base is None:
+        raise StreamError(f"There is no table {place}.")
+    committed = committed_progress(base.metadata, sink_id)
+    noted = read_property(base.metadata, sink_id)
+    if committed is None:
+        raise StreamError(
+            f"{place} holds nothing that {sink_id} has written: run it with --full-refresh."
+        )
+    version = max(committed.version, noted.version if noted else 0) + 1
+    accepted = replace(committed, version=version, run=Progress(sink_id).run)
+    lake.commit(base, _unchanged(base), (accepted.as_property(),))
+    return accepted
 
 
 class _Describing:

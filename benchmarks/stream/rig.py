@@ -1,0 +1,91 @@
+"""A table, an engine and a stream into the table, without dbt around it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from threading import Event
+
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import AssertCreate
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batch_writer import in_process
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.progress import Progress
+from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
+from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.stream import Stream
+
+VIEW = "stream_source"
+COLUMNS = ("id", "customer", "status", "amount", "at")
+DDL = "id bigint, customer bigint, status string, amount double, at bigint"
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "customer", LongType(), required=False),
+    NestedField(3, "status", StringType(), required=False),
+    NestedField(4, "amount", DoubleType(), required=False),
+    NestedField(5, "at", LongType(), required=False),
+)
+
+
+class Rig:
+    """A warehouse of its own, and a session on a warm engine."""
+
+    def __init__(self, folder: Path, engine: Path) -> None:
+        self.folder = folder
+        names = SqliteNames("lake", folder / "warehouse")
+        names.create_namespace("s")
+        self.lake = Lake("lake", names)
+        self.engine = EmbeddedEngine(EngineSettings(engine, keep_alive=300))
+        settings = spark_settings("lake", (folder / "warehouse").resolve())
+        self.session = Session(self.engine.endpoint().url, settings)
+
+    def make_table(self, name: str, version: int = 2) -> None:
+        properties = {"format-version": str(version)}
+        staged = self.lake.stage(("s", name), SCHEMA, UNPARTITIONED_PARTITION_SPEC, properties)
+        self.lake.commit(staged, (AssertCreate(),), staged.creation)
+
+    def stream(self, name: str, source: dict[str, object], **options: object) -> Stream:
+        """A stream into the table `s.name`, upserting by id."""
+        chosen = StreamOptions(sink_id=f"model.bench.{name}", keys=("id",), **options)  # type: ignore[arg-type]
+        definition = SourceDefinition(("s", "source"), "s.source", source)
+        query = StreamQuery(
+            carry_change(f"select * from {VIEW}", VIEW), VIEW, f"s.{name}", COLUMNS, chosen
+        )
+        return Stream(
+            session=lambda: self.session,
+            source=open_source(definition, self.lake, self.folder, {}),
+            query=query,
+            sink=Sink(self.lake, ("s", name), Progress(chosen.sink_id)),
+            options=chosen,
+            runner=in_process,
+            status=StreamStatus(name),
+            bad_records=BadRecords(None, "", 0),
+        )
+
+    def drained(self, source: dict[str, object], **options: object) -> tuple[float, Stream]:
+        """Seconds to drain a source into a new table."""
+        name = f"t{uuid.uuid4().hex[:8]}"
+        self.make_table(name)
+        stream = self.stream(name, source, **options)
+        begin = time.perf_counter()
+        stream.drain()
+        return time.perf_counter() - begin, stream
+
+    def close(self) -> None:
+        self.session.close()
+        self.engine.release()
+
+
+__all__ = ["COLUMNS", "DDL", "Event", "Rig"]

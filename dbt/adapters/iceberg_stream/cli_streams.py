@@ -1,0 +1,133 @@
+"""Commands for streams: run them as a service, look at them, set them right."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from dbt.adapters.iceberg_stream.cli_options import (
+    profiles_dir,
+    project_dir,
+    table_name,
+    target,
+    told_plainly,
+)
+
+ONLY_STREAMS = "config.materialized:stream"
+FAILED, FENCED = 1, 3
+
+
+@click.command()
+@click.option("--select", "-s", multiple=True, help="Models, as dbt selects them.  [default: all]")
+@click.option("--exclude", multiple=True, help="Models to leave out, as dbt selects them.")
+@click.option("--full-refresh", is_flag=True, help="Begin anew, in place of what is in the tables.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Of /health and /metrics.")
+@click.option("--port", default=0, show_default=True, help="Of the same; 0 takes a free one.")
+@project_dir
+@profiles_dir
+@target
+def run(
+    select: tuple[str, ...],
+    exclude: tuple[str, ...],
+    full_refresh: bool,
+    host: str,
+    port: int,
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+) -> None:
+    """Run stream models until SIGTERM or Ctrl-C: what was begun is committed then.
+
+    Exit codes: 0 for a stop that was asked for, 3 where another run has taken over, else 1.
+    """
+    from dbt.adapters.iceberg_stream.stream.service import Service, endpoint, serving
+
+    place = ["--project-dir", str(project_dir)]
+    place += ["--profiles-dir", str(profiles_dir)] if profiles_dir else []
+    place += ["--target", target] if target else []
+    chosen = ["--select", *(f"{one},{ONLY_STREAMS}" for one in select or ("*",))]
+    chosen += ["--exclude", *exclude] if exclude else []
+    service = Service()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop.set())
+    with told_plainly(), serving(service), endpoint(service, host, port) as listening:
+        models = _listed([*chosen, *place])
+        if not models:
+            raise click.ClickException("No stream model is selected: dbt ls shows the models.")
+        click.echo(f"Health and metrics at http://{host}:{listening}")
+        refresh = ["--full-refresh"] if full_refresh else []
+        done = _dbt(["run", *chosen, *place, *refresh, "--threads", str(len(models))])
+    if service.fenced:
+        raise SystemExit(FENCED)
+    raise SystemExit(0 if done else FAILED)
+
+
+def _listed(arguments: list[str]) -> list[str]:
+    from dbt.cli.main import dbtRunner
+
+    found = dbtRunner().invoke(["--quiet", "ls", *arguments, "--resource-type", "model"])
+    if found.exception is not None:
+        raise click.ClickException(str(found.exception))
+    return list(found.result or [])  # type: ignore[arg-type]
+
+
+def _dbt(arguments: list[str]) -> bool:
+    from dbt.cli.main import dbtRunner
+
+    done = dbtRunner().invoke(arguments)
+    if done.exception is not None:
+        raise click.ClickException(str(done.exception))
+    return bool(done.success)
+
+
+@click.command()
+@click.argument("table")
+@project_dir
+@profiles_dir
+@target
+def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
+    """Tell how far the streams are that write to TABLE (schema.name)."""
+    from dbt.adapters.iceberg_stream.projects import open_lake
+    from dbt.adapters.iceberg_stream.stream.progress import sinks
+
+    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+        loaded = lake.load(table_name(table))
+        if loaded is None:
+            raise click.ClickException(f"There is no table {table}.")
+        found = sinks(loaded.metadata)
+    if not found:
+        click.echo(f"No stream writes to {table}.")
+    for progress in found:
+        at = datetime.fromtimestamp(progress.recorded / 1000, tz=timezone.utc)
+        click.echo(
+            f"{progress.sink_id}\n"
+            f"  progress  {json.dumps(progress.frontier)}\n"
+            f"  recorded  {at:%Y-%m-%d %H:%M:%S} UTC\n"
+            f"  run       {progress.run}, version {progress.version}"
+        )
+
+
+@click.command()
+@click.argument("table")
+@project_dir
+@profiles_dir
+@target
+def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
+    """Have the streams into TABLE go on from what it holds, after it was rolled back."""
+    from dbt.adapters.iceberg_stream.projects import open_lake
+    from dbt.adapters.iceberg_stream.stream.progress import sinks
+    from dbt.adapters.iceberg_stream.stream.sink import accept_rollback
+
+    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+        name = table_name(table)
+        loaded = lake.load(name)
+        if loaded is None:
+            raise click.ClickException(f"There is no table {table}.")
+        for progress in sinks(loaded.metadata):
+            accepted = accept_rollback(lake, name, progress.sink_id)
+            click.echo(f"{accepted.sink_id} goes on from {json.dumps(accepted.frontier)}")

@@ -1,0 +1,125 @@
+"""`iceberg-stream run`: streams as a service of their own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from dbt.adapters.iceberg_stream.stream.progress import read_property
+from tests.functional.lake import rows, snapshot_ids
+from tests.functional.test_streams import ALL, ORDERS, SOURCES, land
+
+SINK = "model.test.orders"
+DEADLINE = 90.0
+
+
+class Running:
+    """A service that has said where it listens."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process, self.log = process, log
+        self.address = ""
+
+    def wait_until_listening(self) -> None:
+        wait_for(lambda: "Health and metrics at" in self.said())
+        self.address = self.said().split("Health and metrics at ")[1].split()[0]
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def ask(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.address}/{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE)
+
+
+@contextmanager
+def service(project: Any, name: str, *arguments: str) -> Iterator[Running]:
+    log = Path(project.project_root) / f"{name}.out"
+    command = [sys.executable, "-m", "dbt.adapters.iceberg_stream", "run", *arguments]
+    place = ["--project-dir", project.project_root, "--profiles-dir", project.profiles_dir]
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, *place], stdout=out, stderr=subprocess.STDOUT, text=True, env=os.environ
+        )
+        running = Running(process, log)
+        try:
+            running.wait_until_listening()
+            yield running
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for(what: Callable[[], bool], seconds: float = DEADLINE) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def committed(project: Any) -> int:
+    return len(snapshot_ids(project, "orders"))
+
+
+class TestService:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        quick = ORDERS.replace("unique_key='id'", "unique_key='id', commit_interval=0.5")
+        return {"orders.sql": quick, "sources.yml": SOURCES, "other.sql": "select 1 as id"}
+
+    def test_it_goes_on_until_it_is_told_to_stop(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"))
+        run_dbt(["run", "-s", "orders"])
+        before = committed(project)
+        with service(project, "first") as running:
+            land(project, "2", (2, "new", 2.0, "c"))
+            wait_for(lambda: committed(project) == before + 1)
+            health = json.loads(running.ask("health"))
+            assert health["healthy"] and health["streams"].keys() == {SINK}
+            assert 'iceberg_stream_changes_total{model="orders"} 1.0' in running.ask("metrics")
+            land(project, "3", (1, None, None, "d"))
+            wait_for(lambda: committed(project) == before + 2)
+            time.sleep(2)
+            assert running.stop() == 0
+        # Idle seconds have left no snapshot.
+        assert committed(project) == before + 2
+        assert rows(project, ALL) == [(2, "new", 2.0)]
+
+    def test_a_later_run_takes_over(self, project: Any) -> None:
+        with service(project, "older") as older:
+            wait_for(lambda: '"idle"' in older.ask("health"))
+            with service(project, "newer") as newer:
+                wait_for(lambda: '"idle"' in newer.ask("health"))
+                land(project, "4", (4, "new", 4.0, "c"))
+                assert older.process.wait(DEADLINE) == 3
+                assert "has taken over" in older.said()
+                wait_for(lambda: len(rows(project, ALL)) == 2)
+                assert newer.stop() == 0
+        assert rows(project, ALL) == [(2, "new", 2.0), (4, "new", 4.0)]
+
+    def test_killed_and_started_again(self, project: Any) -> None:
+        with service(project, "killed") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            land(project, "5", *((n, "new", 1.0, "c") for n in range(10, 20)))
+            time.sleep(0.3)
+            running.process.kill()
+        run_dbt(["run", "-s", "orders"])
+        assert len(rows(project, ALL)) == 12
+        table = project.adapter.lake.load((project.test_schema, "orders"))
+        assert read_property(table.metadata, SINK) is not None
