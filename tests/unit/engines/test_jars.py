@@ -117,6 +117,11 @@ def test_never_a_second_copy_of_sparks_own_jars() -> None:
     assert '<exclude module="spark-core_2.13"/>' not in module  # it was asked for
 
 
+def test_what_was_asked_for_comes_in_that_version() -> None:
+    module = jars._ivy_module(("org.x:a:2", "org.y:b_2.13:1"), [])
+    assert '<override org="org.y" module="b_2.13" rev="1"/>' in module
+
+
 def test_archive_changes_with_java_and_jars(tmp_path: Path) -> None:
     jar = tmp_path / "a.jar"
     jar.write_text("1")

@@ -192,7 +192,10 @@ def _ivy_settings(repository: str) -> str:
 
 
 def _ivy_module(packages: tuple[str, ...], bundled: list[Path]) -> str:
-    """A module that depends on the packages, and never on a second copy of Spark's own jars."""
+    """A module that depends on the packages, and never on a second copy of Spark's own jars.
+
+    What was asked for comes in that version, whatever another package would rather have.
+    """
     coordinates = [package.split(":") for package in packages]
     asked = {artifact for _, artifact, _ in coordinates}
     shipped = {re.sub(r"-\d[\w.+-]*$", "", jar.stem) for jar in bundled} - asked
@@ -202,10 +205,14 @@ def _ivy_module(packages: tuple[str, ...], bundled: list[Path]) -> str:
         for group, artifact, version in coordinates
     ]
     excludes = [f"<exclude module={quoteattr(name)}/>" for name in sorted(shipped)]
+    overrides = [
+        f"<override org={quoteattr(group)} module={quoteattr(name)} rev={quoteattr(version)}/>"
+        for group, name, version in coordinates
+    ]
     return (
         '<ivy-module version="2.0"><info organisation="dbt" module="engine"/>'
         '<configurations><conf name="default"/></configurations><dependencies>\n'
-        + "\n".join(dependencies + excludes)
+        + "\n".join(dependencies + excludes + overrides)
         + "\n</dependencies></ivy-module>\n"
     )
 

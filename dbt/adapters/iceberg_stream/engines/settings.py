@@ -23,6 +23,14 @@ DEFAULT_PACKAGES = (
     "org.xerial:sqlite-jdbc:3.50.3.0",
 )
 
+# Spark's Kafka source. Its 4.1.1 asks for a token provider 4.1.1, which nobody has published. It
+# must be there when the server starts: jars that a session adds have a class loader of their own,
+# and a second one in the same JVM fails ("Config entry … already registered").
+KAFKA_PACKAGES = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+)
+
 # The JVM's cloud clients read these once, when the server starts: only where the profile lets them,
 # and a warm server must not go on with the credentials of an earlier shell.
 CLOUD_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
