@@ -67,7 +67,7 @@ class Rig:
             session=lambda: self.session,
             source=open_source(definition, self.lake, self.folder, {}),
             query=query,
-            sink=Sink(self.lake, ("s", name), Progress(chosen.sink_id)),
+            sink=Sink(self.lake, ("s", name), Progress(chosen.sink_id), ("id",)),
             options=chosen,
             runner=in_process,
             status=StreamStatus(name),

@@ -33,7 +33,7 @@ class Running:
         self.address = ""
 
     def wait_until_listening(self) -> None:
-        wait_for(lambda: "Health and metrics at" in self.said())
+        wait_for(lambda: "Health and metrics at" in self.said() or self.process.poll() is not None)
         self.address = self.said().split("Health and metrics at ")[1].split()[0]
 
     def said(self) -> str:

@@ -73,7 +73,7 @@ def make_table(
 
 
 def open_sink(lake: Lake, name: Name = NAME) -> Sink:
-    sink = Sink(lake, name, Progress(SINK))
+    sink = Sink(lake, name, Progress(SINK), ("id",))
     sink.claim()
     return sink
 
@@ -101,13 +101,12 @@ def write(
     changes: Sequence[Change],
     upper: int,
     rows: int = 1_000_000,
-    keys: tuple[str, ...] = ("id",),
     partitioned: bool = False,
     **settings: Any,
 ) -> tuple[str, WrittenBatch]:
     """The files of a batch, each so many rows being a chunk."""
     write_id = uuid.uuid4().hex
-    plan = sink.plan(write_id, keys, chunk_bytes=1, **settings)
+    plan = sink.plan(write_id, chunk_bytes=1, **settings)
     delta = write_changes(plan, batch(changes, rows, partitioned))
     return write_id, WrittenBatch({"offset": upper}, [delta])
 

@@ -13,8 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, stop
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import (
-    DEFAULT_PACKAGES,
-    KAFKA_PACKAGES,
     EngineSettings,
 )
 from tests.servers.kafka import kafka_server
@@ -33,8 +31,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("project") / ".iceberg_stream"
-    packages = (*DEFAULT_PACKAGES, *KAFKA_PACKAGES)
-    engine = EmbeddedEngine(EngineSettings(home, driver_memory="1g", packages=packages))
+    engine = EmbeddedEngine(EngineSettings(home, driver_memory="1g"))
     yield engine.endpoint().url
     stop(home)
 

@@ -23,7 +23,12 @@ from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions, parse_stream_options
 from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change, output_columns
+from dbt.adapters.iceberg_stream.stream.query import (
+    StreamQuery,
+    added_columns,
+    carry_change,
+    output_columns,
+)
 from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
@@ -54,7 +59,8 @@ def stream_columns(
     with adapter.connections.exception_handler(sql):
         found = session.frame(carried, **{VIEW: frame}).schema.fields
     types = {field.name: field.dataType.simpleString() for field in found}
-    return [(name, types[name]) for name in output_columns(list(types), options)]
+    columns = [(name, types[name]) for name in output_columns(list(types), options)]
+    return columns + added_columns(types, options)
 
 
 def run_stream(
@@ -96,10 +102,10 @@ def _stream(
 ) -> Stream:
     options = parse_stream_options(model)
     name = str(relation.schema), str(relation.identifier)
-    columns = [column for column, _ in stream_columns(adapter, sql, model, source)]
+    names = [column for column, _ in stream_columns(adapter, sql, model, source)]
+    columns = names[: len(names) - len(added_columns(dict.fromkeys(names, ""), options))]
     handle = adapter.connections.get_thread_connection().handle
     said = stamps("", handle.principal)
-    sink = Sink(adapter.lake, name, Progress(options.sink_id), said)
     query = StreamQuery(
         carry_change(sql, VIEW),
         VIEW,
@@ -108,6 +114,7 @@ def _stream(
         options,
         _partition(adapter, name),
     )
+    sink = Sink(adapter.lake, name, Progress(options.sink_id), query.keys, said)
     status = StreamStatus(str(model["name"]))
     remote = adapter.config.credentials.method == "connect"
 

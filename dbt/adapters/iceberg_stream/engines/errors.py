@@ -108,6 +108,11 @@ CURES = (
         "The catalog does not accept the token: it may have expired, or be for another catalog.",
     ),
     (
+        r"Failed to find data source: kafka|ClassNotFoundException: org.apache.spark.sql.kafka",
+        "The Spark server has no Kafka source: put spark-sql-kafka-0-10 for its Spark version, and "
+        "what it needs, on its class path.",
+    ),
+    (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
         "The Spark server has no Iceberg: put iceberg-spark-runtime for its Spark version on its "
         "class path.",

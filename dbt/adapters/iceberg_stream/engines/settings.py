@@ -18,15 +18,12 @@ import psutil
 
 from dbt.adapters.iceberg_stream.__version__ import version
 
+# The last two are Spark's Kafka source. Its 4.1.1 asks for a token provider 4.1.1, which nobody has
+# published. It must be there when the server starts: jars that a session adds have a class loader
+# of their own, and a second one in the same JVM fails ("Config entry … already registered").
 DEFAULT_PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
-)
-
-# Spark's Kafka source. Its 4.1.1 asks for a token provider 4.1.1, which nobody has published. It
-# must be there when the server starts: jars that a session adds have a class loader of their own,
-# and a second one in the same JVM fails ("Config entry … already registered").
-KAFKA_PACKAGES = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
 )

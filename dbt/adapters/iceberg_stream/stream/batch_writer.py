@@ -12,16 +12,19 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files import casting, parquet
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.merge import rows as merge_rows
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream import changes, row_delta, sub_batch
 from dbt.adapters.iceberg_stream.stream.changes import ORDER
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_delta import (
     TASK_RESULT,
     Delta,
+    NoOrder,
     Unordered,
-    as_batches,
+    run_task,
     sweep,
     write_changes,
 )
@@ -54,7 +57,10 @@ def in_process(
 def _write(session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]) -> Delta:
     batches = session.stream(sql, **views)
     next(batches)
-    return write_changes(plan, batches)
+    try:
+        return write_changes(plan, batches)
+    except (NoOrder, ColumnError) as error:
+        raise StreamError(str(error)) from error
 
 
 def in_tasks(
@@ -70,12 +76,14 @@ def in_tasks(
     in_order = replace(plan, ordered=True)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from as_batches(write_changes(in_order, batches))
+        yield from run_task(in_order, batches)
 
     with ExitStack() as undo:
         # What other tasks have made when one goes wrong is not known.
         undo.callback(sweep, plan)
         rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE).to_pylist()
+        if refused := [row["refused"] for row in rows if row["refused"]]:
+            raise StreamError(refused[0])
         undo.pop_all()
     return read_deltas(rows)
 

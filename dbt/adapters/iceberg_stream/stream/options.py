@@ -17,7 +17,6 @@ CHOICES = {
     "sequence_numbers": ("auto", "one", "many"),
     "on_bad_record": ("stop", "dead_letters"),
     "stored_as_scd_type": (1, 2),
-    "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
 }
 NEEDS_KEY = (
     "sequence_by",
@@ -65,7 +64,6 @@ class StreamOptions:
     batch_rows: int = 1_000_000
     max_keys: int = 2_000_000
     sequence_numbers: SequenceNumbers = "auto"
-    delete_encoding: str = "auto"
     bad_records: OnBadRecord = "stop"
     bad_record_limit: int = 1000
     idle_interval: float = 3600.0
@@ -109,7 +107,6 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         scd_type=int(config.get("stored_as_scd_type", 1)),
         soft_deletes=config.get("soft_deletes"),
         sequence_numbers=config.get("sequence_numbers", "auto"),
-        delete_encoding=config.get("delete_encoding", "auto"),
         bad_records=config.get("on_bad_record", "stop"),
         **{name: value for name, value in numbers.items() if value is not None},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlglot
@@ -12,6 +12,15 @@ from sqlglot.errors import ParseError
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.lookups import (
+    END,
+    START,
+    Lookup,
+    get_filled_sql,
+    get_not_late_sql,
+    get_soft_deletes_sql,
+    get_versions_sql,
+)
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 
 # The one column that a source adds: a struct of major and minor (bigint, the change's place in its
@@ -132,12 +141,26 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
         excluded = {name.lower() for name in options.excluded}
         chosen = [name for name in given if name.lower() not in excluded]
     have = {name.lower() for name in chosen}
+    lacking = [name for name in options.sequence_by if name.lower() not in have]
+    if lacking and options.scd_type == 1:
+        raise StreamError(
+            f"`sequence_by` names {', '.join(lacking)}, which the table does not have. A late "
+            "change is known by it: leave it out of `except`, or put it into `columns`."
+        )
     if lost := [key for key in options.keys if key.lower() not in have]:
         raise StreamError(
             f"The key {', '.join(f'`{key}`' for key in lost)} is not among the table's columns: "
             "leave it out of `except`, or put it into `columns`."
         )
     return chosen
+
+
+def added_columns(types: Mapping[str, str], options: StreamOptions) -> list[tuple[str, str]]:
+    """Names and types of the columns that the options add to the query's."""
+    if options.scd_type == 2:
+        kind = next(t for n, t in types.items() if n.lower() == options.sequence_by[0].lower())
+        return [(START, kind), (END, kind)]
+    return [(options.soft_deletes, "timestamp")] if options.soft_deletes else []
 
 
 @dataclass(frozen=True)
@@ -161,31 +184,60 @@ class StreamQuery:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.options.keys
+        """Columns that tell a row of the table."""
+        return (*self.options.keys, START) if self.options.scd_type == 2 else self.options.keys
 
     @property
     def looks_up(self) -> bool:
         """Whether rows of the table decide what a change becomes."""
-        return False
+        options = self.options
+        return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
+
+    def changes(self) -> str:
+        """Changes: the table's columns, what orders them, whether they delete."""
+        return self._finished(self._plain)
+
+    def changes_not_late(self, tombstones: str | None) -> str:
+        """The same without those that are older than their row; the view has deleted keys."""
+        by = self.options.sequence_by
+        return self._finished(get_not_late_sql(self._plain, self._table, by, tombstones))
 
     def count_truncates(self) -> str:
         """How many changes meet the option's condition to delete all rows."""
         return f"select count_if({self.options.truncates}) as n from (\n{self.carried}\n)"
 
-    def changes(self, late: bool = False) -> str:
-        """Changes: the table's columns, what orders them, whether they delete."""
-        sql = f"select {self._listed()} from (\n{self.carried}\n) where not ({self._truncated})"
-        return get_not_late_sql(sql, self) if late else sql
-
     def after_truncate(self) -> str:
         """Changes that come after the last one that deletes all rows."""
-        orders = ", ".join(f"{ORDER}{number}" for number, _ in enumerate(self._orders()))
-        return (
+        orders = ", ".join(self._table.order_names)
+        return self._finished(
             f"with changes as (select {self._listed()}, {self._truncated} as truncated "
             f"from (\n{self.carried}\n))\n"
             f"select * except (truncated) from changes where not truncated and struct({orders}) > "
             f"(select max(struct({orders})) from changes where truncated)"
         )
+
+    def _finished(self, sql: str) -> str:
+        """What the table's rows make of the changes, and where they go."""
+        options, table = self.options, self._table
+        if nulls := options.ignore_null_updates:
+            others = [name for name in self.columns if name not in options.keys]
+            sql = get_filled_sql(sql, table, others if isinstance(nulls, bool) else nulls)
+        if options.soft_deletes:
+            sql = get_soft_deletes_sql(sql, table, options.soft_deletes)
+        if options.scd_type == 2:
+            sql = get_versions_sql(sql, table)
+        if self.partition:
+            sql = f"select *, {self.partition} as {PARTITION} from (\n{sql}\n)"
+        return sql
+
+    @property
+    def _table(self) -> Lookup:
+        return Lookup(self.relation, self.options.keys, self.columns, len(self._orders()))
+
+    @property
+    def _plain(self) -> str:
+        rows = f"select {self._listed()} from (\n{self.carried}\n)"
+        return f"{rows} where not ({self._truncated})"
 
     @property
     def _truncated(self) -> str:
@@ -199,21 +251,7 @@ class StreamQuery:
         parts = [quote(name) for name in self.columns]
         parts += [f"{order} as {ORDER}{number}" for number, order in enumerate(self._orders())]
         parts.append(f"{_any_of(f'{CHANGE}.deleted', self.options.deletes)} as {DELETED}")
-        if self.partition:
-            parts.append(f"{self.partition} as {PARTITION}")
         return ", ".join(parts)
-
-
-def get_not_late_sql(changes: str, query: StreamQuery) -> str:
-    """Changes without those that are older than the row they change."""
-    match = " and ".join(f"c.{quote(key)} <=> t.{quote(key)}" for key in query.keys)
-    names = query.options.sequence_by
-    ours = ", ".join(f"c.{ORDER}{number}" for number, _ in enumerate(names))
-    rows = ", ".join(f"t.{quote(name)}" for name in names)
-    return (
-        f"select c.* from (\n{changes}\n) as c left join {query.relation} as t on {match} "
-        f"where t.{quote(names[0])} is null or struct({ours}) >= struct({rows})"
-    )
 
 
 def _any_of(*conditions: str | None) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.stream.changes import ORDER, chunks, last_changes
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, OpenSubBatch, SubBatch
 
@@ -37,6 +38,7 @@ TASK_RESULT = pa.schema(
         ("partition", pa.binary()),
         ("dead", pa.list_(pa.int64())),
         ("totals", pa.binary()),
+        ("refused", pa.string()),
     ]
 )
 
@@ -47,6 +49,9 @@ class Unordered(Exception):
 
 class NoOrder(ValueError):
     """A change has no value in the column that orders it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} changes have no value in the column that orders them")
 
 
 @dataclass
@@ -138,7 +143,7 @@ class DeltaWriter:
         delta.changes += chunk.num_rows
         column = chunk[f"{ORDER}0"]
         if column.null_count:
-            raise NoOrder(f"{column.null_count} changes have no value that orders them")
+            raise NoOrder(column.null_count)
         bounds = pc.min_max(column).as_py()
         delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])
         delta.last = bounds["max"] if delta.last is None else max(delta.last, bounds["max"])
@@ -159,8 +164,16 @@ def sweep(plan: DeltaPlan) -> None:
                 plan.filesystem.delete_file(found.path)
 
 
-def as_batches(delta: Delta) -> Iterator[pa.RecordBatch]:
-    """What a task has done, as rows for whoever commits it."""
+def run_task(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task of Spark: changes come in, rows for whoever commits them go out."""
+    try:
+        yield _as_rows(write_changes(plan, batches))
+    except (NoOrder, ColumnError) as error:
+        # It would be no better the next time, and Spark would show where in the code it arose.
+        yield pa.RecordBatch.from_pylist([{"refused": str(error)}], TASK_RESULT)
+
+
+def _as_rows(delta: Delta) -> pa.RecordBatch:
     task = uuid.uuid4().hex
     totals = (delta.changes, delta.upserts, delta.deletes, delta.first, delta.last)
     rows: list[dict[str, Any]] = [{"task": task, "totals": pickle.dumps(totals)}]
@@ -172,4 +185,4 @@ def as_batches(delta: Delta) -> Iterator[pa.RecordBatch]:
         for file, partition in sub_batch.equality_deletes:
             at = {"file": vars(file), "partition": pickle.dumps(partition)}
             rows.append(said | at | {"is_data": False})
-    yield pa.RecordBatch.from_pylist(rows, TASK_RESULT)
+    return pa.RecordBatch.from_pylist(rows, TASK_RESULT)

@@ -29,7 +29,7 @@ GAUGES = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Service:
     """The streams of this process; without one, a stream model runs until it is drained.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
@@ -32,6 +32,11 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.commit.manifests import (
+    DELETED,
+    read_manifest_list,
+    read_manifests,
+)
 from dbt.adapters.iceberg_stream.commit.producer import (
     parent_snapshot,
     partition_spec,
@@ -100,6 +105,7 @@ class Sink:
         lake: the catalog, as the user whose stream it is.
         name: the table's.
         progress: what was committed last; grows with each commit.
+        keys: columns that tell a row; none where rows are only appended.
         properties: stamps of all its snapshots.
         replaces: whether the next commit replaces all that is in the table.
     """
@@ -107,13 +113,14 @@ class Sink:
     lake: Lake
     name: Name
     progress: Progress
+    keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     replaces: bool = False
 
     def __post_init__(self) -> None:
         self._turn = threading.Lock()
 
-    def plan(self, write_id: str, keys: tuple[str, ...], **settings: Any) -> DeltaPlan:
+    def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """How the files of a batch are written, by the table as it is now."""
         base = self._load()
         target = WriteTarget.of(base.metadata, base.io)
@@ -123,10 +130,10 @@ class Sink:
             location=location,
             path=target.path_of(location),
             schema=target.file_schema,
-            keys=keys,
+            keys=self.keys,
             options=target.options,
             write_id=write_id,
-            deletes_by_partition=partitioned_by(target, keys),
+            deletes_by_partition=partitioned_by(target, self.keys),
             **settings,
         )
 
@@ -148,7 +155,7 @@ class Sink:
             )
             base = self._load()
             target = WriteTarget.of(base.metadata, base.io)
-            maker = _Describing(target, base.metadata, write_id)
+            maker = _Describing(target, base.metadata, write_id, self.keys)
             added = tuple(
                 maker.added(number, sub)
                 for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
@@ -214,6 +221,21 @@ class Sink:
         self.lake.commit(base, _unchanged(base), (progress.as_property(),))
         self.progress = progress
 
+    def equality_deletes(self) -> list[str]:
+        """Locations of the table's equality deletes, which say which keys have been changed."""
+        base = self._load()
+        snapshot = parent_snapshot(base.metadata, MAIN)
+        if snapshot is None:
+            return []
+        manifests = read_manifest_list(base.io, snapshot["manifest-list"])
+        deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
+        return [
+            item.data_file.file_path
+            for entries in read_manifests(base.io, deletes)
+            for item in entries
+            if item.status != DELETED and item.data_file.content == DataFileContent.EQUALITY_DELETES
+        ]
+
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed."""
         base = self.lake.load(self.name)
@@ -254,7 +276,10 @@ def accept_rollback(lake: Lake, name: Name, sink_id: str) -> Progress:
 class _Describing:
     """Descriptors of the files that tasks have written, and of the deletes in them."""
 
-    def __init__(self, target: WriteTarget, metadata: Metadata, write_id: str) -> None:
+    def __init__(
+        self, target: WriteTarget, metadata: Metadata, write_id: str, keys: tuple[str, ...]
+    ) -> None:
+        self._key_ids = [target.schema.find_field(key).field_id for key in keys]
         self._target = target
         self._write_id = write_id
         self._v3 = metadata["format-version"] >= 3
@@ -284,7 +309,7 @@ class _Describing:
         schema = known.select(*(str(known.find_column_name(number)) for number in ids))
         describer = Describer(schema, dict(self._target.properties), spec)
         return describer.describe(
-            file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=ids
+            file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
         )
 
     def _vectors(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:

@@ -21,11 +21,13 @@ from dbt.adapters.iceberg_stream.stream.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.sink import Sink, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
 
 if TYPE_CHECKING:
     pass
 
+TOMBSTONES = "stream_tombstones"
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000
 
@@ -152,10 +154,13 @@ class Stream:
         session, query = self.session(), self.query
         frame = self.source.read(session.spark, self._frontier, upper)
         frame, seen = observed(frame, self.source.has_bad)
-        plan = self.sink.plan(
-            self._write_id, self.query.keys, ordered=self._ordered(), max_keys=self._max_keys()
-        )
-        deltas = self.runner(session, plan, query.changes(late), {query.view: frame})
+        plan = self._plan()
+        sql, views = query.changes(), {query.view: frame}
+        if late:
+            paths = self.sink.equality_deletes()
+            views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
+            sql = query.changes_not_late(TOMBSTONES if paths else None)
+        deltas = self.runner(session, plan, sql, views)
         found = seen()
         truncates = bool(found.truncates or self._truncates(session, upper))
         batch = WrittenBatch(upper, deltas, as_json(self._high(deltas)))
@@ -184,6 +189,15 @@ class Stream:
             self.sink.discard([batch])
             raise
 
+    def _plan(self) -> DeltaPlan:
+        versions = self.options.scd_type == 2
+        return self.sink.plan(
+            self._write_id,
+            ordered=self._ordered(),
+            max_keys=self._max_keys(),
+            sequence_by=() if versions else self.options.sequence_by,
+        )
+
     def _ordered(self) -> bool:
         return not self.options.sequence_by and self.source.ordered
 
@@ -194,7 +208,7 @@ class Stream:
         return 0
 
     def _comes_late(self, batch: WrittenBatch) -> bool:
-        if not self.options.sequence_by or self._late or self._watermark is None:
+        if self._watermark is None or self._is_serial() or not self.options.sequence_by:
             return False
         firsts = [delta.first for delta in batch.deltas if delta.first is not None]
         return bool(firsts) and min(firsts) < self._watermark

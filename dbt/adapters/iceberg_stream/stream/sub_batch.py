@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWri
 from dbt.adapters.iceberg_stream.merge.rows import Source
 from dbt.adapters.iceberg_stream.stream.changes import (
     DELETED,
+    ORDER,
     PARTITION,
     Partition,
     later,
@@ -49,6 +50,8 @@ class DeltaPlan:
         chunk_bytes: rows that are held, so that of each key only the last change is written.
         max_keys: keys of a sub-batch whose place is remembered; with 0 each chunk is a sub-batch.
         ordered: whether changes of a key come in their order.
+        sequence_by: columns of the table that order the changes. Equality deletes have them, too: a
+            key that is gone is remembered with them.
         deletes_by_partition: whether a key's row can be in the change's own partition only.
     """
 
@@ -62,6 +65,7 @@ class DeltaPlan:
     chunk_bytes: int = 64 * 1024 * 1024
     max_keys: int = 0
     ordered: bool = True
+    sequence_by: tuple[str, ...] = ()
     deletes_by_partition: bool = False
 
     def new_location(self) -> str:
@@ -217,12 +221,16 @@ class OpenSubBatch:
         """Each key that was changed may have a row in an earlier sub-batch or commit."""
         if self._places is None:
             return
-        schema = pa.schema([self._plan.schema.field(key) for key in self._plan.keys])
+        orders = {f"{ORDER}{n}": name for n, name in enumerate(self._plan.sequence_by)}
+        stored = {key: key for key in self._plan.keys}
+        stored |= {order: name for order, name in orders.items() if name not in self._plan.keys}
+        columns, names = list(stored), list(stored.values())
+        schema = pa.schema([self._plan.schema.field(name) for name in names])
         parts: Iterable[tuple[Partition, pa.Table]] = [((), self._places)]
         if self._plan.deletes_by_partition:
             parts = split(self._places)
         for partition, part in parts:
-            keys = part.select(self._plan.keys).combine_chunks()
+            keys = part.select(columns).rename_columns(names).combine_chunks()
             batches = [conform(batch, schema) for batch in keys.to_batches()]
             writer = self._plan.writer(schema)
             self._deletes.append(writer)

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.stream.query import CHANGE
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE, Frontier, Lag
 
 if TYPE_CHECKING:
+    from pyspark.sql.connect.column import Column
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
@@ -22,6 +23,8 @@ FORMATS = ("json", "csv", "parquet")
 BYTES_PER_ROW = 64
 HIDDEN = (".", "_")
 NO_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
+# Files of one millisecond that are told apart by their path.
+AT_ONCE = 100_000
 # Names that a frontier holds, which is in each snapshot.
 MOST_NAMES = 200
 
@@ -118,12 +121,30 @@ class FilesSource:
         frame = reader.format(self.file_format).load([self._spark_path(file) for file in files])
         where = [f.col("_metadata.file_path").alias(WHERE)] if self.has_bad else []
         change = f.struct(
-            f.unix_millis(f.col("_metadata.file_modification_time")).alias("major"),
+            self._major(files).alias("major"),
             f.monotonically_increasing_id().alias("minor"),
             f.lit(False).alias("deleted"),
             f.lit(False).alias("truncated"),
         )
         return frame.select("*", *where, change.alias(CHANGE))
+
+    def _major(self, files: Sequence[_File]) -> Column:
+        """What orders files: their time, then their path."""
+        from pyspark.sql.connect import functions as f
+
+        major = f.unix_millis(f.col("_metadata.file_modification_time")) * AT_ONCE
+        ranks: list[int] = []
+        for file, before in zip(files[1:], files, strict=False):
+            same = file.modified == before.modified
+            ranks.append(ranks[-1] + 1 if same and ranks else int(same))
+        tied = {file.path: rank for file, rank in zip(files[1:], ranks, strict=True) if rank}
+        if not tied:
+            return major
+        decoded = f.url_decode(f.replace("_metadata.file_path", f.lit("+"), f.lit("%2B")))
+        path = f.regexp_replace(decoded, "^[A-Za-z0-9]+:/*", "")
+        pairs = [f.lit(part) for file, n in tied.items() for part in (file.lstrip("/"), n)]
+        rank = f.element_at(f.create_map(*pairs), path)
+        return major + f.coalesce(rank.cast("bigint"), f.lit(0).cast("bigint"))
 
     def _spark_path(self, file: _File) -> str:
         return self.path.rstrip("/") + file.path.removeprefix(self.folder.rstrip("/"))
