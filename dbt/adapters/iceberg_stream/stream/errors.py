@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dbt_common.exceptions import DbtRuntimeError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 
 
-class StreamError(DbtRuntimeError):
+class StreamError(CatalogError):
     """A stream cannot go on; the message says where it stands, and what to do."""
 
 

@@ -1,0 +1,69 @@
+"""A stream's sink in a process of its own, which may be killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from tests.integration.streams import NAME, Change, Truth, open_sink, write
+from tests.integration.writers import open_lake
+
+BATCH = 20
+
+
+def change(offset: int) -> Change:
+    """The change at an offset of the source: always the same."""
+    chosen = random.Random(offset)
+    value = None if chosen.random() < 0.2 else str(offset)
+    return Change(chosen.randrange(12), value)
+
+
+def changes(lower: int, upper: int) -> list[Change]:
+    return [change(offset) for offset in range(lower, upper)]
+
+
+def truth(upper: int) -> Truth:
+    told = Truth()
+    told.apply(changes(0, upper))
+    return told
+
+
+def drain(place: dict[str, str], upto: int, outcome: Any = None) -> None:
+    """Take in the source up to an offset, in commits of one to three batches."""
+    lake = open_lake(place)
+    try:
+        sink = open_sink(lake, NAME)
+        offset = int((sink.progress.frontier or {"offset": 0})["offset"])
+        for uppers in _commits(offset, upto):
+            written = []
+            for upper in uppers:
+                options = {"rows": 7, "max_keys": offset % 3 * 5}
+                write_id, one = write(sink, changes(offset, upper), upper, **options)
+                written.append(one)
+                offset = upper
+            sink.commit(write_id, written)
+    except StreamError as error:
+        if outcome is None:
+            raise
+        outcome.put(type(error).__name__)
+    else:
+        if outcome is not None:
+            outcome.put("done")
+    finally:
+        lake.close()
+
+
+def _commits(offset: int, upto: int) -> Iterator[list[int]]:
+    while offset < upto:
+        batches = 1 + random.Random(offset).randrange(3)
+        uppers = list(range(offset + BATCH, offset + batches * BATCH + 1, BATCH))
+        yield uppers
+        offset = uppers[-1]
+
+
+def frontier(metadata: dict[str, Any], sink_id: str) -> dict[str, Any] | None:
+    found = metadata["properties"].get(f"iceberg-stream.sink.{sink_id}")
+    return None if found is None else json.loads(found)["frontier"]

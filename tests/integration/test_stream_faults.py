@@ -1,0 +1,249 @@
+"""Sinks that are killed, doubled, overtaken, rolled back and compacted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table.update import SetSnapshotRefUpdate
+
+from dbt.adapters.iceberg_stream.catalog.errors import CommitUnknown
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
+from dbt.adapters.iceberg_stream.stream.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink import Sink, WrittenBatch, accept_rollback
+from tests.integration import stream_writer
+from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
+from tests.integration.tables import duckdb_rows
+from tests.integration.writers import open_lake
+from tests.servers.rest_catalog import rest_catalog
+
+KILLS = 12
+SOAK_KILLS = 200
+TRIES = 50
+
+
+@pytest.fixture(scope="module")
+def rest_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield {"uri": server.uri, "token": server.token("tess")}
+
+
+@pytest.fixture(params=["sqlite", "rest"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    if request.param == "sqlite":
+        return {"folder": str(tmp_path / "warehouse")}
+    found: dict[str, str] = request.getfixturevalue("rest_place")
+    return found
+
+
+@pytest.fixture
+def table(place: dict[str, str]) -> Iterator[Lake]:
+    """A new table, in the place of one that another test had."""
+    lake = open_lake(place)
+    lake.create_namespace("s")
+    lake.drop(NAME)
+    make_table(lake)
+    yield lake
+    lake.close()
+
+
+def killed_and_restarted(place: dict[str, str], kills: int, batches: int) -> int:
+    """Restart a sink that is killed at random moments: how often that was."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.integration.stream_writer"])
+    chosen, killed = random.Random(kills), 0
+    upto = batches * stream_writer.BATCH
+    for _ in range(kills):
+        process = context.Process(target=stream_writer.drain, args=(place, upto))
+        process.start()
+        process.join(0.02 + chosen.random() * 0.4)
+        killed += process.is_alive()
+        process.kill()
+        process.join()
+    stream_writer.drain(place, upto)
+    return killed
+
+
+def require_truth(lake: Lake) -> None:
+    loaded = lake.load(NAME)
+    assert loaded is not None
+    reached = stream_writer.frontier(dict(loaded.metadata), SINK)
+    assert reached is not None
+    assert duckdb_rows(lake, "t") == stream_writer.truth(reached["offset"]).sorted()
+
+
+def test_killed_at_random_moments(table: Lake, place: dict[str, str]) -> None:
+    assert killed_and_restarted(place, KILLS, 200)
+    require_truth(table)
+
+
+@pytest.mark.slow
+def test_killed_two_hundred_times(table: Lake, place: dict[str, str]) -> None:
+    assert killed_and_restarted(place, SOAK_KILLS, 2500) > SOAK_KILLS / 2
+    require_truth(table)
+
+
+def test_of_two_sinks_one_goes_on(table: Lake, place: dict[str, str]) -> None:
+    """Begun at the same time, or one while the other is in the midst of it."""
+    for attempt in range(TRIES):
+        first, second = Sinks(place), Sinks(place)
+        first.sink.claim()
+        if attempt % 2:
+            commit(first.sink, [Change(1, "one")], attempt * 10 + 1)
+        second.sink.claim()
+        both = [threading.Thread(target=one.race, args=(attempt,)) for one in (first, second)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        assert sorted(one.ended for one in (first, second)) == ["Fenced", "went on"]
+        assert second.ended == "went on"
+        assert duckdb_rows(table, "t") == [(1, "a", second.value)]
+
+
+class Sinks:
+    """A sink that commits until it is told to stop by another one."""
+
+    def __init__(self, place: dict[str, str]) -> None:
+        self.lake = open_lake(place)
+        self.sink = Sink(self.lake, NAME, Progress(SINK), ("id",))
+        self.ended, self.value = "", ""
+
+    def race(self, attempt: int) -> None:
+        try:
+            for number in range(3):
+                self.value = f"{id(self)}-{number}"
+                commit(self.sink, [Change(1, self.value)], attempt * 10 + number)
+            self.ended = "went on"
+        except Fenced:
+            self.ended = "Fenced"
+        finally:
+            self.lake.close()
+
+
+def test_a_lost_answer_is_recognized(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = open_sink(table)
+    real, calls = table.commit, []
+
+    def loses(*arguments: Any) -> None:
+        real(*arguments)
+        calls.append(1)
+        if len(calls) == 1:
+            raise CommitUnknown("the answer is lost")
+
+    monkeypatch.setattr(table, "commit", loses)
+    commit(sink, [Change(1, "x")], 1)
+    commit(sink, [Change(1, "y")], 2)
+    assert duckdb_rows(table, "t") == [(1, "a", "y")]
+    loaded = table.load(NAME)
+    assert loaded is not None
+    assert len(loaded.metadata["snapshots"]) == 2 == len(calls)
+
+
+def test_files_of_a_fenced_batch_are_removed(table: Lake) -> None:
+    older = open_sink(table)
+    write_id, written = write(older, [Change(1, "x")], 1)
+    newer = open_sink(table)
+    with pytest.raises(Fenced, match="has taken over"):
+        older.commit(write_id, [written])
+    commit(newer, [Change(1, "y")], 1)
+    assert [path for path in written.files if Path(path.removeprefix("file://")).exists()] == []
+
+
+def test_a_rollback_is_refused_and_accepted(table: Lake) -> None:
+    sink = open_sink(table)
+    first = commit(sink, [Change(1, "x")], 1)
+    commit(sink, [Change(1, "y")], 2)
+    assert first is not None
+    roll_back(table, first.snapshot.snapshot_id)
+    with pytest.raises(RolledBack, match="rolled back"):
+        commit(sink, [Change(1, "z")], 3)
+    with pytest.raises(RolledBack, match="iceberg-stream resume"):
+        open_sink(table)
+    accept_rollback(table, NAME, SINK)
+    again = open_sink(table)
+    assert again.progress.frontier == {"offset": 1}
+    commit(again, [Change(1, "y")], 2)
+    assert duckdb_rows(table, "t") == [(1, "a", "y")]
+
+
+def roll_back(lake: Lake, snapshot_id: int) -> None:
+    base = lake.load(NAME)
+    assert base is not None
+    reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+    lake.commit(base, (), (SetSnapshotRefUpdate.model_validate(reference),))
+
+
+def test_compacted_and_expired(lake: Lake, spark: Session) -> None:
+    name = ("s", "compacted")
+    make_table(lake, name=name)
+    sink = open_sink(lake, name)
+    for number in range(4):
+        commit(sink, [Change(number, "x"), Change(0, str(number))], number)
+    spark.fetch(
+        spark.run(
+            "call lake.system.rewrite_data_files(table => 's.compacted', "
+            "options => map('rewrite-all', 'true'))"
+        )
+    )
+    time.sleep(0.01)
+    spark.fetch(
+        spark.run(
+            "call lake.system.expire_snapshots(table => 's.compacted', retain_last => 1, "
+            "older_than => timestamp '2999-01-01 00:00:00')"
+        )
+    )
+    spark.run("insert into s.compacted values (9, 'a', 'theirs')")
+    again = open_sink(lake, name)
+    assert again.progress.frontier == {"offset": 3}
+    commit(again, [Change(1, "y"), Change(2, None)], 4)
+    rows = as_rows(spark.query("select id, value from s.compacted order by id"))
+    assert rows == [(0, "3"), (1, "y"), (3, "x"), (9, "theirs")]
+
+
+def three_updates(sink: Sink) -> tuple[str, WrittenBatch]:
+    return write(sink, [Change(1, "1"), Change(1, "2"), Change(1, "3")], 3, rows=1)
+
+
+def test_why_one_number_does_not_do(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter-example: sub-batches of one key under one data sequence number."""
+    sink = open_sink(table)
+    write_id, written = three_updates(sink)
+    build = SnapshotProducer.build
+
+    def naive(self: SnapshotProducer, metadata: Any) -> Any:
+        files = [one for added in self.change.added for one in added.data]
+        deletes = [one for added in self.change.added for one in added.deletes]
+        object.__setattr__(self.change, "added", (AddedFiles(tuple(files), tuple(deletes)),))
+        return build(self, metadata)
+
+    monkeypatch.setattr(SnapshotProducer, "build", naive)
+    sink.commit(write_id, [written])
+    assert sorted(value for _, _, value in duckdb_rows(table, "t")) == ["1", "2", "3"]
+
+
+def test_why_the_snapshot_has_the_last_number(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter-example: it reads right at once, and the next change of the key misses it."""
+    sink = open_sink(table)
+    write_id, written = three_updates(sink)
+    with monkeypatch.context() as patch:
+        build = SnapshotProducer.build
+
+        def low(self: SnapshotProducer, metadata: Any) -> Any:
+            return build(self, metadata) | {"sequence-number": 1}
+
+        patch.setattr(SnapshotProducer, "build", low)
+        sink.commit(write_id, [written])
+    assert duckdb_rows(table, "t") == [(1, "a", "3")]
+    commit(sink, [Change(1, None)], 4)
+    assert duckdb_rows(table, "t") == [(1, "a", "3")]
