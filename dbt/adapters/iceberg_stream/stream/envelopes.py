@@ -94,7 +94,7 @@ class Envelope:
         parsed = self._parse(text.where("v is not null"), schema, "v")
         kinds = "'insert', 'update', 'delete', 'bootstrap-insert'"
         told = parsed.where(
-            f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null"
+            f"(r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null)"
             + (f" and (r.`table` = '{self.table}' or r.{BAD} is not null)" if self.table else "")
         )
         columns = [f"r.data.{quote(n)} as {quote(n)}" for n in self._names(spark)]

@@ -69,6 +69,7 @@ class KafkaSource:
         reader = reader.option("startingOffsets", self._offsets(begin, upper))
         reader = reader.option("endingOffsets", self._offsets(upper, upper))
         reader = reader.option("failOnDataLoss", "true")
+        reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
         return self.envelope.unpack(spark, reader.load())
 
     def lag(self, frontier: Frontier | None) -> Lag:

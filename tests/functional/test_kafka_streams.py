@@ -1,0 +1,159 @@
+"""Stream models that read Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+
+from tests.functional.lake import rows, snapshot_ids
+from tests.servers.kafka import kafka_server
+
+PARTITIONS = 3
+TOPICS = {
+    "plain": "format: json, tombstones: delete",
+    "debezium": "format: debezium",
+    "maxwell": "format: maxwell, table: orders",
+    "spoiled": "format: json",
+    "raw": "format: raw",
+}
+COLUMNS = "columns: 'id bigint, status string, amount decimal(10,2)'"
+ALL = "select id, status, amount from {schema}.%s order by id"
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
+        admin = AdminClient({"bootstrap.servers": address})
+        made = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS])
+        for topic in TOPICS:
+            made[topic].result()
+        yield address
+
+
+def sources(bootstrap: str) -> str:
+    tables = "".join(
+        f"""
+      - name: {topic}
+        config:
+          meta:
+            stream: {{type: kafka, bootstrap_servers: '{bootstrap}', topic: {topic}, {form},
+                     {COLUMNS}}}
+"""
+        for topic, form in TOPICS.items()
+    )
+    return f"sources:\n  - name: kafka\n    tables:{tables}".replace(
+        f"format: raw,\n                     {COLUMNS}", "format: raw"
+    )
+
+
+def model(topic: str, **config: Any) -> str:
+    said = ", ".join(f"{k}={v!r}" for k, v in {"materialized": "stream", **config}.items())
+    return f"{{{{ config({said}) }}}}\nselect * from {{{{ stream(source('kafka', '{topic}')) }}}}"
+
+
+class TestKafka:
+    @pytest.fixture(scope="class")
+    def models(self, bootstrap: str) -> dict[str, str]:
+        return {
+            "sources.yml": sources(bootstrap),
+            "plain.sql": model("plain", unique_key="id"),
+            "debezium.sql": model("debezium", unique_key="id"),
+            "maxwell.sql": model("maxwell", unique_key="id"),
+            "spoiled.sql": model("spoiled"),
+            "letters.sql": model("spoiled", on_bad_record="dead_letters", bad_record_limit=3),
+            "raw.sql": model("raw"),
+        }
+
+    @pytest.fixture(scope="class")
+    def send(self, bootstrap: str) -> Any:
+        producer = Producer({"bootstrap.servers": bootstrap})
+
+        def sent(topic: str, *messages: tuple[Any, Any]) -> None:
+            for key, value in messages:
+                text = None if value is None else value if isinstance(value, str) else None
+                text = json.dumps(value) if text is None and value is not None else text
+                producer.produce(topic, key=json.dumps({"id": key}), value=text)
+            assert producer.flush(30) == 0
+
+        return sent
+
+    def test_records_and_tombstones(self, project: Any, send: Any) -> None:
+        new = [(n, {"id": n, "status": "new", "amount": 1.5}) for n in range(10)]
+        send("plain", *new, (3, {"id": 3, "status": "paid", "amount": 2}), (4, None))
+        run_dbt(["run", "-s", "plain"])
+        found = rows(project, ALL % "plain")
+        assert [row[0] for row in found] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert [str(value) for value in found[3]] == ["3", "paid", "2.00"]
+        before = snapshot_ids(project, "plain")
+        run_dbt(["run", "-s", "plain"])
+        assert snapshot_ids(project, "plain") == before
+        send("plain", (5, {"id": 5, "status": "sent", "amount": 9}))
+        run_dbt(["run", "-s", "plain"])
+        assert rows(project, ALL % "plain")[4][1] == "sent"
+
+    def test_debezium(self, project: Any, send: Any) -> None:
+        def told(op: str, before: Any, after: Any, wrapped: bool = False) -> Any:
+            body = {"op": op, "before": before, "after": after, "ts_ms": 1}
+            return {"schema": {}, "payload": body} if wrapped else body
+
+        one, two = {"id": 1, "status": "new", "amount": 1}, {"id": 2, "status": "new", "amount": 2}
+        paid = {**one, "status": "paid"}
+        send("debezium", (1, told("c", None, one)), (2, told("r", None, two, wrapped=True)))
+        send("debezium", (1, told("u", one, paid)), (2, told("d", two, None)), (2, None))
+        run_dbt(["run", "-s", "debezium"])
+        assert [row[:2] for row in rows(project, ALL % "debezium")] == [(1, "paid")]
+        send("debezium", (0, {"op": "t", "before": None, "after": None}))
+        send("debezium", (7, told("c", None, {"id": 7, "status": "new", "amount": 7})))
+        run_dbt(["run", "-s", "debezium"])
+        left = [row[0] for row in rows(project, ALL % "debezium")]
+        assert 7 in left
+
+    def test_maxwell(self, project: Any, send: Any) -> None:
+        def told(kind: str, table: str = "orders", **data: Any) -> Any:
+            return {"type": kind, "table": table, "database": "shop", "data": data}
+
+        send("maxwell", (1, told("insert", id=1, status="new", amount=1)))
+        send("maxwell", (2, told("insert", id=2, status="new", amount=1)))
+        send("maxwell", (9, told("insert", table="people", id=9)))
+        send("maxwell", (1, told("update", id=1, status="paid", amount=1)))
+        send("maxwell", (2, told("delete", id=2, status="new", amount=1)))
+        run_dbt(["run", "-s", "maxwell"])
+        assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(1, "paid")]
+
+    def test_a_bad_record_stops_the_stream(self, project: Any, send: Any) -> None:
+        send("spoiled", (1, {"id": 1, "status": "a", "amount": 1}), (2, "{spoiled"))
+        _, said = run_dbt_and_capture(["run", "-s", "spoiled"], expect_pass=False)
+        assert "1 records cannot be read" in said and "offset 0: {spoiled" in said
+        assert rows(project, ALL % "spoiled") == []
+
+    def test_bad_records_go_to_a_table(self, project: Any, send: Any) -> None:
+        run_dbt(["run", "-s", "letters"])
+        assert [row[0] for row in rows(project, ALL % "letters")] == [1]
+        letters = rows(project, "select place, record from {schema}.letters__dead_letters")
+        assert [record for _, record in letters] == ["{spoiled"]
+        send("spoiled", *((n, "{") for n in range(4)))
+        _, said = run_dbt_and_capture(["run", "-s", "letters"], expect_pass=False)
+        assert "more than the 3 that `bad_record_limit` allows" in said
+
+    def test_messages_as_they_are(self, project: Any, send: Any) -> None:
+        send("raw", (1, "one"), (2, "two"))
+        run_dbt(["run", "-s", "raw"])
+        sql = "select cast(value as string) from {schema}.raw order by 1"
+        assert rows(project, sql) == [("one",), ("two",)]
+
+    def test_offsets_that_are_gone(self, project: Any, send: Any, bootstrap: str) -> None:
+        from confluent_kafka import TopicPartition
+
+        send("plain", *((n, {"id": n, "status": "x", "amount": 1}) for n in range(10)))
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        gone = [TopicPartition("plain", n, -1) for n in range(PARTITIONS)]
+        for done in admin.delete_records(gone).values():
+            done.result()
+        _, said = run_dbt_and_capture(["run", "-s", "plain"], expect_pass=False)
+        assert "Kafka no longer has the offsets" in said
