@@ -17,6 +17,7 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settin
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batch_writer import in_process
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
@@ -72,6 +73,7 @@ class Rig:
             runner=in_process,
             status=StreamStatus(name),
             bad_records=BadRecords(None, "", 0),
+            schema=file_schema(SCHEMA),
         )
 
     def drained(self, source: dict[str, object], **options: object) -> tuple[float, Stream]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbt.tests.util import run_dbt
+from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, snapshot_ids, summary
 
@@ -41,6 +41,46 @@ def land(project: Any, name: str, *changes: tuple[Any, ...], folder: str = "orde
     lines = [json.dumps(dict(zip(names, change, strict=False))) for change in changes]
     (path / f".{name}").write_text("\n".join(lines) + "\n")
     (path / f".{name}").rename(path / f"{name}.json")
+
+
+class TestSchemas:
+    """The source gets another column, a wider one, one less, and one that does not fit."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        narrow = SOURCES.replace("amount double, op string, at bigint", "amount float, op string")
+        return {"orders.sql": ORDERS, "sources.yml": narrow}
+
+    def columns(self, project: Any, columns: str) -> None:
+        text = SOURCES.replace("id bigint, status string, amount double, op string", columns)
+        (Path(project.project_root) / "models" / "sources.yml").write_text(text)
+
+    def test_they_change(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.5, "c"))
+        run_dbt(["run"])
+        self.columns(project, "id bigint, status string, amount double, op string, note string")
+        land(project, "2", (2, "new", 2.5, "c", 7))
+        run_dbt(["run"])
+        found = rows(
+            project, "select id, status, amount, note, at from {schema}.orders order by id"
+        )
+        assert found == [(1, "new", 1.5, None, None), (2, "new", 2.5, None, 7)]
+        self.columns(project, "id bigint, amount double, op string")
+        land(project, "3", (3, "new", 3.5, "c", 8))
+        run_dbt(["run"])
+        assert rows(project, ALL)[2] == (3, None, 3.5)
+
+    def test_one_that_does_not_fit(self, project: Any) -> None:
+        self.columns(project, "id bigint, status bigint, amount double, op string")
+        _, said = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "`status` is string in" in said and "comes as long now" in said
+        assert len(rows(project, ALL)) == 3
+        land(project, "4", (4, 4, 4.5, "c"))
+        self.columns(project, "id bigint, amount double, op string")
+        run_dbt(["run", "--full-refresh"])
+        found = rows(project, "select * from {schema}.orders order by id")
+        assert found[0] == (1, 1.5, None)
+        assert len(found) == 4
 
 
 class TestFiles:

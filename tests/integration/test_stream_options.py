@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
@@ -28,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.stream import Stream
 VIEW = "stream_source"
 DDL = "id bigint, a string, b bigint, at bigint, op string"
 COLUMNS = ("id", "a", "b", "at")
+SCHEMA = pa.schema({"id": pa.int64(), "a": pa.string(), "b": pa.int64(), "at": pa.int64()})
 Row = dict[str, Any]
 
 
@@ -76,6 +78,7 @@ class Bed:
             runner=self.runner,
             status=StreamStatus(self.name),
             bad_records=BadRecords(None, "", 0),
+            schema=SCHEMA,
         )
         stream.drain()
         return stream.status

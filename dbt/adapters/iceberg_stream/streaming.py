@@ -36,9 +36,11 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 
-
+# The name that the source has in the model's query.
 VIEW = "stream_source"
 REPORT_SECONDS = 10.0
 logger = AdapterLogger("Iceberg_Stream")
@@ -53,14 +55,22 @@ def stream_columns(
         StreamError: the query or the source is not what a stream can have.
     """
     options = parse_stream_options(model)
+    columns = _columns(adapter, sql, options, source)
+    return [(name, kind.simpleString()) for name, kind in columns]
+
+
+def _columns(
+    adapter: IcebergStreamAdapter, sql: str, options: StreamOptions, source: SourceDefinition
+) -> list[tuple[str, DataType]]:
+    from pyspark.sql.types import TimestampType
+
     session = _session(adapter)
     carried = carry_change(sql, VIEW)
     frame = _open(adapter, source).empty(session.spark)
     with adapter.connections.exception_handler(sql):
-        found = session.frame(carried, **{VIEW: frame}).schema.fields
-    types = {field.name: field.dataType.simpleString() for field in found}
+        types = {f.name: f.dataType for f in session.frame(carried, **{VIEW: frame}).schema.fields}
     columns = [(name, types[name]) for name in output_columns(list(types), options)]
-    return columns + added_columns(types, options)
+    return columns + added_columns(types, options, TimestampType())
 
 
 def run_stream(
@@ -100,17 +110,21 @@ def _stream(
     model: Mapping[str, Any],
     source: SourceDefinition,
 ) -> Stream:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
     options = parse_stream_options(model)
     name = str(relation.schema), str(relation.identifier)
-    names = [column for column, _ in stream_columns(adapter, sql, model, source)]
-    columns = names[: len(names) - len(added_columns(dict.fromkeys(names, ""), options))]
+    columns = _columns(adapter, sql, options, source)
+    added = len(added_columns(dict(columns), options, None))
+    names = [column for column, _ in columns]
     handle = adapter.connections.get_thread_connection().handle
     said = stamps("", handle.principal)
     query = StreamQuery(
         carry_change(sql, VIEW),
         VIEW,
         relation.render(),
-        columns,
+        names[: len(names) - added],
         options,
         _partition(adapter, name),
     )
@@ -133,6 +147,7 @@ def _stream(
         runner=in_tasks if remote else in_process,
         status=status,
         bad_records=_bad_records(adapter, name, options, said),
+        schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
         told=told,
     )
 

@@ -26,6 +26,13 @@ def new_schema(arrow: pa.Schema, format_version: int = 2) -> Schema:
     return Schema(*_fields(list(arrow), ids, format_version, ""))
 
 
+def added_fields(
+    fields: list[pa.Field], last_column_id: int, format_version: int
+) -> list[iceberg.NestedField]:
+    """Further columns of a table; raises ColumnError as `new_schema`."""
+    return list(_fields(fields, itertools.count(last_column_id + 1), format_version, ""))
+
+
 def replaced_schema(
     current: Schema, arrow: pa.Schema, last_column_id: int, format_version: int
 ) -> Schema:

@@ -8,9 +8,8 @@ from enum import Enum
 
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
+from pyiceberg.table.update import TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
@@ -20,10 +19,9 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, read_outcome
-from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.commit.schema_updates import replacing
 from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID, new_write_id
-from dbt.adapters.iceberg_stream.files.arrow_types import new_schema, replaced_schema
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.files.arrow_types import new_schema
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 
@@ -116,27 +114,7 @@ def _base(
         raise CatalogError(f"There is a table {place} already: append to it, or replace it.")
     if mode is not Mode.REPLACE:
         return table, ()
-    return table, _replacing(table.metadata, arrow, place)
-
-
-def _replacing(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUpdate, ...]:
-    """The new schema, unless it is the old one. Partitions and sort order stay."""
-    current = current_schema(metadata)
-    schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
-    if schema.as_struct() == current.as_struct():
-        return ()
-    known = {field.field_id for field in schema.fields}
-    for field in partition_spec(metadata, metadata["default-spec-id"]).fields:
-        if field.source_id not in known:
-            lost = current.find_column_name(field.source_id) or field.name
-            raise ColumnError(
-                lost,
-                f"is missing or has another type, but {place} is partitioned by it: drop the table "
-                "to change that",
-            )
-    number = 1 + max(known["schema-id"] for known in metadata["schemas"])
-    added = AddSchemaUpdate.model_validate({"schema": Schema(*schema.fields, schema_id=number)})
-    return (added, SetCurrentSchemaUpdate.model_validate({"schema-id": -1}))
+    return table, replacing(table.metadata, arrow, place)
 
 
 def _same_schema(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlglot
 from sqlglot import exp
@@ -23,6 +24,7 @@ from dbt.adapters.iceberg_stream.stream.lookups import (
 )
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 
+T = TypeVar("T")
 # The one column that a source adds: a struct of major and minor (bigint, the change's place in its
 # source), deleted and truncated (boolean).
 CHANGE = "__stream"
@@ -155,12 +157,12 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     return chosen
 
 
-def added_columns(types: Mapping[str, str], options: StreamOptions) -> list[tuple[str, str]]:
+def added_columns(types: Mapping[str, T], options: StreamOptions, time: T) -> list[tuple[str, T]]:
     """Names and types of the columns that the options add to the query's."""
     if options.scd_type == 2:
         kind = next(t for n, t in types.items() if n.lower() == options.sequence_by[0].lower())
         return [(START, kind), (END, kind)]
-    return [(options.soft_deletes, "timestamp")] if options.soft_deletes else []
+    return [(options.soft_deletes, time)] if options.soft_deletes else []
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.commit.manifests import (
@@ -42,6 +42,7 @@ from dbt.adapters.iceberg_stream.commit.producer import (
     partition_spec,
     remove_quietly,
 )
+from dbt.adapters.iceberg_stream.commit.schema_updates import evolving, replacing
 from dbt.adapters.iceberg_stream.files.data_files import Describer
 from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
 from dbt.adapters.iceberg_stream.files.deletion_vectors import (
@@ -108,6 +109,7 @@ class Sink:
         keys: columns that tell a row; none where rows are only appended.
         properties: stamps of all its snapshots.
         replaces: whether the next commit replaces all that is in the table.
+        updates: what the next commit changes along with the rows, such as a new schema.
     """
 
     lake: Lake
@@ -116,6 +118,7 @@ class Sink:
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     replaces: bool = False
+    updates: tuple[TableUpdate, ...] = ()
 
     def __post_init__(self) -> None:
         self._turn = threading.Lock()
@@ -123,7 +126,7 @@ class Sink:
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """How the files of a batch are written, by the table as it is now."""
         base = self._load()
-        target = WriteTarget.of(base.metadata, base.io)
+        target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         location = target.locations.new_data_location("x").rsplit("/", 1)[0]
         return DeltaPlan(
             filesystem=target.filesystem(),
@@ -137,9 +140,7 @@ class Sink:
             **settings,
         )
 
-    def commit(
-        self, write_id: str, batches: Sequence[WrittenBatch], updates: tuple[TableUpdate, ...] = ()
-    ) -> Committed | None:
+    def commit(self, write_id: str, batches: Sequence[WrittenBatch]) -> Committed | None:
         """Commit batches, in their order, in one snapshot; None if they change nothing.
 
         Raises:
@@ -154,13 +155,13 @@ class Sink:
                 self.progress, frontier=last.upper, write_id=write_id, watermark=last.watermark
             )
             base = self._load()
-            target = WriteTarget.of(base.metadata, base.io)
+            target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
             maker = _Describing(target, base.metadata, write_id, self.keys)
             added = tuple(
                 maker.added(number, sub)
                 for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
             )
-            if not added and not self.replaces and not updates:
+            if not added and not self.replaces:
                 return None
             change = Change(
                 _operation(added, self.replaces),
@@ -168,17 +169,20 @@ class Sink:
                 removes_all=self.replaces,
                 properties={**self.properties, **ahead.summary()},
             )
-            committed = self._committer(base, change, ahead, updates).commit()
-            self.progress, self.replaces = ahead, False
+            committed = self._committer(base, change, ahead).commit()
+            self.progress, self.replaces, self.updates = ahead, False, ()
             return committed
 
-    def _committer(
-        self, base: LoadedTable, change: Change, ahead: Progress, updates: tuple[TableUpdate, ...]
-    ) -> Committer:
+    def _committer(self, base: LoadedTable, change: Change, ahead: Progress) -> Committer:
         def check(metadata: Metadata) -> None:
             check_turn(metadata, self.progress)
+            if metadata["current-schema-id"] != base.metadata["current-schema-id"] and self.updates:
+                raise StreamError(
+                    f"The schema of {'.'.join(self.name)} was changed while it was replaced. "
+                    "Nothing was written; run it again."
+                )
 
-        told = (*updates, ahead.as_property())
+        told = (*self.updates, ahead.as_property())
         return Committer(self.lake, self.name, change, base, told, check)
 
     def record(self, frontier: Frontier) -> None:
@@ -190,10 +194,17 @@ class Sink:
         with self._turn:
             self._set(replace(self.progress, frontier=frontier))
 
-    def claim(self) -> None:
-        """Say that this run goes on from here: older ones may not commit any more."""
+    def claim(self, arrow: pa.Schema | None = None) -> None:
+        """Say that this run goes on from here: older ones may not commit any more.
+
+        The table's schema is made to take in rows of the Arrow schema, if one is given.
+
+        Raises:
+            ColumnError: it cannot take them in.
+            RolledBack: the table was set back behind what the stream has committed.
+        """
         with self._turn:
-            self._claim()
+            self._claim(arrow)
 
     @retry(
         retry=retry_if_exception_type(CommitConflict),
@@ -201,12 +212,14 @@ class Sink:
         wait=wait_random_exponential(multiplier=0.05, max=2.0),
         reraise=True,
     )
-    def _claim(self) -> None:
+    def _claim(self, arrow: pa.Schema | None) -> None:
         base = self._load()
         known = recover(base.metadata, self.progress.sink_id)
         if known is not None:
             self.progress = replace(known.next_run(), run=self.progress.run)
         updates = (self.progress.as_property(), *_unpartitioned_spec(base.metadata))
+        if arrow is not None:
+            updates += evolving(base.metadata, arrow, ".".join(self.name))
         self.lake.commit(base, _unchanged(base), updates)
 
     @retry(
@@ -220,6 +233,11 @@ class Sink:
         check_turn(base.metadata, self.progress)
         self.lake.commit(base, _unchanged(base), (progress.as_property(),))
         self.progress = progress
+
+    def replace_with(self, arrow: pa.Schema) -> None:
+        """Have the next commit replace all rows by such of the Arrow schema."""
+        metadata = self._load().metadata
+        self.replaces, self.updates = True, replacing(metadata, arrow, ".".join(self.name))
 
     def equality_deletes(self) -> list[str]:
         """Locations of the table's equality deletes, which say which keys have been changed."""

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, observed
 from dbt.adapters.iceberg_stream.stream.batch_writer import Runner
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
@@ -23,9 +26,6 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
-
-if TYPE_CHECKING:
-    pass
 
 TOMBSTONES = "stream_tombstones"
 # Files of a commit that wait: descriptors are held in memory.
@@ -40,6 +40,7 @@ class Stream:
         session: gives the engine's session, with a token that is good now.
         source, query, sink: where changes come from, what they become, and where they go.
         runner: where files are written.
+        schema: of the table's columns, as the query gives them.
         bad_records: takes what cannot be read.
         told: is called after each commit.
     """
@@ -52,6 +53,7 @@ class Stream:
     runner: Runner
     status: StreamStatus
     bad_records: BadRecords
+    schema: pa.Schema
     told: Callable[[StreamStatus], None] = lambda status: None
     _pending: list[WrittenBatch] = field(default_factory=list)
     _write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -98,8 +100,12 @@ class Stream:
                 raise
 
     def _begin(self, refresh: bool) -> None:
-        self.sink.claim()
-        self.sink.replaces = refresh
+        try:
+            self.sink.claim(None if refresh else self.schema)
+            if refresh:
+                self.sink.replace_with(self.schema)
+        except ColumnError as error:
+            raise StreamError(f"{self.status.name}: {error}") from error
         progress = self.sink.progress
         self._frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)

@@ -197,7 +197,8 @@ class OpenSubBatch:
             self._open[partition] = self._plan.writer(self._plan.schema)
         writer = self._open[partition]
         schema = self._plan.schema
-        given = rows.select(schema.names)
+        # Columns that the query does not give, or no longer, are null.
+        given = rows.select([name for name in schema.names if name in rows.column_names])
         batches = [conform(batch, schema) for batch in given.to_batches()]
         writer.write(pa.Table.from_batches(batches, schema), may_roll=False)
         location = writer.location

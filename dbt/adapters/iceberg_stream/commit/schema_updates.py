@@ -1,0 +1,93 @@
+"""How a table's schema changes along with rows (spec, "Schema Evolution")."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+)
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.files.arrow_types import added_fields, replaced_schema
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+
+
+def replacing(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUpdate, ...]:
+    """The schema of data that replace all rows, unless it is the old one. Partitions stay.
+
+    Raises:
+        ColumnError: a column that partitions the table is missing or has another type.
+    """
+    current = current_schema(metadata)
+    schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
+    if schema.as_struct() == current.as_struct():
+        return ()
+    known = {field.field_id for field in schema.fields}
+    for field in partition_spec(metadata, metadata["default-spec-id"]).fields:
+        if field.source_id not in known:
+            lost = current.find_column_name(field.source_id) or field.name
+            raise ColumnError(
+                lost,
+                f"is missing or has another type, but {place} is partitioned by it: drop the table "
+                "to change that",
+            )
+    return _updates(metadata, schema)
+
+
+def evolving(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUpdate, ...]:
+    """The schema that takes in such data beside the rows that are there: columns are added at the
+    end, types widened, and columns that the data lack become optional.
+
+    Raises:
+        ColumnError: a column has a type that the table's cannot become.
+    """
+    current = current_schema(metadata)
+    version = metadata["format-version"]
+    known = {name.lower() for name in current.column_names}
+    unknown = [field for field in arrow if field.name.lower() not in known]
+    new = added_fields(unknown, metadata["last-column-id"], version)
+    given = {f.name: f for f in added_fields(list(arrow), 0, version)}
+    fields = [_evolved(field, given.get(field.name), place) for field in current.fields]
+    if not new and fields == list(current.fields):
+        return ()
+    return _updates(metadata, Schema(*fields, *new))
+
+
+def _evolved(field: NestedField, given: NestedField | None, place: str) -> NestedField:
+    if given is None:
+        return field.model_copy(update={"required": False})
+    old, new = field.field_type, given.field_type
+    if type(old) is type(new) and not isinstance(old, DecimalType):
+        return field
+    if _takes(old, new):
+        return field
+    if _takes(new, old):
+        return field.model_copy(update={"field_type": new})
+    raise ColumnError(
+        field.name,
+        f"is {old} in {place} and comes as {new} now, which it cannot become: cast it in the "
+        "query, give it another name, or begin anew with --full-refresh",
+    )
+
+
+def _takes(wide: IcebergType, narrow: IcebergType) -> bool:
+    """Whether a column takes values of a narrower type (spec, "Schema Evolution")."""
+    if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
+        return wide.scale == narrow.scale and wide.precision >= narrow.precision
+    pairs = ((LongType, IntegerType), (DoubleType, FloatType))
+    return wide == narrow or any(isinstance(wide, w) and isinstance(narrow, n) for w, n in pairs)
+
+
+def _updates(metadata: Metadata, schema: Schema) -> tuple[TableUpdate, ...]:
+    number = 1 + max(known["schema-id"] for known in metadata["schemas"])
+    added = AddSchemaUpdate.model_validate({"schema": Schema(*schema.fields, schema_id=number)})
+    return (added, SetCurrentSchemaUpdate.model_validate({"schema-id": -1}))
