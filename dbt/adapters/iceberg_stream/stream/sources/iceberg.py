@@ -62,7 +62,7 @@ class IcebergSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         metadata = self._metadata()
         if lower is None:
-            reader = spark.read.option("snapshot-id", str(upper["snapshot-id"]))
+            reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
             return self._with_change(reader.table(self.relation), 0)
         frames = []
         for snapshot in self._since(metadata, lower):
