@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from tests.functional.lake import rows, snapshot_ids, summary
+from tests.functional.lake import rows, run, snapshot_ids, summary
 
 SOURCES = """
 sources:
@@ -111,3 +111,31 @@ class TestFiles:
         land(project, "3", (3, "paid", 3.0, "u"))
         run_dbt(["run"])
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
+
+
+class TestChangesOfATable:
+    """A stream of a stream: rows that the first one updates and deletes."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        doubled = """
+            {{ config(materialized='stream', unique_key='number') }}
+            select id as number, amount * 2 as doubled
+            from {{ stream(ref('live'), changes=true) }}
+        """
+        return {"live.sql": ORDERS, "doubled.sql": doubled, "sources.yml": SOURCES}
+
+    def test_changes_flow(self, project: Any) -> None:
+        query = "select number, doubled from {schema}.doubled order by number"
+        land(project, "1", (1, "new", 1.0, "c"), (2, "new", 2.0, "c"), (3, "new", 3.0, "c"))
+        run_dbt(["run"])
+        assert rows(project, query) == [(1, 2.0), (2, 4.0), (3, 6.0)]
+        land(project, "2", (2, None, None, "d"), (3, "paid", 4.0, "u"), (4, "new", 5.0, "c"))
+        run_dbt(["run"])
+        assert rows(project, query) == [(1, 2.0), (3, 8.0), (4, 10.0)]
+        before = snapshot_ids(project, "doubled")
+        run_dbt(["run"])
+        assert snapshot_ids(project, "doubled") == before
+        run(project, "delete from {schema}.live where id = 1")
+        run_dbt(["run"])
+        assert rows(project, query) == [(3, 8.0), (4, 10.0)]

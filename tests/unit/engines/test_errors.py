@@ -90,3 +90,13 @@ def test_a_session_that_is_gone_leaves_the_outcome_open() -> None:
 
 def test_only_a_refusal_of_the_catalog_names_the_principal() -> None:
     assert "wanda" not in str(StatementError("Connection refused").for_principal("wanda"))
+
+
+def test_our_own_words_of_a_task() -> None:
+    text = (
+        "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        'Traceback (most recent call last):\n  File "a.py", line 81, in run\n'
+        "dbt.adapters.iceberg_stream.stream.sources.file_rows.Unreadable: The file f is gone.\n"
+        "\n\nJVM stacktrace:\norg.apache.spark.api.python.PythonException: …"
+    )
+    assert describe(text) == "The file f is gone."

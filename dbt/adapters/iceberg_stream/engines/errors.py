@@ -13,6 +13,8 @@ PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
 # Of a task that failed Spark names what happened last; the first cause stands last.
 CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 CAUSE_LENGTH = 300
+# An exception of our own in a task says all: the way to it through our code does not help.
+OURS = re.compile(r"\A.*^dbt\.adapters\.iceberg_stream\.[\w.]+: ", re.DOTALL | re.MULTILINE)
 JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 
 # The catalog's refusals, as Iceberg's REST client words them; the last one is Nessie's, which comes
@@ -207,6 +209,7 @@ def _engine_gone(text: str) -> StatementError:
 def describe(text: str) -> str:
     """The first part of an error's text, without stack trace, and the cure if we know one."""
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
+    message = OURS.sub("", message)
     causes = CAUSE.findall(text)
     if message.startswith("Job aborted") and causes:
         message += f"\nCaused by: {JAVA_CLASS.sub('', causes[-1])[:CAUSE_LENGTH]}"

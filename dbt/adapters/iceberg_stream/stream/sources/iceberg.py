@@ -1,4 +1,4 @@
-"""An Iceberg table, read by ranges of snapshots: all its rows first, then what is appended."""
+"""An Iceberg table, read by ranges of snapshots: all its rows first, then what has come since."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.query import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources.changes_frame import ChangesFrame
+from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag
 
 if TYPE_CHECKING:
@@ -32,12 +34,14 @@ class IcebergSource:
         lake: the catalog.
         name: the table's; `relation` the same as Spark names it.
         skip_changes: whether snapshots that delete or overwrite rows are passed over.
+        changes: whether rows that they delete and change are changes of the stream.
     """
 
     lake: Lake
     name: Name
     relation: str
     skip_changes: bool = False
+    changes: bool = False
     ordered: bool = False
     has_bad: bool = field(default=False, init=False)
 
@@ -60,12 +64,13 @@ class IcebergSource:
         return upper
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        metadata = self._metadata()
         if lower is None:
-            reader = spark.read.option("snapshot-id", str(upper["snapshot-id"]))
+            reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
             return self._with_change(reader.table(self.relation), 0)
+        if self.changes:
+            return self._read_changes(spark, lower, upper)
         frames = []
-        for snapshot in self._since(metadata, lower):
+        for snapshot in self._since(self._metadata(), lower):
             if self._adds_rows(snapshot):
                 reader = spark.read.option("start-snapshot-id", str(snapshot["parent-snapshot-id"]))
                 reader = reader.option("end-snapshot-id", str(snapshot["snapshot-id"]))
@@ -82,10 +87,27 @@ class IcebergSource:
             return Lag(len(metadata.get("snapshots") or []), "snapshots")
         return Lag(sum(1 for _ in self._since(metadata, frontier)), "snapshots")
 
+    def _read_changes(self, spark: SparkSession, lower: Frontier, upper: Frontier) -> DataFrame:
+        table = self.lake.load(self.name)
+        if table is None:
+            raise self._missing()
+        by_id = {s["snapshot-id"]: s for s in table.metadata["snapshots"]}
+        planned = []
+        for snapshot in self._since(table.metadata, lower):
+            if self._operation(snapshot) not in SKIPPED:
+                parent = by_id[snapshot["parent-snapshot-id"]]
+                planned.append(plan_changes(table.io, snapshot, parent))
+            if snapshot["snapshot-id"] == upper["snapshot-id"]:
+                break
+        return ChangesFrame(spark, self.relation, table).of(planned)
+
+    def _missing(self) -> StreamError:
+        return StreamError(f"There is no table {'.'.join(self.name)} to stream from.")
+
     def _metadata(self) -> Metadata:
         metadata = self.lake.metadata(self.name)
         if metadata is None:
-            raise StreamError(f"There is no table {'.'.join(self.name)} to stream from.")
+            raise self._missing()
         return metadata
 
     def _frontier(self, metadata: Metadata, snapshot: Mapping[str, Any]) -> Frontier:
@@ -115,17 +137,21 @@ class IcebergSource:
             yield later
 
     def _check(self, snapshot: Mapping[str, Any]) -> None:
-        operation = (snapshot.get("summary") or {}).get("operation")
-        if operation in ("append", "replace") or self.skip_changes:
+        operation = self._operation(snapshot)
+        if operation in ("append", *SKIPPED) or self.skip_changes or self.changes:
             return
         raise StreamError(
             f"The snapshot {snapshot['snapshot-id']} of {'.'.join(self.name)} is no append "
             f"({operation}): rows that were updated or deleted cannot be streamed from it. Set "
+            "`changes: true` to stream them, for a model with a unique_key, or "
             "`skip_changes: true` to pass over such snapshots."
         )
 
     def _adds_rows(self, snapshot: Mapping[str, Any]) -> bool:
-        return (snapshot.get("summary") or {}).get("operation") == "append"
+        return self._operation(snapshot) == "append"
+
+    def _operation(self, snapshot: Mapping[str, Any]) -> str | None:
+        return (snapshot.get("summary") or {}).get("operation")
 
     def _with_change(self, frame: DataFrame, major: int) -> DataFrame:
         change = (

@@ -21,7 +21,7 @@ KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
-    "iceberg": {"type", "skip_changes"},
+    "iceberg": {"type", "skip_changes", "changes"},
 }
 
 
@@ -60,8 +60,10 @@ def open_source(
         return _kafka(spec)
     if kind == "files":
         return _files(spec, project_root, storage)
-    skip = bool(spec.get("skip_changes"))
-    return IcebergSource(lake, definition.name, definition.relation, skip)
+    skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
+    if skip and changes:
+        raise StreamError("A stream has `changes` or `skip_changes`, not both.")
+    return IcebergSource(lake, definition.name, definition.relation, skip, changes)
 
 
 def _kafka(spec: dict[str, Any]) -> Source:

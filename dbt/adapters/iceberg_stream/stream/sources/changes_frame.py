@@ -1,0 +1,162 @@
+"""A table's changes as a frame of Spark: its tasks read the pieces of the snapshots' files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.files import casting
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.query import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources import file_rows
+from dbt.adapters.iceberg_stream.stream.sources.file_rows import CHANGE_TYPE, PIECE, FileRows
+from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import Piece, SnapshotChanges
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+WORKER_CODE = (casting, file_rows)
+SNAPSHOT = "__snapshot"
+SAID = ("location", "deleted", "major", "minor", "takes")
+# What a task reads, of files as they are stored.
+TASK_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ChangesFrame:
+    """Changes of one table; `relation` is its name for Spark."""
+
+    spark: SparkSession
+    relation: str
+    table: LoadedTable
+
+    def of(self, planned: Sequence[SnapshotChanges]) -> DataFrame:
+        """The columns of the table and `__stream`.
+
+        Raises:
+            StreamError: the table has a column whose type cannot be read.
+        """
+        plain = self._rows([changes for changes in planned if not changes.compared])
+        compared = self._rows([changes for changes in planned if changes.compared])
+        frames = [] if plain is None else [plain]
+        frames += [] if compared is None else [self._changed(compared)]
+        return _union(frames or [self._read([])]).drop(SNAPSHOT)
+
+    def _rows(self, planned: Sequence[SnapshotChanges]) -> DataFrame | None:
+        pieces = [(piece, each.snapshot_id) for each in planned for piece in each.pieces]
+        frames = [self._read(pieces)] if pieces else []
+        frames += [self._scan(each) for each in planned if each.scanned]
+        return _union(frames) if frames else None
+
+    def _changed(self, rows: DataFrame) -> DataFrame:
+        """Rows that are not in a snapshot's deleted and new rows alike."""
+        from pyspark.sql.connect import functions as f
+
+        names = [quote(name) for name in rows.columns if name != CHANGE]
+        sides = f.min(f"{CHANGE}.deleted").alias("__min"), f.max(f"{CHANGE}.deleted").alias("__max")
+        grouped = rows.groupBy(*names).agg(f.max(CHANGE).alias(CHANGE), *sides)
+        return grouped.where("__min = __max").drop("__min", "__max")
+
+    def _read(self, pieces: Sequence[tuple[Piece, int]]) -> DataFrame:
+        from pyspark import cloudpickle
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(self._output)
+        if not pieces:
+            return self.spark.createDataFrame([], schema)
+        for module in WORKER_CODE:
+            cloudpickle.register_pickle_by_value(module)
+        tasks = min(len(pieces), 1 + sum(piece.size for piece, _ in pieces) // TASK_BYTES)
+        told = self.spark.createDataFrame(self._told(pieces)).repartition(tasks)
+        return told.mapInArrow(self._reader.run, schema)
+
+    def _told(self, pieces: Sequence[tuple[Piece, int]]) -> pa.Table:
+        columns = {name: [vars(piece)[name] for piece, _ in pieces] for name in SAID}
+        columns["path"] = [self._target.path_of(piece.location) for piece, _ in pieces]
+        columns["snapshot"] = [number for _, number in pieces]
+        # Not by way of Python's lists: there may be many positions.
+        found = [piece.positions for piece, _ in pieces]
+        offsets = pa.array(itertools.accumulate(map(len, found), initial=0), pa.int32())
+        positions = pa.ListArray.from_arrays(offsets, pa.concat_arrays(found))
+        arrays = [
+            positions if field.name == "positions" else pa.array(columns[field.name], field.type)
+            for field in PIECE
+        ]
+        return pa.Table.from_arrays(arrays, schema=PIECE)
+
+    def _scan(self, changes: SnapshotChanges) -> DataFrame:
+        """Rows of removed files as the snapshot before has them, by Iceberg's own reading."""
+        from pyspark.sql.connect import functions as f
+
+        reader = self.spark.read.option("versionAsOf", str(changes.parent_id))
+        rows = reader.table(self.relation).where(f.col("_file").isin(list(changes.scanned)))
+        change = (
+            f"named_struct('major', {changes.first}L, 'minor', 0L, "
+            "'deleted', true, 'truncated', false)"
+        )
+        return rows.selectExpr(
+            *self._columns_at(changes.parent_id),
+            f"{change} as {CHANGE}",
+            f"{changes.snapshot_id}L as {SNAPSHOT}",
+        )
+
+    def _columns_at(self, snapshot_id: int) -> list[str]:
+        """Today's columns, of those that a snapshot has: they are known by their ids."""
+        metadata = self.table.metadata
+        by_id = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
+        wanted = by_id[snapshot_id].get("schema-id", metadata["current-schema-id"])
+        schema = next(s for s in metadata["schemas"] if s["schema-id"] == wanted)
+        then = {field["id"]: field["name"] for field in schema["fields"]}
+        columns = []
+        for field in self._target.schema.fields:
+            name = quote(field.name)
+            old = then.get(field.field_id)
+            kind = self._types[field.name]
+            columns.append(f"cast({'null' if old is None else quote(old)} as {kind}) as {name}")
+        return columns
+
+    @cached_property
+    def _target(self) -> WriteTarget:
+        return WriteTarget.of(self.table.metadata, self.table.io)
+
+    @cached_property
+    def _types(self) -> dict[str, str]:
+        fields = self.spark.table(self.relation).schema.fields
+        return {field.name: field.dataType.simpleString() for field in fields}
+
+    @cached_property
+    def _output(self) -> pa.Schema:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        columns = to_arrow_schema(self.spark.table(self.relation).schema)
+        # Of a deleted key nothing else is known.
+        fields = [field.with_nullable(True) for field in columns]
+        fields += [pa.field(CHANGE, CHANGE_TYPE), pa.field(SNAPSHOT, pa.int64())]
+        return pa.schema(fields)
+
+    @cached_property
+    def _reader(self) -> FileRows:
+        try:
+            schema = self._target.file_schema
+        except ColumnError as error:
+            raise StreamError(f"The changes of {self.relation} cannot be read. {error}") from error
+        return FileRows(
+            self._target.filesystem(),
+            pa.schema([field.with_nullable(True) for field in schema]),
+            self._output,
+            tuple(f.name for f in self._target.schema.fields if f.initial_default is not None),
+        )
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda a, b: a.unionByName(b), frames)

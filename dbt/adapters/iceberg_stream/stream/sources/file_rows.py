@@ -1,0 +1,182 @@
+"""Rows of data and delete files as changes, read in Spark's tasks.
+
+Worker code: the standard library, PyArrow and other worker code.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+
+from dbt.adapters.iceberg_stream.files.casting import conform
+
+ROWS = 10_000
+# Of a batch, what a task is told.
+PIECE = pa.schema(
+    [
+        ("location", pa.string()),
+        ("path", pa.string()),
+        ("deleted", pa.bool_()),
+        ("major", pa.int64()),
+        ("minor", pa.int64()),
+        ("positions", pa.list_(pa.int64())),
+        ("takes", pa.bool_()),
+        ("snapshot", pa.int64()),
+    ]
+)
+CHANGE_TYPE = pa.struct(
+    [
+        ("major", pa.int64()),
+        ("minor", pa.int64()),
+        ("deleted", pa.bool_()),
+        ("truncated", pa.bool_()),
+    ]
+)
+
+
+class Unreadable(Exception):
+    """A file is not there, or not as it must be."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Reads pieces of a table's files.
+
+    Attributes:
+        filesystem: where the files are.
+        schema: of the table's files as they are now, with field ids.
+        output: columns as Spark has them, then the change and its snapshot.
+        defaulted: columns of which older files hold a value without having it.
+    """
+
+    filesystem: fs.FileSystem
+    schema: pa.Schema
+    output: pa.Schema
+    defaulted: tuple[str, ...] = ()
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A task of Spark: pieces come in, changes go out.
+
+        Raises:
+            Unreadable: a file is gone, or its columns are none of the table's.
+        """
+        for batch in batches:
+            for index in range(batch.num_rows):
+                piece = {name: batch[name][index] for name in PIECE.names}
+                location = piece["location"].as_py()
+                try:
+                    yield from self._rows(piece)
+                except FileNotFoundError as error:
+                    raise Unreadable(
+                        f"The file {location} is gone: it was removed before this stream has read "
+                        "it. Begin anew with --full-refresh."
+                    ) from error
+                except (OSError, ValueError, pa.ArrowException) as error:
+                    raise Unreadable(f"The file {location} cannot be read: {error}") from error
+
+    def _rows(self, piece: dict[str, pa.Scalar]) -> Iterator[pa.RecordBatch]:
+        path, takes = piece["path"].as_py(), piece["takes"].as_py()
+        positions = piece["positions"].values
+        opened = self.filesystem.open_input_file(path)
+        with opened, pq.ParquetFile(opened) as parquet:
+            names = self._names(parquet, complete=not piece["deleted"].as_py())
+            for begin, rows in _batches(parquet, list(names), positions if takes else None):
+                places = pa.array(range(begin, begin + rows.num_rows), pa.int64())
+                listed = pc.is_in(places, value_set=positions)
+                kept = listed if takes else pc.invert(listed)
+                renamed = rows.rename_columns([names[name] for name in rows.schema.names])
+                yield self._changes(renamed.filter(kept), places.filter(kept), piece)
+
+    def _names(self, parquet: pq.ParquetFile, complete: bool) -> dict[str, str]:
+        """Columns of a file and what they are called now: they are known by their ids."""
+        now = {_id(field): field for field in self.schema}
+        names = {}
+        for stored in parquet.schema_arrow:
+            if _id(stored) is None:
+                raise ValueError("it has no field ids, as files have that were imported")
+            wanted = now.get(_id(stored))
+            if wanted is None:
+                continue
+            if _ids(stored) != _ids(wanted):
+                raise ValueError(f"the nested column `{wanted.name}` has changed since")
+            names[stored.name] = wanted.name
+        lacking = set(self.defaulted) - set(names.values())
+        if complete and lacking:
+            raise ValueError(f"it is older than the column `{min(lacking)}`, which has a default")
+        return names
+
+    def _changes(
+        self, rows: pa.RecordBatch, places: pa.Array, piece: dict[str, pa.Scalar]
+    ) -> pa.RecordBatch:
+        count = rows.num_rows
+        fitted = conform(rows, self.schema)
+        columns = [
+            _as_spark_has_it(fitted[field.name], field.type)
+            if field.name in fitted.schema.names
+            else pa.nulls(count, field.type)
+            for field in list(self.output)[:-2]
+        ]
+        deleted, first = piece["deleted"].as_py(), piece["minor"]
+        minor = pa.repeat(first, count) if deleted else pc.add(places, first)
+        change = [
+            pa.repeat(piece["major"], count),
+            minor,
+            pa.repeat(piece["deleted"], count),
+            pa.repeat(pa.scalar(False), count),
+        ]
+        struct = pa.StructArray.from_arrays(change, fields=list(CHANGE_TYPE))
+        columns += [struct, pa.repeat(piece["snapshot"], count)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+
+def _batches(
+    parquet: pq.ParquetFile, columns: list[str], only: pa.Array | None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows and the position of the first; row groups without wanted positions are left out."""
+    begin = 0
+    for group in range(parquet.metadata.num_row_groups):
+        end = begin + parquet.metadata.row_group(group).num_rows
+        if only is None or _any_within(only, begin, end):
+            for batch in parquet.iter_batches(ROWS, row_groups=[group], columns=columns):
+                yield begin, batch
+                begin += batch.num_rows
+        begin = end
+
+
+def _any_within(positions: pa.Array, begin: int, end: int) -> bool:
+    inside = pc.and_(pc.greater_equal(positions, begin), pc.less(positions, end))
+    return bool(pc.any(inside).as_py())
+
+
+def _as_spark_has_it(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if array.type == pa.uuid():
+        texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in array.storage.to_pylist()]
+        return pa.array(texts, target)
+    return array if array.type == target else array.cast(target)
+
+
+def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
+    """Names and ids of what is nested in a column."""
+    found = []
+    for child in _children(field.type):
+        found += [(child.name, _id(child)), *_ids(child)]
+    return found
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    # Writers call the parts of lists and maps as they like.
+    if pa.types.is_map(kind):
+        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_field.with_name("element")]
+    return [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+
+
+def _id(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(b"PARQUET:field_id")
