@@ -65,8 +65,9 @@ def _columns(
     from pyspark.sql.types import TimestampType
 
     session = _session(adapter)
-    carried = carry_change(sql, VIEW)
-    frame = _open(adapter, source).empty(session.spark)
+    opened = _open(adapter, source)
+    carried = carry_change(sql, VIEW, opened.of_rows and bool(options.keys))
+    frame = opened.empty(session.spark)
     with adapter.connections.exception_handler(sql):
         types = {f.name: f.dataType for f in session.frame(carried, **{VIEW: frame}).schema.fields}
     columns = [(name, types[name]) for name in output_columns(list(types), options)]
@@ -118,10 +119,11 @@ def _stream(
     columns = _columns(adapter, sql, options, source)
     added = len(added_columns(dict(columns), options, None))
     names = [column for column, _ in columns]
+    opened = _open(adapter, source)
     handle = adapter.connections.get_thread_connection().handle
     said = stamps("", handle.principal)
     query = StreamQuery(
-        carry_change(sql, VIEW),
+        carry_change(sql, VIEW, opened.of_rows and bool(options.keys)),
         VIEW,
         relation.render(),
         names[: len(names) - added],
@@ -140,7 +142,7 @@ def _stream(
 
     return Stream(
         session=lambda: _session(adapter),
-        source=_open(adapter, source),
+        source=opened,
         query=query,
         sink=sink,
         options=options,

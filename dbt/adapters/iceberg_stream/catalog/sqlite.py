@@ -253,7 +253,10 @@ class SqliteNames:
 
         location = f"{_uri(self._path.parent)}/{namespace}/{name}"
         made = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, dict(properties))
-        return LoadedTable((namespace, name), as_json(made), "", load_file_io({}, location))
+        metadata = dict(as_json(made))
+        if metadata["format-version"] >= 3:
+            metadata.setdefault("next-row-id", 0)
+        return LoadedTable((namespace, name), metadata, "", load_file_io({}, location))
 
     def commit(
         self,

@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.lookups import (
     get_versions_sql,
 )
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
 
 T = TypeVar("T")
 # The one column that a source adds: a struct of major and minor (bigint, the change's place in its
@@ -42,8 +43,11 @@ HINT = (
 )
 
 
-def carry_change(sql: str, view: str) -> str:
+def carry_change(sql: str, view: str, of_rows: bool = False) -> str:
     """The query with the source's `__stream` column among its columns.
+
+    Where the changes are of rows that another table has, a row that a filter leaves out is one
+    that this table must not have any more: its change becomes a delete.
 
     Raises:
         StreamError: the query does more than go through the stream's rows.
@@ -57,18 +61,20 @@ def carry_change(sql: str, view: str) -> str:
         raise StreamError(f"The query names {len(found)} streams. {HINT}")
     source: exp.Expression | None = found[0]
     while source is not None:
-        source = _through(source)
+        source = _through(source, of_rows)
     return str(tree.sql(dialect="spark"))
 
 
-def _through(source: exp.Expression) -> exp.Expression | None:
+def _through(source: exp.Expression, of_rows: bool) -> exp.Expression | None:
     """Carry the column through the select that reads a source; what reads that select next."""
     select = source.find_ancestor(exp.Select, exp.SetOperation)
     if not isinstance(select, exp.Select):
         raise StreamError(f"The query of the stream has a union. {HINT}")
     _check(select, source)
     alias = source.alias_or_name
-    if not any(_covers(projection, alias) for projection in select.expressions):
+    if of_rows:
+        _keep_filtered(select, alias)
+    elif not any(_covers(projection, alias) for projection in select.expressions):
         select.select(exp.column(CHANGE, table=alias), append=True, copy=False)
     parent = select.parent
     if parent is None:
@@ -84,6 +90,8 @@ def _through(source: exp.Expression) -> exp.Expression | None:
         return readers[0]
     if isinstance(parent, exp.Subquery) and isinstance(parent.parent, exp.From | exp.Join):
         return parent
+    if isinstance(parent, exp.SetOperation):
+        raise StreamError(f"The query of the stream has a union. {HINT}")
     raise StreamError(f"The stream is in a subquery that is no source of rows. {HINT}")
 
 
@@ -102,6 +110,32 @@ def _check(select: exp.Select, source: exp.Expression) -> None:
             raise StreamError(
                 f"The join `{join.sql(dialect='spark')}` keeps rows that are no changes. {HINT}"
             )
+
+
+def _keep_filtered(select: exp.Select, alias: str) -> None:
+    """Have a select's filter say which changes are deletes, instead of leaving rows out."""
+    for join in select.args.get("joins") or []:
+        if not join.side:
+            raise StreamError(
+                f"The join `{join.sql(dialect='spark')}` leaves out rows, and with them the "
+                "deletes of rows that were there before: use a left join."
+            )
+    where = select.args.get("where")
+    for projection in select.expressions:
+        if _covers(projection, alias):
+            star = projection if isinstance(projection, exp.Star) else projection.this
+            star.append("except_", exp.to_identifier(CHANGE))
+    column = f"`{alias}`.`{CHANGE}`"
+    change = column
+    if where is not None:
+        select.set("where", None)
+        change = (
+            f"named_struct('major', {column}.major, 'minor', {column}.minor, 'deleted', "
+            f"{column}.deleted or not coalesce({where.this.sql(dialect='spark')}, false), "
+            f"'truncated', {column}.truncated)"
+        )
+    made = sqlglot.parse_one(change, dialect="spark").as_(CHANGE)
+    select.select(made, append=True, copy=False)
 
 
 def _within(projection: exp.Expression, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:
@@ -129,7 +163,7 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     Raises:
         StreamError: an option names a column that is not there.
     """
-    given = [name for name in names if name != CHANGE]
+    given = [name for name in names if name not in (CHANGE, BAD, WHERE)]
     known = {name.lower(): name for name in given}
     named = (*options.keys, *options.sequence_by, *(options.columns or ()), *options.excluded)
     if missing := [name for name in dict.fromkeys(named) if name.lower() not in known]:

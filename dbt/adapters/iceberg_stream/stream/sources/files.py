@@ -68,6 +68,10 @@ class FilesSource:
     ordered: bool = False
 
     @property
+    def of_rows(self) -> bool:
+        return False
+
+    @property
     def has_bad(self) -> bool:
         return self.file_format != "parquet"
 

@@ -45,6 +45,10 @@ class IcebergSource:
     ordered: bool = False
     has_bad: bool = field(default=False, init=False)
 
+    @property
+    def of_rows(self) -> bool:
+        return self.changes
+
     def empty(self, spark: SparkSession) -> DataFrame:
         return self._with_change(spark.table(self.relation).where("false"), 0)
 

@@ -45,6 +45,10 @@ class KafkaSource:
     def has_bad(self) -> bool:
         return self.envelope.name != "raw"
 
+    @property
+    def of_rows(self) -> bool:
+        return self.envelope.name in ("debezium", "maxwell")
+
     def empty(self, spark: SparkSession) -> DataFrame:
         return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
 

@@ -38,6 +38,10 @@ class Source(Protocol):
     def has_bad(self) -> bool:
         """Whether there may be records that cannot be read."""
 
+    @property
+    def of_rows(self) -> bool:
+        """Whether changes are of a table's rows, and not events that name a row."""
+
     def empty(self, spark: SparkSession) -> DataFrame:
         """The columns of all batches, without rows."""
 

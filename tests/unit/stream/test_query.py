@@ -1,0 +1,87 @@
+"""What a stream model's query may be, and what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query import carry_change, output_columns
+
+KEYED = StreamOptions("s", keys=("id",))
+
+
+@pytest.mark.parametrize(
+    ("sql", "carried"),
+    [
+        ("select * from v where a > 1", "SELECT * FROM v WHERE a > 1"),
+        ("select id, a from v", "SELECT id, a, v.__stream FROM v"),
+        (
+            "with r as (select id from v) select r.* from r",
+            "WITH r AS (SELECT id, v.__stream FROM v) SELECT r.* FROM r",
+        ),
+        (
+            "select id from (select * from v) as x left join s.c as c on x.id = c.id",
+            "SELECT id, x.__stream FROM (SELECT * FROM v) AS x LEFT JOIN s.c AS c ON x.id = c.id",
+        ),
+        (
+            "select id, (select max(n) from s.c) as m from v",
+            "SELECT id, (SELECT MAX(n) FROM s.c) AS m, v.__stream FROM v",
+        ),
+    ],
+)
+def test_the_change_comes_along(sql: str, carried: str) -> None:
+    assert carry_change(sql, "v") == carried
+
+
+@pytest.mark.parametrize(
+    ("sql", "because"),
+    [
+        ("select id, count(*) from v group by id", "groups"),
+        ("select max(id) from v", "MAX"),
+        ("select distinct id from v", "distinct"),
+        ("select id from v order by id", "ordered"),
+        ("select id from v limit 3", "limit"),
+        ("select id, row_number() over (order by id) as n from v", "ROW_NUMBER"),
+        ("select id from v union all select id from s.c", "union"),
+        ("select a.id from v as a join v as b on a.id = b.id", "names 2 streams"),
+        ("select 1 as id", "names 0 streams"),
+        ("select c.id from s.c as c left join v on c.id = v.id", "LEFT JOIN"),
+        ("select v.id from v full join s.c as c on c.id = v.id", "FULL JOIN"),
+        ("select id from s.c where id in (select id from v)", "no source of rows"),
+        ("with a as (select * from v) select * from a join a as b on a.id = b.id", "read 2 times"),
+        ("select from", "cannot be understood"),
+    ],
+)
+def test_what_a_stream_cannot_be(sql: str, because: str) -> None:
+    with pytest.raises(StreamError, match=because):
+        carry_change(sql, "v")
+
+
+def test_a_row_that_a_filter_leaves_out_is_deleted() -> None:
+    carried = carry_change("select * from v where status = 'new'", "v", of_rows=True)
+    assert "WHERE" not in carried
+    assert "* EXCEPT (__stream)" in carried
+    assert "deleted OR NOT COALESCE(status = 'new', FALSE) AS deleted" in carried
+    with pytest.raises(StreamError, match="use a left join"):
+        carry_change("select v.id from v join s.c as c on c.id = v.id", "v", of_rows=True)
+
+
+def test_columns_of_the_table() -> None:
+    given = ["id", "op", "at", "__stream", "__bad", "__where"]
+    assert output_columns(given, KEYED) == ["id", "op", "at"]
+    assert output_columns(given, StreamOptions("s", excluded=("OP",))) == ["id", "at"]
+    assert output_columns(given, StreamOptions("s", columns=("at", "ID"))) == ["at", "id"]
+
+
+@pytest.mark.parametrize(
+    ("options", "because"),
+    [
+        (StreamOptions("s", keys=("key",)), "names `key`"),
+        (StreamOptions("s", keys=("id",), excluded=("id",)), "key `id` is not among"),
+        (StreamOptions("s", ("id",), ("at",), excluded=("at",)), "late change is known by it"),
+    ],
+)
+def test_columns_that_are_not_there(options: StreamOptions, because: str) -> None:
+    with pytest.raises(StreamError, match=because):
+        output_columns(["id", "op", "at"], options)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dbt_common.exceptions import CompilationError
+
+from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
+
+
+def options_of(**config: Any) -> Any:
+    return parse_stream_options({"unique_id": "model.shop.orders", "config": config})
+
+
+def test_names_as_databricks_has_them() -> None:
+    found = options_of(
+        unique_key="id",
+        sequence_by="`at`",
+        except_column_list=["op"],
+        ignore_null_updates=True,
+        commit_interval="0.5",
+    )
+    assert found.sink_id == "model.shop.orders"
+    assert (found.keys, found.sequence_by, found.excluded) == (("id",), ("at",), ("op",))
+    assert found.ignore_null_updates is True
+    assert found.commit_interval == 0.5
+
+
+def test_all_faults_at_once() -> None:
+    with pytest.raises(CompilationError) as raised:
+        options_of(
+            sequence_by="at",
+            stored_as_scd_type=3,
+            columns=["a"],
+            on_bad_record="drop",
+            batch_rows=0,
+            commit_interval="soon",
+            **{"except": ["b"]},
+        )
+    said = str(raised.value)
+    for fault in (
+        "model.shop.orders",
+        "`stored_as_scd_type: 3` is none of 1, 2",
+        "`on_bad_record: drop` is none of stop, dead_letters",
+        "`sequence_by` needs a `unique_key`",
+        "`columns` and `except` exclude each other",
+        "`batch_rows: 0` is no number of at least 1",
+        "`commit_interval: soon` is no number",
+    ):
+        assert fault in said
+
+
+def test_versions_need_one_column_that_orders_them() -> None:
+    with pytest.raises(CompilationError, match="needs a `sequence_by`"):
+        options_of(unique_key="id", stored_as_scd_type=2)
+    with pytest.raises(CompilationError, match="takes one column"):
+        options_of(unique_key="id", stored_as_scd_type=2, sequence_by=["a", "b"])
