@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.observation import Observation
     from pyspark.sql.connect.session import SparkSession
 
 # dbt forks nothing after it has opened connections; gRPC's fork handlers would only add a lock.
@@ -113,11 +114,8 @@ class Session:
         import pyarrow as pa
 
         with explain():
-            frame = self.frame(sql, **views)
-            observed = [view._plan.observations for view in views.values()]
-            observations = {name: one for each in observed for name, one in each.items()}
-            plan = frame._plan.to_proto(self._spark.client)
-            found = self._spark.client.to_table_as_iterator(plan, observations)
+            plan = self.frame(sql, **views)._plan.to_proto(self._spark.client)
+            found = self._spark.client.to_table_as_iterator(plan, _observations(views))
             tables = (table for table in found if isinstance(table, pa.Table))
             first = next(tables, None)
             yield self.arrow_schema(sql, **views) if first is None else first.schema
@@ -158,15 +156,21 @@ class Session:
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
         modules: Sequence[ModuleType],
+        **views: DataFrame,
     ) -> pa.Table:
-        """What a function makes of a frame's partitions; modules are as for `map_in_arrow`."""
+        """What a function makes of a frame's partitions; modules are as for `map_in_arrow`.
+
+        The views are those that the frame was made with: what they observe is known afterwards.
+        """
         from pyspark import cloudpickle
         from pyspark.sql.pandas.types import from_arrow_schema
 
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         with explain():
-            return frame.mapInArrow(function, from_arrow_schema(schema))._to_table()[0]
+            mapped = frame.mapInArrow(function, from_arrow_schema(schema))
+            plan = mapped._plan.to_proto(self._spark.client)
+            return self._spark.client.to_table(plan, _observations(views))[0]
 
     def register(self, name: str, rows: pa.Table) -> None:
         """Make local rows a temporary view of this session."""
@@ -262,6 +266,12 @@ def interrupt_session(url: str, session_id: str) -> int:
             return len(spark.interruptAll())
         finally:
             spark.stop()
+
+
+def _observations(views: Mapping[str, DataFrame]) -> dict[str, Observation]:
+    """What a query's views observe: a query as text does not know of them."""
+    found = (view._plan.observations for view in views.values())
+    return {name: observation for each in found for name, observation in each.items()}
 
 
 def _open(url: str) -> SparkSession:

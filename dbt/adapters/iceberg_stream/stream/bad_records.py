@@ -34,17 +34,22 @@ def observed(frame: DataFrame, has_bad: bool) -> tuple[DataFrame, Callable[[], S
     from pyspark.sql.connect.observation import Observation
 
     observation = Observation(SEEN)
-    bad = f.count_if(f.col(BAD).isNotNull()) if has_bad else f.lit(0).cast("bigint")
-    truncates = f.count_if(f.col(f"{CHANGE}.truncated"))
-    frame = frame.observe(observation, f.max(f.lit(0)), bad.alias("bad"), truncates.alias("t"))
+    bad = f.count_if(f.col(BAD).isNotNull() if has_bad else f.lit(False)).alias("bad")
+    truncates = f.count_if(f.col(f"{CHANGE}.truncated")).alias("truncates")
+    watched = frame.observe(observation, bad, truncates)
     if has_bad:
-        frame = frame.where(f"{BAD} is null")
+        watched = watched.where(f"{BAD} is null")
 
     def seen() -> Seen:
         found = observation.get
-        return Seen(int(found.get("bad") or 0), int(found.get("t") or 0))
+        if not found:
+            # Where Spark finds that nothing is left to do, it does not observe either. All columns
+            # are asked for, because it refuses to look for bad records without any other.
+            whole = f.max(f.length(f.to_json(f.struct("*"))))
+            found = frame.agg(bad, truncates, whole).first().asDict()
+        return Seen(int(found["bad"]), int(found["truncates"]))
 
-    return frame, seen
+    return watched, seen
 
 
 @dataclass

@@ -81,7 +81,7 @@ def in_tasks(
     with ExitStack() as undo:
         # What other tasks have made when one goes wrong is not known.
         undo.callback(sweep, plan)
-        rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE).to_pylist()
+        rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE, **views).to_pylist()
         if refused := [row["refused"] for row in rows if row["refused"]]:
             raise StreamError(refused[0])
         undo.pop_all()
