@@ -18,7 +18,8 @@ from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.sink import Sink, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.written import WrittenBatch
 
 NAME = ("s", "t")
 SCHEMA = Schema(

@@ -20,7 +20,8 @@ from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink import Sink, WrittenBatch, accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink import Sink, accept_rollback
+from dbt.adapters.iceberg_stream.stream.written import WrittenBatch
 from tests.integration import stream_writer
 from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows

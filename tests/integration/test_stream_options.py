@@ -141,6 +141,25 @@ def test_in_the_order_of_the_source(bed: MakeBed, version: int) -> None:
         assert made.rows() == last_of_each(changes[: begin + 20])
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_deletes_by_position(bed: MakeBed, version: int) -> None:
+    layout = f"partitioned by (a) tblproperties ('format-version' = '{version}')"
+    made = bed(
+        deletes="op = 'd'",
+        delete_encoding="position",
+        sequence_by=("at",),
+        layout=layout,
+        partition="named_struct('f0', `a`)",
+    )
+    changes = random_changes(7, 60)
+    for begin in range(0, 60, 15):
+        made.land(changes[begin : begin + 15])
+        made.drain()
+        assert made.rows() == last_of_each(changes[: begin + 15])
+    contents = f"select distinct content from s.{made.name}.all_delete_files"
+    assert as_rows(made.spark.query(contents)) == [(1,)]
+
+
 @pytest.mark.parametrize(
     ("layout", "partition"),
     [

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dbt_common.exceptions import CompilationError
 
 SequenceNumbers = Literal["auto", "one", "many"]
+DeleteEncoding = Literal["auto", "equality", "position"]
 OnBadRecord = Literal["stop", "dead_letters"]
 
 # Databricks' names for the same options.
@@ -17,6 +18,7 @@ CHOICES = {
     "sequence_numbers": ("auto", "one", "many"),
     "on_bad_record": ("stop", "dead_letters"),
     "stored_as_scd_type": (1, 2),
+    "delete_encoding": ("auto", "equality", "position"),
 }
 NEEDS_KEY = (
     "sequence_by",
@@ -44,6 +46,7 @@ class StreamOptions:
         batch_interval, commit_interval: seconds.
         batch_rows: of the source in a batch, at most.
         sequence_numbers: of a batch whose changes do not go into one chunk of memory.
+        delete_encoding: `position` for readers that refuse equality deletes.
         bad_records: what becomes of those that cannot be read; `bad_record_limit` of them in a
             run are too many.
         idle_interval: seconds between records of progress where nothing changes.
@@ -64,6 +67,7 @@ class StreamOptions:
     batch_rows: int = 1_000_000
     max_keys: int = 2_000_000
     sequence_numbers: SequenceNumbers = "auto"
+    delete_encoding: DeleteEncoding = "auto"
     bad_records: OnBadRecord = "stop"
     bad_record_limit: int = 1000
     idle_interval: float = 3600.0
@@ -107,6 +111,7 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         scd_type=int(config.get("stored_as_scd_type", 1)),
         soft_deletes=config.get("soft_deletes"),
         sequence_numbers=config.get("sequence_numbers", "auto"),
+        delete_encoding=config.get("delete_encoding", "auto"),
         bad_records=config.get("on_bad_record", "stop"),
         **{name: value for name, value in numbers.items() if value is not None},
     )

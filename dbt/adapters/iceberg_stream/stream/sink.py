@@ -6,16 +6,14 @@ Article on many data sequence numbers, "Improving write performance"; on the str
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
-from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -32,27 +30,22 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
-from dbt.adapters.iceberg_stream.commit.manifests import (
-    DELETED,
-    read_manifest_list,
-    read_manifests,
-)
 from dbt.adapters.iceberg_stream.commit.producer import (
     parent_snapshot,
-    partition_spec,
     remove_quietly,
 )
 from dbt.adapters.iceberg_stream.commit.schema_updates import evolving, replacing
-from dbt.adapters.iceberg_stream.files.data_files import Describer
-from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
-from dbt.adapters.iceberg_stream.files.deletion_vectors import (
-    DeletionVector,
-    write_deletion_vectors,
-)
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.stream.changes import Partition
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.descriptors import (
+    Descriptors,
+    partitioned_by,
+    unpartitioned,
+)
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.positions import (
+    live_deletes,
+)
 from dbt.adapters.iceberg_stream.stream.progress import (
     Frontier,
     Progress,
@@ -61,41 +54,10 @@ from dbt.adapters.iceberg_stream.stream.progress import (
     read_property,
     recover,
 )
-from dbt.adapters.iceberg_stream.stream.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.stream.written import Located, WrittenBatch
 
 CLAIMS = 10
-
-
-@dataclass(frozen=True)
-class WrittenBatch:
-    """A batch whose files are written: `[lower, upper)` of the source, and what each task made."""
-
-    upper: Frontier
-    deltas: Sequence[Delta]
-    watermark: Any = None
-    truncates: bool = False
-
-    @property
-    def changes(self) -> int:
-        return sum(delta.changes for delta in self.deltas)
-
-    @property
-    def files(self) -> list[str]:
-        """Locations of all its files."""
-        subs = [sub for delta in self.deltas for sub in delta.sub_batches]
-        data = [made.file.location for sub in subs for made in sub.data]
-        return data + [file.location for sub in subs for file, _ in sub.equality_deletes]
-
-    def sub_batches(self) -> Iterator[SubBatch]:
-        """Tasks have different keys: their n-th sub-batches share a data sequence number."""
-        for together in itertools.zip_longest(*(delta.sub_batches for delta in self.deltas)):
-            merged = SubBatch()
-            for one in together:
-                if one is not None:
-                    merged.data += one.data
-                    merged.equality_deletes += one.equality_deletes
-            yield merged
 
 
 @dataclass
@@ -156,26 +118,36 @@ class Sink:
             )
             base = self._load()
             target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
-            maker = _Describing(target, base.metadata, write_id, self.keys)
+            maker = Descriptors(target, base.metadata, write_id, self.keys)
             added = tuple(
                 maker.added(number, sub)
                 for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
             )
+            removed: list[DataFile] = []
+            located = last.located
+            if located is not None and located.positions:
+                deletes, removed = maker.located(located.positions, base)
+                added = (AddedFiles(deletes=tuple(deletes)), *added)
             if not added and not self.replaces:
                 return None
             change = Change(
                 _operation(added, self.replaces),
                 added,
+                removed=tuple(removed),
                 removes_all=self.replaces,
                 properties={**self.properties, **ahead.summary()},
             )
-            committed = self._committer(base, change, ahead).commit()
+            committed = self._committer(base, change, ahead, located).commit()
             self.progress, self.replaces, self.updates = ahead, False, ()
             return committed
 
-    def _committer(self, base: LoadedTable, change: Change, ahead: Progress) -> Committer:
+    def _committer(
+        self, base: LoadedTable, change: Change, ahead: Progress, located: Located | None
+    ) -> Committer:
         def check(metadata: Metadata) -> None:
             check_turn(metadata, self.progress)
+            if located is not None and located.snapshot_id != _current(metadata):
+                raise Overtaken("Another writer has committed after rows were looked for.")
             if metadata["current-schema-id"] != base.metadata["current-schema-id"] and self.updates:
                 raise StreamError(
                     f"The schema of {'.'.join(self.name)} was changed while it was replaced. "
@@ -239,27 +211,30 @@ class Sink:
         metadata = self._load().metadata
         self.replaces, self.updates = True, replacing(metadata, arrow, ".".join(self.name))
 
+    def snapshot_id(self) -> int | None:
+        """The table's current snapshot."""
+        return _current(self._load().metadata)
+
     def equality_deletes(self) -> list[str]:
         """Locations of the table's equality deletes, which say which keys have been changed."""
         base = self._load()
-        snapshot = parent_snapshot(base.metadata, MAIN)
-        if snapshot is None:
-            return []
-        manifests = read_manifest_list(base.io, snapshot["manifest-list"])
-        deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
         return [
-            item.data_file.file_path
-            for entries in read_manifests(base.io, deletes)
-            for item in entries
-            if item.status != DELETED and item.data_file.content == DataFileContent.EQUALITY_DELETES
+            file.file_path
+            for file in live_deletes(base.io, base.metadata)
+            if file.content == DataFileContent.EQUALITY_DELETES
         ]
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed."""
+        self.remove([location for batch in batches for location in batch.files])
+
+    def remove(self, locations: Sequence[str]) -> None:
+        """Remove files that no snapshot knows."""
         base = self.lake.load(self.name)
-        for location in (location for batch in batches for location in batch.files):
-            if base is not None:
-                remove_quietly(base.io, location)
+        if base is None:
+            return
+        for location in locations:
+            remove_quietly(base.io, location)
 
     def _load(self) -> LoadedTable:
         base = self.lake.load(self.name)
@@ -291,89 +266,16 @@ def accept_rollback(lake: Lake, name: Name, sink_id: str) -> Progress:
     return accepted
 
 
-class _Describing:
-    """Descriptors of the files that tasks have written, and of the deletes in them."""
-
-    def __init__(
-        self, target: WriteTarget, metadata: Metadata, write_id: str, keys: tuple[str, ...]
-    ) -> None:
-        self._key_ids = [target.schema.find_field(key).field_id for key in keys]
-        self._target = target
-        self._write_id = write_id
-        self._v3 = metadata["format-version"] >= 3
-        properties = dict(target.properties)
-        self._data = Describer(target.schema, properties, target.spec.spec_id)
-        everywhere = unpartitioned(metadata)
-        self._global = everywhere.spec_id if everywhere is not None else target.spec.spec_id
-
-    def added(self, number: int, sub_batch: SubBatch) -> AddedFiles:
-        """The files of a sub-batch; `number` tells it from others of the commit."""
-        described = [
-            (self._data.describe(made.file, self._key(made.partition)), made)
-            for made in sub_batch.data
-        ]
-        dead = [(file, made) for file, made in described if len(made.dead)]
-        deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
-        if dead:
-            name = f"stream-{self._write_id}-{number:05}-deletes"
-            deletes += self._vectors(name, dead) if self._v3 else self._positions(name, dead)
-        return AddedFiles(tuple(file for file, _ in described), tuple(deletes))
-
-    def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
-        ids = [int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file)]
-        key = self._key(partition)
-        spec = self._target.spec.spec_id if key is not None else self._global
-        known = self._target.schema
-        schema = known.select(*(str(known.find_column_name(number)) for number in ids))
-        describer = Describer(schema, dict(self._target.properties), spec)
-        return describer.describe(
-            file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
-        )
-
-    def _vectors(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
-        vectors = [DeletionVector(file, made.dead.to_pylist()) for file, made in dead]
-        return write_deletion_vectors(self._target, name, vectors)
-
-    def _positions(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
-        by_partition: dict[Partition, dict[str, pa.Array]] = defaultdict(dict)
-        for file, made in dead:
-            by_partition[made.partition][file.file_path] = made.dead
-        return [
-            write_position_deletes(
-                self._target, f"{name}-{number}", positions, self._key(partition)
-            )
-            for number, (partition, positions) in enumerate(by_partition.items())
-        ]
-
-    def _key(self, partition: Partition) -> PartitionKey | None:
-        if not partition:
-            return None
-        spec = self._target.spec
-        pairs = zip(spec.fields, partition, strict=True)
-        values = [PartitionFieldValue(item, value) for item, value in pairs]
-        return PartitionKey(values, spec, self._target.schema)
-
-
-def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
-    """A spec without fields: equality deletes under it are of all partitions ("Scan Planning")."""
-    for known in metadata["partition-specs"]:
-        spec = partition_spec(metadata, known["spec-id"])
-        if not spec.fields:
-            return spec
-    return None
-
-
-def partitioned_by(target: WriteTarget, keys: Sequence[str]) -> bool:
-    """Whether a row's key says which partition it is in."""
-    sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
-    return bool(sources) and sources <= set(keys)
-
-
 def _unpartitioned_spec(metadata: Metadata) -> tuple[TableUpdate, ...]:
     if unpartitioned(metadata) is not None:
         return ()
     number = 1 + max(known["spec-id"] for known in metadata["partition-specs"])
     return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=number)),)
+
+
+def _current(metadata: Metadata) -> int | None:
+    snapshot = parent_snapshot(metadata, MAIN)
+    return None if snapshot is None else int(snapshot["snapshot-id"])
 
 
 def _unchanged(base: LoadedTable) -> tuple[TableRequirement, ...]:

@@ -6,9 +6,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,15 +20,22 @@ from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, observed
 from dbt.adapters.iceberg_stream.stream.batch_writer import Runner
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.positions import find_positions
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.sink import Sink, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
+from dbt.adapters.iceberg_stream.stream.written import Located, WrittenBatch
 
-TOMBSTONES = "stream_tombstones"
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+# Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
+ALL_KEYS = 1 << 62
+TOMBSTONES, NO_ROWS = "stream_tombstones", "stream_no_rows"
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000
 
@@ -62,6 +70,7 @@ class Stream:
     _frontier: Frontier | None = None
     _watermark: Any = None
     _late: bool = False
+    _until: Frontier | None = None
 
     def drain(self, refresh: bool = False) -> None:
         """Take in what the source has now; with refresh, in place of all that is in the table.
@@ -81,7 +90,7 @@ class Stream:
 
     def _run(self, stop: Event, follow: bool, refresh: bool) -> None:
         with ThreadPoolExecutor(1, thread_name_prefix="stream-commit") as pool:
-            self._begin(refresh)
+            self._begin(follow, refresh)
             try:
                 while not stop.is_set():
                     try:
@@ -90,7 +99,7 @@ class Stream:
                     except Overtaken:
                         # An older run was faster once more; it is fenced now.
                         self._abandon()
-                        self._begin(refresh)
+                        self._begin(follow, refresh)
                 self._flush(pool)
                 self._settle()
                 self.status.state = "stopped"
@@ -99,7 +108,7 @@ class Stream:
                 self._abandon()
                 raise
 
-    def _begin(self, refresh: bool) -> None:
+    def _begin(self, follow: bool, refresh: bool) -> None:
         try:
             self.sink.claim(None if refresh else self.schema)
             if refresh:
@@ -109,11 +118,12 @@ class Stream:
         progress = self.sink.progress
         self._frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
+        self._until = self.source.present(self._frontier) if refresh or not follow else None
         self.status.state = "running"
 
     def _next(self, pool: ThreadPoolExecutor, refresh: bool) -> bool:
         """Write the next batch; False if there is none."""
-        upper = self.source.mint(self._frontier, self.options.batch_rows)
+        upper = self.source.mint(self._frontier, self.options.batch_rows, self._until)
         self.status.looked = time.time()
         if upper is None:
             return False
@@ -122,7 +132,7 @@ class Stream:
         self._pending.append(batch)
         self._frontier = upper
         self._count(batch)
-        if self.sink.replaces and refresh and not batch.truncates:
+        if refresh and self.sink.replaces and not batch.truncates and not self._is_serial():
             return True  # all in one commit: a reader sees the old table or the new one
         if self._is_due() or self._is_serial():
             self._submit(pool)
@@ -135,6 +145,7 @@ class Stream:
         self._flush(pool)
         if not follow:
             return False
+        self._until = None
         self.status.state = "idle"
         self.status.lag = self.source.lag(self._frontier)
         if time.monotonic() - self._last_commit > self.options.idle_interval:
@@ -161,23 +172,57 @@ class Stream:
         frame = self.source.read(session.spark, self._frontier, upper)
         frame, seen = observed(frame, self.source.has_bad)
         plan = self._plan()
-        sql, views = query.changes(), {query.view: frame}
+        views = {query.view: frame}
+        if self.sink.replaces and query.looks_up:
+            # What is to be replaced decides nothing.
+            query = replace(query, relation=NO_ROWS)
+            views[NO_ROWS] = no_rows(session, self.schema)
+        sql = query.changes()
         if late:
             paths = self.sink.equality_deletes()
             views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
             sql = query.changes_not_late(TOMBSTONES if paths else None)
+        batch = self._written(session, plan, sql, views, upper)
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [batch])
+            found = seen()
+            if found.bad:
+                self._take_bad(session, upper)
+            if not found.truncates and not self._truncates(session, upper):
+                undo.pop_all()
+                return batch
+        frame = self.source.read(session.spark, self._frontier, upper)
+        views = {query.view: self._good(frame)}
+        if query.looks_up:
+            query = replace(query, relation=NO_ROWS)
+            views[NO_ROWS] = no_rows(session, self.schema)
+        batch = self._written(session, plan, query.after_truncate(), views, upper)
+        return replace(batch, truncates=True)
+
+    def _written(
+        self,
+        session: Session,
+        plan: DeltaPlan,
+        sql: str,
+        views: dict[str, DataFrame],
+        upper: Frontier,
+    ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
-        found = seen()
-        truncates = bool(found.truncates or self._truncates(session, upper))
         batch = WrittenBatch(upper, deltas, as_json(self._high(deltas)))
-        if found.bad:
-            self._take_bad(session, batch, upper)
-        if truncates:
-            self.sink.discard([batch])
-            frame = self.source.read(session.spark, self._frontier, upper)
-            deltas = self.runner(session, plan, query.after_truncate(), {query.view: frame})
-            batch = WrittenBatch(upper, deltas, as_json(self._high(deltas)), True)
-        return batch
+        return self._located(session, batch) if self._by_position else batch
+
+    def _located(self, session: Session, batch: WrittenBatch) -> WrittenBatch:
+        """The batch with positions of the rows that it deletes, for its keys are looked up now."""
+        paths = [] if self.sink.replaces else batch.equality_deletes
+        located = Located({}, self.sink.snapshot_id())
+        if paths:
+            positions = find_positions(session, self.query.relation, self.query.keys, paths)
+            located = replace(located, positions=positions)
+        self.sink.remove(batch.equality_deletes)
+        return batch.by_position(located)
+
+    def _good(self, frame: DataFrame) -> DataFrame:
+        return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 
     def _truncates(self, session: Session, upper: Frontier) -> int:
         """How many changes delete all rows, by the option's condition."""
@@ -187,13 +232,9 @@ class Stream:
         counted = session.rows(self.query.count_truncates(), **{self.query.view: frame})
         return int(counted["n"][0].as_py())
 
-    def _take_bad(self, session: Session, batch: WrittenBatch, upper: Frontier) -> None:
+    def _take_bad(self, session: Session, upper: Frontier) -> None:
         frame = self.source.read(session.spark, self._frontier, upper)
-        try:
-            self.status.bad_records += self.bad_records.take(session, frame)
-        except BaseException:
-            self.sink.discard([batch])
-            raise
+        self.status.bad_records += self.bad_records.take(session, frame)
 
     def _plan(self) -> DeltaPlan:
         versions = self.options.scd_type == 2
@@ -207,7 +248,13 @@ class Stream:
     def _ordered(self) -> bool:
         return not self.options.sequence_by and self.source.ordered
 
+    @property
+    def _by_position(self) -> bool:
+        return self.options.delete_encoding == "position" and bool(self.query.keys)
+
     def _max_keys(self) -> int:
+        if self._by_position:
+            return ALL_KEYS
         choice = self.options.sequence_numbers
         if choice == "one" or (choice == "auto" and not self._ordered()):
             return self.options.max_keys
@@ -235,7 +282,7 @@ class Stream:
 
     def _is_serial(self) -> bool:
         """Whether each batch must see what the one before it has committed."""
-        return self._late or self.query.looks_up
+        return self._late or self._by_position or self.query.looks_up
 
     def _is_due(self) -> bool:
         if sum(len(batch.files) for batch in self._pending) >= MOST_FILES:
@@ -279,3 +326,10 @@ class Stream:
         batches, self._pending = self._pending, []
         if batches:
             self.sink.discard(batches)
+
+
+def no_rows(session: Session, schema: pa.Schema) -> DataFrame:
+    """A table without rows."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return session.spark.createDataFrame([], from_arrow_schema(schema))

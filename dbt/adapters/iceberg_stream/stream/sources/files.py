@@ -91,10 +91,18 @@ class FilesSource:
             frame = spark.read.parquet(self._spark_path(files[-1])).where("false")
         return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
 
-    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
+    def present(self, lower: Frontier | None) -> Frontier | None:
+        files = self._after(lower)
+        return {**self._frontier(lower, files), "names": _names(files)} if files else None
+
+    def mint(
+        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+    ) -> Frontier | None:
         chosen: list[_File] = []
         size = 0
         for file in self._after(lower):
+            if until is not None and not self._is_in(file, until):
+                continue
             size += file.size
             if chosen and size > rows * BYTES_PER_ROW:
                 break
@@ -180,12 +188,16 @@ class FilesSource:
         """The frontier behind files, which are the oldest of those not read yet."""
         settled = [0, ""] if lower is None else list(lower["settled"])
         names: dict[str, list[Any]] = {} if lower is None else dict(lower["names"])
-        names |= {file.name: [file.modified, file.path] for file in files}
+        names |= _names(files)
         ordered = sorted(names.items(), key=lambda item: item[1])
         newest = ordered[-1][1][0] - int(self.late_seconds * 1000)
         while ordered and (ordered[0][1][0] < newest or len(ordered) > MOST_NAMES):
             settled = max(settled, ordered.pop(0)[1])
         return {"settled": settled, "names": dict(ordered), "files": len(files)}
+
+
+def _names(files: Sequence[_File]) -> dict[str, list[Any]]:
+    return {file.name: [file.modified, file.path] for file in files}
 
 
 def files_source(spec: Mapping[str, Any], filesystem: fs.FileSystem, folder: str) -> FilesSource:

@@ -52,7 +52,16 @@ class IcebergSource:
     def empty(self, spark: SparkSession) -> DataFrame:
         return self._with_change(spark.table(self.relation).where("false"), 0)
 
-    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
+    def present(self, lower: Frontier | None) -> Frontier | None:
+        metadata = self._metadata()
+        current = parent_snapshot(metadata, MAIN)
+        return None if current is None else self._frontier(metadata, current)
+
+    def mint(
+        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+    ) -> Frontier | None:
+        if lower is not None and until is not None and lower == until:
+            return None
         metadata = self._metadata()
         current = parent_snapshot(metadata, MAIN)
         if current is None:
@@ -65,6 +74,8 @@ class IcebergSource:
             if upper is not None and (taken > rows or count >= MOST_SNAPSHOTS):
                 break
             upper, count = self._frontier(metadata, snapshot), count + 1
+            if until is not None and upper == until:
+                break
         return upper
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:

@@ -52,9 +52,18 @@ class KafkaSource:
     def empty(self, spark: SparkSession) -> DataFrame:
         return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
 
-    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
+    def present(self, lower: Frontier | None) -> Frontier | None:
+        first, last = self._bounds()
+        self._begin(lower, first, last)
+        return last
+
+    def mint(
+        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+    ) -> Frontier | None:
         first, last = self._bounds()
         begin = self._begin(lower, first, last)
+        if until is not None:
+            last = {p: min(offset, int(until.get(p, 0))) for p, offset in last.items()}
         waiting = {p: last[p] - begin[p] for p in last if last[p] > begin[p]}
         if not waiting:
             return None if lower is not None else begin

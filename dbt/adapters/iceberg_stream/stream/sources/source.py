@@ -45,8 +45,15 @@ class Source(Protocol):
     def empty(self, spark: SparkSession) -> DataFrame:
         """The columns of all batches, without rows."""
 
-    def mint(self, lower: Frontier | None, rows: int) -> Frontier | None:
-        """The end of the next batch of at most so many rows; None if there is nothing new.
+    def present(self, lower: Frontier | None) -> Frontier | None:
+        """The end of all that the source has now; None if there is nothing new."""
+
+    def mint(
+        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+    ) -> Frontier | None:
+        """The end of the next batch of about so many rows; None if there is nothing new.
+
+        Nothing beyond `until` is in it, which is what `present` gave before.
 
         Raises:
             StreamError: the source does not have what comes after the frontier.

@@ -1,0 +1,125 @@
+"""Descriptors of the files that a stream has written (spec, "Data File Fields")."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.commit.producer import (
+    partition_spec,
+)
+from dbt.adapters.iceberg_stream.files.data_files import Describer
+from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
+from dbt.adapters.iceberg_stream.files.deletion_vectors import (
+    DeletionVector,
+    write_deletion_vectors,
+)
+from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.stream.changes import Partition
+from dbt.adapters.iceberg_stream.stream.positions import (
+    Positions,
+    deletion_vectors,
+    live_deletes,
+    position_deletes,
+)
+from dbt.adapters.iceberg_stream.stream.sub_batch import NewData, SubBatch
+
+CLAIMS = 10
+
+
+class Descriptors:
+    """Descriptors of the files that tasks have written, and of the deletes in them."""
+
+    def __init__(
+        self, target: WriteTarget, metadata: Metadata, write_id: str, keys: tuple[str, ...]
+    ) -> None:
+        self._key_ids = [target.schema.find_field(key).field_id for key in keys]
+        self._target = target
+        self._write_id = write_id
+        self._v3 = metadata["format-version"] >= 3
+        properties = dict(target.properties)
+        self._data = Describer(target.schema, properties, target.spec.spec_id)
+        everywhere = unpartitioned(metadata)
+        self._global = everywhere.spec_id if everywhere is not None else target.spec.spec_id
+
+    def added(self, number: int, sub_batch: SubBatch) -> AddedFiles:
+        """The files of a sub-batch; `number` tells it from others of the commit."""
+        described = [
+            (self._data.describe(made.file, self._key(made.partition)), made)
+            for made in sub_batch.data
+        ]
+        dead = [(file, made) for file, made in described if len(made.dead)]
+        deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
+        if dead:
+            name = f"stream-{self._write_id}-{number:05}-deletes"
+            deletes += self._vectors(name, dead) if self._v3 else self._positions(name, dead)
+        return AddedFiles(tuple(file for file, _ in described), tuple(deletes))
+
+    def located(
+        self, positions: Positions, base: LoadedTable
+    ) -> tuple[list[DataFile], list[DataFile]]:
+        """Deletes of rows that the table has, and delete files that they take the place of."""
+        data = live_files(base.io, base.metadata)
+        name = f"stream-{self._write_id}-located"
+        if not self._v3:
+            return position_deletes(self._target, name, positions, data), []
+        deletes = live_deletes(base.io, base.metadata)
+        return deletion_vectors(self._target, name, positions, data, deletes)
+
+    def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
+        ids = [int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file)]
+        key = self._key(partition)
+        spec = self._target.spec.spec_id if key is not None else self._global
+        known = self._target.schema
+        schema = known.select(*(str(known.find_column_name(number)) for number in ids))
+        describer = Describer(schema, dict(self._target.properties), spec)
+        return describer.describe(
+            file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
+        )
+
+    def _vectors(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
+        vectors = [DeletionVector(file, made.dead.to_pylist()) for file, made in dead]
+        return write_deletion_vectors(self._target, name, vectors)
+
+    def _positions(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
+        by_partition: dict[Partition, dict[str, pa.Array]] = defaultdict(dict)
+        for file, made in dead:
+            by_partition[made.partition][file.file_path] = made.dead
+        return [
+            write_position_deletes(
+                self._target, f"{name}-{number}", positions, self._key(partition)
+            )
+            for number, (partition, positions) in enumerate(by_partition.items())
+        ]
+
+    def _key(self, partition: Partition) -> PartitionKey | None:
+        if not partition:
+            return None
+        spec = self._target.spec
+        pairs = zip(spec.fields, partition, strict=True)
+        values = [PartitionFieldValue(item, value) for item, value in pairs]
+        return PartitionKey(values, spec, self._target.schema)
+
+
+def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
+    """A spec without fields: equality deletes under it are of all partitions ("Scan Planning")."""
+    for known in metadata["partition-specs"]:
+        spec = partition_spec(metadata, known["spec-id"])
+        if not spec.fields:
+            return spec
+    return None
+
+
+def partitioned_by(target: WriteTarget, keys: Sequence[str]) -> bool:
+    """Whether a row's key says which partition it is in."""
+    sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
+    return bool(sources) and sources <= set(keys)
