@@ -56,7 +56,7 @@ test-slow: $(VENV)/.dev-installed ## Run the long tests
 test-cluster: $(VENV)/.dev-installed ## Run the functional tests on a Spark cluster with a REST catalog
 	$(BIN)/pytest tests/functional -m "not slow" --method connect
 
-bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch, connect or write)
+bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch, connect, write or stream)
 	$(BIN)/python -m benchmarks.run --area $(AREA)
 
 stop: ## Stop the engines that the demos left warm

@@ -15,7 +15,7 @@ from . import report
 from .bench import Bench, Benchmark
 from .harness import BenchmarkError, Result
 
-AREAS = ("batch", "connect", "write")
+AREAS = ("batch", "connect", "write", "stream")
 BUSY = 0.5  # load above which figures are not to be trusted
 
 
@@ -67,8 +67,10 @@ def _run(
 
 
 def _recorded(options: argparse.Namespace, results: list[Result]) -> list[Result]:
-    """Write the results at once: a later benchmark may fail. Small runs leave nothing."""
-    if not options.small:
+    """Write the results at once: a later benchmark may fail. Small runs are only told."""
+    if options.small:
+        print("".join(f"  {result.name}: {result.note}\n" for result in results), end="")
+    else:
         for result in results:
             result.write(options.area)
         report.main()

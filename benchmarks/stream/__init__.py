@@ -1,0 +1,18 @@
+"""The area `stream`: changes into tables, against Flink's sink and Spark's MERGE."""
+
+from __future__ import annotations
+
+from benchmarks.bench import Benchmark
+
+from . import memory, merges, sequence, upserts
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "upserts_files": upserts.upserts_files,
+    "upserts_kafka": upserts.upserts_kafka,
+    "upserts_start": upserts.upserts_start,
+    "merges_5m": merges.merges_5m,
+    "merges_20m": merges.merges_20m,
+    "sequence": sequence.sequence,
+    "sequence_50ms": sequence.sequence_50ms,
+    "memory": memory.memory,
+}
