@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.files.deletion_vectors import (
     DeletionVector,
     write_deletion_vectors,
 )
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.stream.changes import Partition
@@ -123,3 +123,7 @@ def partitioned_by(target: WriteTarget, keys: Sequence[str]) -> bool:
     """Whether a row's key says which partition it is in."""
     sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
     return bool(sources) and sources <= set(keys)
+
+
+def _footer_schema(file: WrittenFile) -> pa.Schema:
+    return read_footer(file.footer).schema.to_arrow_schema()

@@ -35,7 +35,6 @@ from dbt.adapters.iceberg_stream.commit.producer import (
     remove_quietly,
 )
 from dbt.adapters.iceberg_stream.commit.schema_updates import evolving, replacing
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.stream.descriptors import (
     Descriptors,
@@ -293,7 +292,3 @@ def _operation(added: Sequence[AddedFiles], replaces: bool) -> Operation:
     if replaces or (data and deletes):
         return Operation.OVERWRITE
     return Operation.DELETE if deletes else Operation.APPEND
-
-
-def _footer_schema(file: WrittenFile) -> pa.Schema:
-    return read_footer(file.footer).schema.to_arrow_schema()
