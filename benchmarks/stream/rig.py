@@ -19,14 +19,16 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import in_process
+from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.runners import in_process
 from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.streaming import WINDOW
 
 VIEW = "stream_source"
 COLUMNS = ("id", "customer", "status", "amount", "at")
@@ -64,17 +66,16 @@ class Rig:
         query = StreamQuery(
             carry_change(f"select * from {VIEW}", VIEW), VIEW, f"s.{name}", COLUMNS, chosen
         )
-        return Stream(
-            session=lambda: self.session,
+        writer = BatchWriter(
             source=open_source(definition, self.lake, self.folder, {}),
             query=query,
             sink=Sink(self.lake, ("s", name), Progress(chosen.sink_id), ("id",)),
             options=chosen,
             runner=in_process,
-            status=StreamStatus(name),
             bad_records=BadRecords(None, "", 0),
             schema=file_schema(SCHEMA),
         )
+        return Stream(lambda: self.session, writer, StreamStatus(name), WINDOW)
 
     def drained(self, source: dict[str, object], **options: object) -> tuple[float, Stream]:
         """Seconds to drain a source into a new table."""

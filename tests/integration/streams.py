@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 NAME = ("s", "t")
 SCHEMA = Schema(
@@ -109,7 +109,7 @@ def write(
     write_id = uuid.uuid4().hex
     plan = sink.plan(write_id, chunk_bytes=1, **settings)
     delta = write_changes(plan, batch(changes, rows, partitioned))
-    return write_id, WrittenBatch({"offset": upper}, [delta])
+    return write_id, WrittenBatch(Description(None, {"offset": upper}), [delta])
 
 
 def commit(sink: Sink, changes: Sequence[Change], upper: int, **settings: Any) -> Committed | None:

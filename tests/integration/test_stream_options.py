@@ -16,11 +16,12 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import Runner, in_process, in_tasks
+from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.runners import Runner, in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
@@ -67,8 +68,7 @@ class Bed:
         query = StreamQuery(
             carried, VIEW, f"s.{self.name}", COLUMNS, options, partition=self.partition
         )
-        stream = Stream(
-            session=lambda: self.spark,
+        writer = BatchWriter(
             source=open_source(
                 SourceDefinition(("s", "x"), "s.x", spec), self.lake, self.folder, {}
             ),
@@ -76,10 +76,10 @@ class Bed:
             sink=Sink(self.lake, ("s", self.name), Progress(options.sink_id), query.keys),
             options=options,
             runner=self.runner,
-            status=StreamStatus(self.name),
             bad_records=BadRecords(None, "", 0),
             schema=SCHEMA,
         )
+        stream = Stream(lambda: self.spark, writer, StreamStatus(self.name), window=2)
         stream.drain()
         return stream.status
 

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import in_process, in_tasks
+from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions, parse_stream_options
 from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.query import (
     carry_change,
     output_columns,
 )
+from dbt.adapters.iceberg_stream.stream.runners import in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 # The name that the source has in the model's query.
 VIEW = "stream_source"
 REPORT_SECONDS = 10.0
+# Batches that are written at once: one is planned and read while another is encoded.
+WINDOW = 2
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -140,18 +143,18 @@ def _stream(
         adapter.connections.refresh_cached(relation.render())
         report.tell(status)
 
-    return Stream(
-        session=lambda: _session(adapter),
+    writer = BatchWriter(
         source=opened,
         query=query,
         sink=sink,
         options=options,
         runner=in_tasks if remote else in_process,
-        status=status,
         bad_records=_bad_records(adapter, name, options, said),
         schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
-        told=told,
     )
+    # A session with another token ends the one before, whatever runs there.
+    window = 1 if handle.principal else WINDOW
+    return Stream(lambda: _session(adapter), writer, status, window, told)
 
 
 class _Report:

@@ -1,109 +1,166 @@
-"""One batch through Spark into files: the source's range, the model's query, the table's writer."""
+"""One batch: a range of the source, through the model's query, into files of the table."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files import casting, parquet
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
-from dbt.adapters.iceberg_stream.merge import rows as merge_rows
-from dbt.adapters.iceberg_stream.relation import quote
-from dbt.adapters.iceberg_stream.stream import changes, row_delta, sub_batch
-from dbt.adapters.iceberg_stream.stream.changes import ORDER
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_delta import (
-    TASK_RESULT,
-    Delta,
-    NoOrder,
-    Unordered,
-    run_task,
-    sweep,
-    write_changes,
-)
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, observed
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.positions import find_positions
+from dbt.adapters.iceberg_stream.stream.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.row_delta import Delta
+from dbt.adapters.iceberg_stream.stream.runners import Runner
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Source
+from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.stream.watermark import as_json
+from dbt.adapters.iceberg_stream.stream.written import Description, Located, WrittenBatch
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-WORKER_CODE = (casting, parquet, merge_rows, changes, sub_batch, row_delta)
-# Where the files are written: in this process, or in Spark's tasks.
-Runner = Callable[[Session, DeltaPlan, str, dict[str, "DataFrame"]], list[Delta]]
+# Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
+ALL_KEYS = 1 << 62
+TOMBSTONES, NO_ROWS = "stream_tombstones", "stream_no_rows"
 
 
-def in_process(
-    session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]
-) -> list[Delta]:
-    """Spark's rows come here, in its order, as fast as they are written."""
-    try:
-        if plan.ordered or plan.max_keys:
-            return [_write(session, plan, sql, views)]
-    except Unordered:
-        pass
-    # More keys than memory is for: Spark puts all changes in their order.
-    names = session.arrow_schema(sql, **views).names
-    order = ", ".join(name for name in names if name.startswith(ORDER))
-    ordered = replace(plan, ordered=True, max_keys=0)
-    return [_write(session, ordered, f"select * from (\n{sql}\n) order by {order}", views)]
+@dataclass
+class BatchWriter:
+    """Writes batches of one stream; several at once, where none looks at the table.
+
+    Attributes:
+        source, query, sink: where changes come from, what they become, and where they go.
+        runner: where files are written.
+        bad_records: takes what cannot be read.
+        schema: of the table's columns, as the query gives them.
+    """
+
+    source: Source
+    query: StreamQuery
+    sink: Sink
+    options: StreamOptions
+    runner: Runner
+    bad_records: BadRecords
+    schema: pa.Schema
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether each batch must see what the one before it has committed."""
+        return self._by_position or self.query.looks_up
+
+    def write(
+        self, session: Session, described: Description, write_id: str, late: bool = False
+    ) -> WrittenBatch:
+        """Write the files of a batch; with `late`, changes older than their rows are left out.
+
+        Raises:
+            StreamError: the stream cannot go on; nothing is left of the batch.
+        """
+        plan, query = self._plan(write_id), self.query
+        frame = self.source.read(session.spark, described.lower, described.upper)
+        frame, seen = observed(frame, self.source.has_bad)
+        views = {query.view: frame}
+        if self.sink.replaces:
+            query = self._without_rows(session, views)
+        sql = query.changes()
+        if late:
+            paths = self.sink.equality_deletes()
+            views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
+            sql = query.changes_not_late(TOMBSTONES if paths else None)
+        batch = self._written(session, plan, sql, views, described)
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [batch])
+            found = seen()
+            if found.bad:
+                batch = replace(batch, bad=self._take_bad(session, described))
+            if not found.truncates and not self._truncates(session, described):
+                undo.pop_all()
+                return replace(batch, not_late=late)
+        return self._after_truncate(session, plan, described)
+
+    def _after_truncate(
+        self, session: Session, plan: DeltaPlan, described: Description
+    ) -> WrittenBatch:
+        frame = self.source.read(session.spark, described.lower, described.upper)
+        views = {self.query.view: frame.where(f"{BAD} is null") if self.source.has_bad else frame}
+        query = self._without_rows(session, views)
+        batch = self._written(session, plan, query.after_truncate(), views, described)
+        # Nothing is older than a row where none is left.
+        return replace(batch, truncates=True, not_late=True)
+
+    def _without_rows(self, session: Session, views: dict[str, DataFrame]) -> StreamQuery:
+        """The query with a table without rows: what is to be replaced decides nothing."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if not self.query.looks_up:
+            return self.query
+        views[NO_ROWS] = session.spark.createDataFrame([], from_arrow_schema(self.schema))
+        return replace(self.query, relation=NO_ROWS)
+
+    def _written(
+        self,
+        session: Session,
+        plan: DeltaPlan,
+        sql: str,
+        views: dict[str, DataFrame],
+        described: Description,
+    ) -> WrittenBatch:
+        deltas = self.runner(session, plan, sql, views)
+        first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
+        batch = WrittenBatch(described, deltas, as_json(first), as_json(last))
+        return self._located(session, batch) if self._by_position else batch
+
+    def _located(self, session: Session, batch: WrittenBatch) -> WrittenBatch:
+        """The batch with positions of the rows that it deletes, for its keys are looked up now."""
+        paths = [] if self.sink.replaces else batch.equality_deletes
+        located = Located({}, self.sink.snapshot_id())
+        if paths:
+            positions = find_positions(session, self.query.relation, self.query.keys, paths)
+            located = replace(located, positions=positions)
+        self.sink.remove(batch.equality_deletes)
+        return batch.by_position(located)
+
+    def _truncates(self, session: Session, described: Description) -> int:
+        """How many changes delete all rows, by the option's condition."""
+        if self.options.truncates is None:
+            return 0
+        frame = self.source.read(session.spark, described.lower, described.upper)
+        counted = session.rows(self.query.count_truncates(), **{self.query.view: frame})
+        return int(counted["n"][0].as_py())
+
+    def _take_bad(self, session: Session, described: Description) -> int:
+        frame = self.source.read(session.spark, described.lower, described.upper)
+        return self.bad_records.take(session, frame)
+
+    def _plan(self, write_id: str) -> DeltaPlan:
+        ordered = not self.options.sequence_by and self.source.ordered
+        versions = self.options.scd_type == 2
+        return self.sink.plan(
+            write_id,
+            ordered=ordered,
+            max_keys=self._max_keys(ordered),
+            sequence_by=() if versions else self.options.sequence_by,
+        )
+
+    @property
+    def _by_position(self) -> bool:
+        return self.options.delete_encoding == "position" and bool(self.query.keys)
+
+    def _max_keys(self, ordered: bool) -> int:
+        if self._by_position:
+            return ALL_KEYS
+        choice = self.options.sequence_numbers
+        return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
 
 
-def _write(session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]) -> Delta:
-    batches = session.stream(sql, **views)
-    next(batches)
-    try:
-        return write_changes(plan, batches)
-    except (NoOrder, ColumnError) as error:
-        raise StreamError(str(error)) from error
-
-
-def in_tasks(
-    session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]
-) -> list[Delta]:
-    """Each task has all changes of its keys, in their order; workers need PyArrow only."""
-    names = session.arrow_schema(sql, **views).names
-    frame = session.frame(sql, **views)
-    if plan.keys:
-        order = [name for name in names if name.startswith(ORDER)]
-        keys = [quote(key) for key in plan.keys]
-        frame = frame.repartition(*keys).sortWithinPartitions(*order)
-    in_order = replace(plan, ordered=True)
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from run_task(in_order, batches)
-
-    with ExitStack() as undo:
-        # What other tasks have made when one goes wrong is not known.
-        undo.callback(sweep, plan)
-        rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE, **views).to_pylist()
-        if refused := [row["refused"] for row in rows if row["refused"]]:
-            raise StreamError(refused[0])
-        undo.pop_all()
-    return read_deltas(rows)
-
-
-def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
-    """What the tasks have done."""
-    deltas: dict[str, Delta] = {}
-    for row in rows:
-        delta = deltas.setdefault(row["task"], Delta())
-        if row["totals"] is not None:
-            totals = pickle.loads(row["totals"])
-            delta.changes, delta.upserts, delta.deletes, delta.first, delta.last = totals
-            continue
-        while len(delta.sub_batches) <= row["sub_batch"]:
-            delta.sub_batches.append(SubBatch())
-        made = delta.sub_batches[row["sub_batch"]]
-        file, partition = WrittenFile(**row["file"]), pickle.loads(row["partition"])
-        if row["is_data"]:
-            dead = pa.array(row["dead"], pa.int64())
-            made.data.append(NewData(file, partition, dead))
-        else:
-            made.equality_deletes.append((file, partition))
-    return list(deltas.values())
+def _bounds(deltas: Sequence[Delta]) -> tuple[Any, Any]:
+    """The first and the last value of what orders the changes of all tasks."""
+    firsts = [delta.first for delta in deltas if delta.first is not None]
+    lasts = [delta.last for delta in deltas if delta.last is not None]
+    return min(firsts, default=None), max(lasts, default=None)

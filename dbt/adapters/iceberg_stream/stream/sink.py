@@ -112,8 +112,9 @@ class Sink:
         """
         with self._turn:
             last = batches[-1]
+            frontier, watermark = last.described.upper, last.watermark
             ahead = replace(
-                self.progress, frontier=last.upper, write_id=write_id, watermark=last.watermark
+                self.progress, frontier=frontier, write_id=write_id, watermark=watermark
             )
             base = self._load()
             target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)

@@ -1,41 +1,32 @@
-"""A stream: batches minted, written and committed, until it is drained or told to stop."""
+"""A stream: batches minted, written and committed, until it is drained or told to stop.
+
+Article on the streaming sink, "Minting Batch Descriptions Ahead of Time".
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import Any
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, observed
-from dbt.adapters.iceberg_stream.stream.batch_writer import Runner
+from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.positions import find_positions
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery
-from dbt.adapters.iceberg_stream.stream.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
-from dbt.adapters.iceberg_stream.stream.written import Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
-if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
-
-# Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
-ALL_KEYS = 1 << 62
-TOMBSTONES, NO_ROWS = "stream_tombstones", "stream_no_rows"
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000
 
@@ -46,31 +37,30 @@ class Stream:
 
     Attributes:
         session: gives the engine's session, with a token that is good now.
-        source, query, sink: where changes come from, what they become, and where they go.
-        runner: where files are written.
-        schema: of the table's columns, as the query gives them.
-        bad_records: takes what cannot be read.
+        writer: makes files of batches.
+        window: batches that are written at once.
         told: is called after each commit.
     """
 
     session: Callable[[], Session]
-    source: Source
-    query: StreamQuery
-    sink: Sink
-    options: StreamOptions
-    runner: Runner
+    writer: BatchWriter
     status: StreamStatus
-    bad_records: BadRecords
-    schema: pa.Schema
+    window: int = 1
     told: Callable[[StreamStatus], None] = lambda status: None
+    _writing: deque[Future[WrittenBatch]] = field(default_factory=deque)
     _pending: list[WrittenBatch] = field(default_factory=list)
-    _write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _commit: Future[Committed | None] | None = None
+    _write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _last_commit: float = field(default_factory=time.monotonic)
+    _minted: Frontier | None = None
     _frontier: Frontier | None = None
+    _until: Frontier | None = None
     _watermark: Any = None
     _late: bool = False
-    _until: Frontier | None = None
+
+    def __post_init__(self) -> None:
+        self._writers = ThreadPoolExecutor(self.window, thread_name_prefix="stream-write")
+        self._committers = ThreadPoolExecutor(1, thread_name_prefix="stream-commit")
 
     def drain(self, refresh: bool = False) -> None:
         """Take in what the source has now; with refresh, in place of all that is in the table.
@@ -88,220 +78,157 @@ class Stream:
         """
         self._run(stop, True, refresh)
 
+    @property
+    def sink(self) -> Sink:
+        return self.writer.sink
+
+    @property
+    def _source(self) -> Source:
+        return self.writer.source
+
+    @property
+    def _options(self) -> StreamOptions:
+        return self.writer.options
+
     def _run(self, stop: Event, follow: bool, refresh: bool) -> None:
-        with ThreadPoolExecutor(1, thread_name_prefix="stream-commit") as pool:
+        with self._writers, self._committers, ExitStack() as undo:
+            undo.callback(self._fail)
             self._begin(follow, refresh)
-            try:
-                while not stop.is_set():
-                    try:
-                        if not self._next(pool, refresh) and not self._rest(pool, stop, follow):
-                            break
-                    except Overtaken:
-                        # An older run was faster once more; it is fenced now.
-                        self._abandon()
-                        self._begin(follow, refresh)
-                self._flush(pool)
-                self._settle()
-                self.status.state = "stopped"
-            except BaseException:
-                self.status.state = "failed"
-                self._abandon()
-                raise
+            while not stop.is_set():
+                try:
+                    if not self._next(refresh) and not self._rest(stop, follow):
+                        break
+                except Overtaken:
+                    # An older run was faster once more; it is fenced now.
+                    self._abandon()
+                    self._begin(follow, refresh)
+            self._finish()
+            undo.pop_all()
+        self.status.state = "stopped"
 
     def _begin(self, follow: bool, refresh: bool) -> None:
         try:
-            self.sink.claim(None if refresh else self.schema)
+            self.sink.claim(None if refresh else self.writer.schema)
             if refresh:
-                self.sink.replace_with(self.schema)
+                self.sink.replace_with(self.writer.schema)
         except ColumnError as error:
             raise StreamError(f"{self.status.name}: {error}") from error
         progress = self.sink.progress
-        self._frontier = None if refresh else progress.frontier
+        self._frontier = self._minted = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
-        self._until = self.source.present(self._frontier) if refresh or not follow else None
+        self._until = self._source.present(self._frontier) if refresh or not follow else None
         self.status.state = "running"
 
-    def _next(self, pool: ThreadPoolExecutor, refresh: bool) -> bool:
-        """Write the next batch; False if there is none."""
-        upper = self.source.mint(self._frontier, self.options.batch_rows, self._until)
-        self.status.looked = time.time()
-        if upper is None:
+    def _next(self, refresh: bool) -> bool:
+        """Take the next batch; False if there is none."""
+        self._mint()
+        if not self._writing:
             return False
         self.status.state = "running"
-        batch = self._write(pool, upper)
+        batch = self._in_turn(self._writing.popleft().result())
         self._pending.append(batch)
-        self._frontier = upper
-        self._count(batch)
+        self._note(batch)
         if refresh and self.sink.replaces and not batch.truncates and not self._is_serial():
             return True  # all in one commit: a reader sees the old table or the new one
         if self._is_due() or self._is_serial():
-            self._submit(pool)
+            self._submit()
         if self._is_serial():
             self._settle()
         return True
 
-    def _rest(self, pool: ThreadPoolExecutor, stop: Event, follow: bool) -> bool:
-        """Nothing new: commit what waits; False if that is the end."""
-        self._flush(pool)
-        if not follow:
-            return False
-        self._until = None
-        self.status.state = "idle"
-        self.status.lag = self.source.lag(self._frontier)
-        if time.monotonic() - self._last_commit > self.options.idle_interval:
-            self._settle()
-            self._last_commit = time.monotonic()
-        stop.wait(self.options.batch_interval)
-        return True
+    def _mint(self) -> None:
+        """Describe batches ahead, and begin to write them."""
+        window = 1 if self._is_serial() else self.window
+        while len(self._writing) < window:
+            upper = self._source.mint(self._minted, self._options.batch_rows, self._until)
+            self.status.looked = time.time()
+            if upper is None:
+                return
+            described = Description(self._minted, upper)
+            self._minted = upper
+            writing = self._writers.submit(
+                self.writer.write, self.session(), described, self._write_id, self._late
+            )
+            self._writing.append(writing)
 
-    def _write(self, pool: ThreadPoolExecutor, upper: Frontier) -> WrittenBatch:
-        batch = self._write_once(upper, self._late)
+    def _in_turn(self, batch: WrittenBatch) -> WrittenBatch:
+        """The batch as it must be after those before it."""
         if self._comes_late(batch):
             # Some changes are older than what was written: the table must be asked which.
             self.sink.discard([batch])
             self._late = True
-            self._flush(pool)
-            batch = self._write_once(upper, True)
+            self._flush()
+            batch = self.writer.write(self.session(), batch.described, self._write_id, late=True)
         if batch.truncates:
-            self._flush(pool)
+            self._flush()
             self.sink.replaces = True
-        return batch
-
-    def _write_once(self, upper: Frontier, late: bool) -> WrittenBatch:
-        session, query = self.session(), self.query
-        frame = self.source.read(session.spark, self._frontier, upper)
-        frame, seen = observed(frame, self.source.has_bad)
-        plan = self._plan()
-        views = {query.view: frame}
-        if self.sink.replaces and query.looks_up:
-            # What is to be replaced decides nothing.
-            query = replace(query, relation=NO_ROWS)
-            views[NO_ROWS] = no_rows(session, self.schema)
-        sql = query.changes()
-        if late:
-            paths = self.sink.equality_deletes()
-            views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
-            sql = query.changes_not_late(TOMBSTONES if paths else None)
-        batch = self._written(session, plan, sql, views, upper)
-        with ExitStack() as undo:
-            undo.callback(self.sink.discard, [batch])
-            found = seen()
-            if found.bad:
-                self._take_bad(session, upper)
-            if not found.truncates and not self._truncates(session, upper):
-                undo.pop_all()
-                return batch
-        frame = self.source.read(session.spark, self._frontier, upper)
-        views = {query.view: self._good(frame)}
-        if query.looks_up:
-            query = replace(query, relation=NO_ROWS)
-            views[NO_ROWS] = no_rows(session, self.schema)
-        batch = self._written(session, plan, query.after_truncate(), views, upper)
-        return replace(batch, truncates=True)
-
-    def _written(
-        self,
-        session: Session,
-        plan: DeltaPlan,
-        sql: str,
-        views: dict[str, DataFrame],
-        upper: Frontier,
-    ) -> WrittenBatch:
-        deltas = self.runner(session, plan, sql, views)
-        batch = WrittenBatch(upper, deltas, as_json(self._high(deltas)))
-        return self._located(session, batch) if self._by_position else batch
-
-    def _located(self, session: Session, batch: WrittenBatch) -> WrittenBatch:
-        """The batch with positions of the rows that it deletes, for its keys are looked up now."""
-        paths = [] if self.sink.replaces else batch.equality_deletes
-        located = Located({}, self.sink.snapshot_id())
-        if paths:
-            positions = find_positions(session, self.query.relation, self.query.keys, paths)
-            located = replace(located, positions=positions)
-        self.sink.remove(batch.equality_deletes)
-        return batch.by_position(located)
-
-    def _good(self, frame: DataFrame) -> DataFrame:
-        return frame.where(f"{BAD} is null") if self.source.has_bad else frame
-
-    def _truncates(self, session: Session, upper: Frontier) -> int:
-        """How many changes delete all rows, by the option's condition."""
-        if self.options.truncates is None:
-            return 0
-        frame = self.source.read(session.spark, self._frontier, upper)
-        counted = session.rows(self.query.count_truncates(), **{self.query.view: frame})
-        return int(counted["n"][0].as_py())
-
-    def _take_bad(self, session: Session, upper: Frontier) -> None:
-        frame = self.source.read(session.spark, self._frontier, upper)
-        self.status.bad_records += self.bad_records.take(session, frame)
-
-    def _plan(self) -> DeltaPlan:
-        versions = self.options.scd_type == 2
-        return self.sink.plan(
-            self._write_id,
-            ordered=self._ordered(),
-            max_keys=self._max_keys(),
-            sequence_by=() if versions else self.options.sequence_by,
-        )
-
-    def _ordered(self) -> bool:
-        return not self.options.sequence_by and self.source.ordered
-
-    @property
-    def _by_position(self) -> bool:
-        return self.options.delete_encoding == "position" and bool(self.query.keys)
-
-    def _max_keys(self) -> int:
-        if self._by_position:
-            return ALL_KEYS
-        choice = self.options.sequence_numbers
-        if choice == "one" or (choice == "auto" and not self._ordered()):
-            return self.options.max_keys
-        return 0
+        return replace(batch, watermark=as_json(self._high(batch)))
 
     def _comes_late(self, batch: WrittenBatch) -> bool:
-        if self._watermark is None or self._is_serial() or not self.options.sequence_by:
+        first = from_json(batch.first)
+        if first is None or self._watermark is None or self.writer.looks_up:
             return False
-        firsts = [delta.first for delta in batch.deltas if delta.first is not None]
-        return bool(firsts) and min(firsts) < self._watermark
+        return bool(first < self._watermark) and not batch.not_late
 
-    def _high(self, deltas: Sequence[Delta]) -> Any:
+    def _high(self, batch: WrittenBatch) -> Any:
         """The highest value of the first column that orders changes, of all so far."""
-        if not self.options.sequence_by:
-            return None
-        seen = [delta.last for delta in deltas if delta.last is not None]
-        return max([*seen, *([] if self._watermark is None else [self._watermark])], default=None)
+        values = (self._watermark, from_json(batch.last))
+        return max((value for value in values if value is not None), default=None)
 
-    def _count(self, batch: WrittenBatch) -> None:
+    def _note(self, batch: WrittenBatch) -> None:
+        self._frontier = batch.described.upper
         self._watermark = from_json(batch.watermark)
         self.status.batches += 1
         self.status.changes += batch.changes
+        self.status.bad_records += batch.bad
         self.status.upserts += sum(delta.upserts for delta in batch.deltas)
         self.status.deletes += sum(delta.deletes for delta in batch.deltas)
 
+    def _rest(self, stop: Event, follow: bool) -> bool:
+        """Nothing new: commit what waits; False if that is the end."""
+        self._flush()
+        if not follow:
+            return False
+        self._until = None
+        self.status.state = "idle"
+        self.status.lag = self._source.lag(self._frontier)
+        if time.monotonic() - self._last_commit > self._options.idle_interval:
+            self._settle()
+            self._last_commit = time.monotonic()
+        stop.wait(self._options.batch_interval)
+        return True
+
+    def _finish(self) -> None:
+        """Commit what was begun."""
+        while self._writing:
+            batch = self._in_turn(self._writing.popleft().result())
+            self._pending.append(batch)
+            self._note(batch)
+        self._flush()
+        self._settle()
+
     def _is_serial(self) -> bool:
         """Whether each batch must see what the one before it has committed."""
-        return self._late or self._by_position or self.query.looks_up
+        return self._late or self.writer.looks_up
 
     def _is_due(self) -> bool:
         if sum(len(batch.files) for batch in self._pending) >= MOST_FILES:
             return True
-        return time.monotonic() - self._last_commit >= self.options.commit_interval
+        return time.monotonic() - self._last_commit >= self._options.commit_interval
 
-    def _flush(self, pool: ThreadPoolExecutor) -> None:
+    def _flush(self) -> None:
         """Commit what waits, and wait for it."""
         if self._pending:
-            self._submit(pool)
+            self._submit()
         self._wait()
 
-    def _submit(self, pool: ThreadPoolExecutor) -> None:
-        """Commit what waits, while the next batch is written."""
+    def _submit(self) -> None:
+        """Commit what waits, while the next batches are written."""
         self._wait()
         batches, write_id = self._pending, self._write_id
         self._pending, self._write_id = [], uuid.uuid4().hex
         self._last_commit = time.monotonic()
-        self._commit = pool.submit(self.sink.commit, write_id, batches)
+        self._commit = self._committers.submit(self.sink.commit, write_id, batches)
 
     def _wait(self) -> None:
         commit, self._commit = self._commit, None
@@ -323,13 +250,12 @@ class Stream:
 
     def _abandon(self) -> None:
         """What waits is not committed: its files go."""
+        writing, self._writing = self._writing, deque()
         batches, self._pending = self._pending, []
+        batches += [one.result() for one in writing if one.exception() is None]
         if batches:
             self.sink.discard(batches)
 
-
-def no_rows(session: Session, schema: pa.Schema) -> DataFrame:
-    """A table without rows."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return session.spark.createDataFrame([], from_arrow_schema(schema))
+    def _fail(self) -> None:
+        self.status.state = "failed"
+        self._abandon()

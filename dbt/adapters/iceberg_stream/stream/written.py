@@ -14,6 +14,14 @@ from dbt.adapters.iceberg_stream.stream.sub_batch import SubBatch
 
 
 @dataclass(frozen=True)
+class Description:
+    """A batch, `[lower, upper)` of the source: what is needed to write it, and to do so again."""
+
+    lower: Frontier | None
+    upper: Frontier
+
+
+@dataclass(frozen=True)
 class Located:
     """Rows of the table that a batch deletes: their positions, and the snapshot they are of."""
 
@@ -23,12 +31,27 @@ class Located:
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """A batch whose files are written: `[lower, upper)` of the source, and what each task made."""
+    """A batch whose files are written.
 
-    upper: Frontier
+    Attributes:
+        described: which part of the source it is.
+        deltas: what each task has made.
+        first, last: bounds of what orders its changes, as JSON; None where nothing does.
+        watermark: the highest value of it, of this batch and all before.
+        bad: records that could not be read.
+        truncates: whether all rows go before this batch's come.
+        not_late: whether changes that are older than their rows were left out.
+        located: rows of the table that it deletes, where that is not told by their keys.
+    """
+
+    described: Description
     deltas: Sequence[Delta]
+    first: Any = None
+    last: Any = None
     watermark: Any = None
+    bad: int = 0
     truncates: bool = False
+    not_late: bool = False
     located: Located | None = None
 
     @property

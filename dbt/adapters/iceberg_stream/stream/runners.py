@@ -1,0 +1,109 @@
+"""Where the files of a batch are written: in this process, or in Spark's tasks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.files import casting, parquet
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.merge import rows as merge_rows
+from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.stream import changes, row_delta, sub_batch
+from dbt.adapters.iceberg_stream.stream.changes import ORDER
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.row_delta import (
+    TASK_RESULT,
+    Delta,
+    NoOrder,
+    Unordered,
+    run_task,
+    sweep,
+    write_changes,
+)
+from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, SubBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+WORKER_CODE = (casting, parquet, merge_rows, changes, sub_batch, row_delta)
+# Where the files are written: in this process, or in Spark's tasks.
+Runner = Callable[[Session, DeltaPlan, str, dict[str, "DataFrame"]], list[Delta]]
+
+
+def in_process(
+    session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]
+) -> list[Delta]:
+    """Spark's rows come here, in its order, as fast as they are written."""
+    try:
+        if plan.ordered or plan.max_keys:
+            return [_write(session, plan, sql, views)]
+    except Unordered:
+        pass
+    # More keys than memory is for: Spark puts all changes in their order.
+    names = session.arrow_schema(sql, **views).names
+    order = ", ".join(name for name in names if name.startswith(ORDER))
+    ordered = replace(plan, ordered=True, max_keys=0)
+    return [_write(session, ordered, f"select * from (\n{sql}\n) order by {order}", views)]
+
+
+def _write(session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]) -> Delta:
+    batches = session.stream(sql, **views)
+    next(batches)
+    try:
+        return write_changes(plan, batches)
+    except (NoOrder, ColumnError) as error:
+        raise StreamError(str(error)) from error
+
+
+def in_tasks(
+    session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]
+) -> list[Delta]:
+    """Each task has all changes of its keys, in their order; workers need PyArrow only."""
+    names = session.arrow_schema(sql, **views).names
+    frame = session.frame(sql, **views)
+    if plan.keys:
+        order = [name for name in names if name.startswith(ORDER)]
+        keys = [quote(key) for key in plan.keys]
+        frame = frame.repartition(*keys).sortWithinPartitions(*order)
+    in_order = replace(plan, ordered=True)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from run_task(in_order, batches)
+
+    with ExitStack() as undo:
+        # What other tasks have made when one goes wrong is not known.
+        undo.callback(sweep, plan)
+        rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE, **views).to_pylist()
+        if refused := [row["refused"] for row in rows if row["refused"]]:
+            raise StreamError(refused[0])
+        undo.pop_all()
+    return read_deltas(rows)
+
+
+def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
+    """What the tasks have done."""
+    deltas: dict[str, Delta] = {}
+    for row in rows:
+        delta = deltas.setdefault(row["task"], Delta())
+        if row["totals"] is not None:
+            totals = pickle.loads(row["totals"])
+            delta.changes, delta.upserts, delta.deletes, delta.first, delta.last = totals
+            continue
+        while len(delta.sub_batches) <= row["sub_batch"]:
+            delta.sub_batches.append(SubBatch())
+        made = delta.sub_batches[row["sub_batch"]]
+        file, partition = WrittenFile(**row["file"]), pickle.loads(row["partition"])
+        if row["is_data"]:
+            dead = pa.array(row["dead"], pa.int64())
+            made.data.append(NewData(file, partition, dead))
+        else:
+            made.equality_deletes.append((file, partition))
+    return list(deltas.values())
