@@ -113,6 +113,27 @@ class TestFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
 
 
+class TestVersions:
+    """The column that orders changes is not one of the table's: its values are in `__START_AT`."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        history = ORDERS.replace("'except': ['op']", "'except': ['op', 'at']").replace(
+            "unique_key='id'", "unique_key='id', stored_as_scd_type=2, sequence_by='at'"
+        )
+        return {"orders.sql": history, "sources.yml": SOURCES}
+
+    def test_changes_flow(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c", 10), (2, "new", 2.0, "c", 11))
+        land(project, "2", (1, "paid", 1.0, "u", 20), (2, None, None, "d", 21))
+        run_dbt(["run"])
+        assert rows(project, "select * from {schema}.orders order by 1, __START_AT") == [
+            (1, "new", 1.0, 10, 20),
+            (1, "paid", 1.0, 20, None),
+            (2, "new", 2.0, 11, 21),
+        ]
+
+
 class TestChangesOfATable:
     """A stream of a stream: rows that the first one updates and deletes."""
 
