@@ -30,6 +30,8 @@ from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
 TOMBSTONES = "stream_tombstones"
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000
+# Between two looks at what a busy stream has still before it: a folder is listed for it.
+LAG_SECONDS = 5.0
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Stream:
     _write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _commit: Future[Committed | None] | None = None
     _last_commit: float = field(default_factory=time.monotonic)
+    _last_lag: float = float("-inf")
     _frontier: Frontier | None = None
     _watermark: Any = None
     _late: bool = False
@@ -122,6 +125,8 @@ class Stream:
         self._pending.append(batch)
         self._frontier = upper
         self._count(batch)
+        if time.monotonic() - self._last_lag >= LAG_SECONDS:
+            self._measure_lag()
         if self.sink.replaces and refresh and not batch.truncates:
             return True  # all in one commit: a reader sees the old table or the new one
         if self._is_due() or self._is_serial():
@@ -136,12 +141,16 @@ class Stream:
         if not follow:
             return False
         self.status.state = "idle"
-        self.status.lag = self.source.lag(self._frontier)
+        self._measure_lag()
         if time.monotonic() - self._last_commit > self.options.idle_interval:
             self._settle()
             self._last_commit = time.monotonic()
         stop.wait(self.options.batch_interval)
         return True
+
+    def _measure_lag(self) -> None:
+        self.status.lag = self.source.lag(self._frontier)
+        self._last_lag = time.monotonic()
 
     def _write(self, pool: ThreadPoolExecutor, upper: Frontier) -> WrittenBatch:
         batch = self._write_once(upper, self._late)
