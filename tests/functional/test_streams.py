@@ -113,6 +113,26 @@ class TestFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
 
 
+class TestBadRecords:
+    """Lines that are no JSON, and a value that its column cannot take."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        letters = ORDERS.replace("unique_key='id'", "unique_key='id', on_bad_record='dead_letters'")
+        return {"orders.sql": ORDERS, "letters.sql": letters, "sources.yml": SOURCES}
+
+    def test_they_stop_the_stream_or_are_kept(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"), (2, "new", "much", "c"))
+        _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
+        assert "1 records cannot be read" in said and "orders/1.json" in said
+        run_dbt(["run", "-s", "letters"])
+        assert rows(project, "select id, amount from {schema}.letters") == [(1, 1.0)]
+        ((place, record),) = rows(
+            project, "select place, record from {schema}.letters__dead_letters"
+        )
+        assert place.endswith("orders/1.json") and "much" in record
+
+
 class TestVersions:
     """The column that orders changes is not one of the table's: its values are in `__START_AT`."""
 

@@ -69,8 +69,9 @@ class BadRecords:
             StreamError: they are to stop the stream, or are too many; names the first of them.
         """
         columns = f"{WHERE} as place, {BAD} as record, current_timestamp() as seen_at"
-        sql = f"select {columns} from stream_records where {BAD} is not null"
-        rows = session.rows(sql, stream_records=frame)
+        # Of a file Spark reads only the columns that are asked for, and finds the faults in those.
+        sql = f"select {columns}, struct(*) as whole from stream_records where {BAD} is not null"
+        rows = session.rows(sql, stream_records=frame).drop_columns(["whole"])
         first = rows.slice(0, 1).to_pylist()[0]
         example = f"at {first['place']}: {first['record'][:SHOWN]}"
         if self.keep is None:
