@@ -119,7 +119,11 @@ class TestBadRecords:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         letters = ORDERS.replace("unique_key='id'", "unique_key='id', on_bad_record='dead_letters'")
-        return {"orders.sql": ORDERS, "letters.sql": letters, "sources.yml": SOURCES}
+        history = ORDERS.replace(
+            "unique_key='id'", "unique_key='id', stored_as_scd_type=2, sequence_by='at'"
+        )
+        models = {"orders.sql": ORDERS, "letters.sql": letters, "sources.yml": SOURCES}
+        return {**models, "history.sql": history, "plain.sql": ORDERS}
 
     def test_they_stop_the_stream_or_are_kept(self, project: Any) -> None:
         land(project, "1", (1, "new", 1.0, "c"), (2, "new", "much", "c"))
@@ -131,6 +135,15 @@ class TestBadRecords:
             project, "select place, record from {schema}.letters__dead_letters"
         )
         assert place.endswith("orders/1.json") and "much" in record
+
+    def test_there_is_nothing_else(self, project: Any) -> None:
+        (Path(project.project_root) / "landing/orders/1.json").unlink()
+        land(project, "2", (3, "new", 1.0, "c", 1))
+        run_dbt(["run", "-s", "history", "plain"])
+        (Path(project.project_root) / "landing/orders/3.json").write_text("{spoiled\n")
+        for model in ("plain", "history"):
+            _, said = run_dbt_and_capture(["run", "-s", model], expect_pass=False)
+            assert "1 records cannot be read" in said, model
 
 
 class TestVersions:

@@ -47,6 +47,26 @@ def observed(frame: DataFrame, has_bad: bool) -> tuple[DataFrame, Callable[[], S
     return frame, seen
 
 
+def counted(
+    session: Session, frame: DataFrame, has_bad: bool
+) -> tuple[DataFrame, Callable[[], Seen]]:
+    """The same for a query that reads the frame several times.
+
+    Spark may leave some of the reads out, and then it tells what those have observed: nothing.
+    """
+    listed = [f"count_if({CHANGE}.truncated) as truncates"]
+    if has_bad:
+        # All columns are read, as by `BadRecords.take`.
+        listed += [
+            f"count_if({BAD} is not null) as bad",
+            "max(length(to_json(struct(*)))) as whole",
+        ]
+    sql = f"select {', '.join(listed)} from stream_records"
+    found = session.rows(sql, stream_records=frame).to_pylist()[0]
+    seen = Seen(int(found.get("bad") or 0), int(found["truncates"]))
+    return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: seen
+
+
 @dataclass
 class BadRecords:
     """Takes the bad records of a stream.

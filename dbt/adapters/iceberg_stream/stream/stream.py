@@ -15,7 +15,7 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, observed
+from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, counted, observed
 from dbt.adapters.iceberg_stream.stream.batch_writer import Runner
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
@@ -168,7 +168,10 @@ class Stream:
     def _write_once(self, upper: Frontier, late: bool) -> WrittenBatch:
         session, query = self.session(), self.query
         frame = self.source.read(session.spark, self._frontier, upper)
-        frame, seen = observed(frame, self.source.has_bad)
+        if self.options.scd_type == 2:
+            frame, seen = counted(session, frame, self.source.has_bad)
+        else:
+            frame, seen = observed(frame, self.source.has_bad)
         plan = self._plan()
         sql, views = query.changes(), {query.view: frame}
         if late:
