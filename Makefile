@@ -18,7 +18,7 @@ CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster test unit lint test-slow test-cluster bench stop clean
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit lint test-slow test-cluster bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ demo-tpch: $(VENV)/.tpch-installed $(TPCH_DATA)/.done ## TPC-H: tables, 22 queri
 
 demo-cluster: $(VENV)/.dev-installed ## A Spark cluster, a REST catalog and two users on this machine
 	PYTHONPATH=. $(BIN)/python examples/cluster/demo.py
+
+demo-stream: $(VENV)/.dev-installed ## Kafka, a shop that changes, and its tables, which follow
+	PYTHONPATH=. $(BIN)/python examples/orders_cdc/demo.py
 
 test: lint ## Run the whole suite
 	$(BIN)/pytest tests -m "not slow"
@@ -68,7 +71,7 @@ clean: ## Remove what the demos and tests made, but not .venv
 	@if [ -x $(BIN)/iceberg-stream ]; then $(MAKE) --no-print-directory stop || true; fi
 	rm -rf $(SHOP)/lakehouse $(SHOP)/target $(SHOP)/logs $(SHOP)/.iceberg_stream
 	rm -rf $(TPCH)/lakehouse $(TPCH)/target $(TPCH)/logs $(TPCH)/.iceberg_stream $(TPCH)/.data
-	rm -rf examples/cluster/.data
+	rm -rf examples/cluster/.data examples/orders_cdc/.data
 	rm -rf build dist logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # What is installed is remembered by a file, so that a second run starts at once.

@@ -113,6 +113,60 @@ class TestFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
 
 
+class TestBadRecords:
+    """Lines that are no JSON, and a value that its column cannot take."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        letters = ORDERS.replace("unique_key='id'", "unique_key='id', on_bad_record='dead_letters'")
+        history = ORDERS.replace(
+            "unique_key='id'", "unique_key='id', stored_as_scd_type=2, sequence_by='at'"
+        )
+        models = {"orders.sql": ORDERS, "letters.sql": letters, "sources.yml": SOURCES}
+        return {**models, "history.sql": history, "plain.sql": ORDERS}
+
+    def test_they_stop_the_stream_or_are_kept(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"), (2, "new", "much", "c"))
+        _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
+        assert "1 records cannot be read" in said and "orders/1.json" in said
+        run_dbt(["run", "-s", "letters"])
+        assert rows(project, "select id, amount from {schema}.letters") == [(1, 1.0)]
+        ((place, record),) = rows(
+            project, "select place, record from {schema}.letters__dead_letters"
+        )
+        assert place.endswith("orders/1.json") and "much" in record
+
+    def test_there_is_nothing_else(self, project: Any) -> None:
+        (Path(project.project_root) / "landing/orders/1.json").unlink()
+        land(project, "2", (3, "new", 1.0, "c", 1))
+        run_dbt(["run", "-s", "history", "plain"])
+        (Path(project.project_root) / "landing/orders/3.json").write_text("{spoiled\n")
+        for model in ("plain", "history"):
+            _, said = run_dbt_and_capture(["run", "-s", model], expect_pass=False)
+            assert "1 records cannot be read" in said, model
+
+
+class TestVersions:
+    """The column that orders changes is not one of the table's: its values are in `__START_AT`."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        history = ORDERS.replace("'except': ['op']", "'except': ['op', 'at']").replace(
+            "unique_key='id'", "unique_key='id', stored_as_scd_type=2, sequence_by='at'"
+        )
+        return {"orders.sql": history, "sources.yml": SOURCES}
+
+    def test_changes_flow(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c", 10), (2, "new", 2.0, "c", 11))
+        land(project, "2", (1, "paid", 1.0, "u", 20), (2, None, None, "d", 21))
+        run_dbt(["run"])
+        assert rows(project, "select * from {schema}.orders order by 1, __START_AT") == [
+            (1, "new", 1.0, 10, 20),
+            (1, "paid", 1.0, 20, None),
+            (2, "new", 2.0, 11, 21),
+        ]
+
+
 class TestChangesOfATable:
     """A stream of a stream: rows that the first one updates and deletes."""
 

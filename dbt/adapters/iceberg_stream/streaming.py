@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.query import (
     StreamQuery,
     added_columns,
+    added_names,
     carry_change,
     output_columns,
 )
@@ -120,7 +121,6 @@ def _stream(
     options = parse_stream_options(model)
     name = str(relation.schema), str(relation.identifier)
     columns = _columns(adapter, sql, options, source)
-    added = len(added_columns(dict(columns), options, None))
     names = [column for column, _ in columns]
     opened = _open(adapter, source)
     handle = adapter.connections.get_thread_connection().handle
@@ -129,7 +129,7 @@ def _stream(
         carry_change(sql, VIEW, opened.of_rows and bool(options.keys)),
         VIEW,
         relation.render(),
-        names[: len(names) - added],
+        names[: len(names) - len(added_names(options))],
         options,
         _partition(adapter, name),
     )

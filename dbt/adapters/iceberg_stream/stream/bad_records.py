@@ -52,6 +52,26 @@ def observed(frame: DataFrame, has_bad: bool) -> tuple[DataFrame, Callable[[], S
     return watched, seen
 
 
+def counted(
+    session: Session, frame: DataFrame, has_bad: bool
+) -> tuple[DataFrame, Callable[[], Seen]]:
+    """The same for a query that reads the frame several times.
+
+    Spark may leave some of the reads out, and then it tells what those have observed: nothing.
+    """
+    listed = [f"count_if({CHANGE}.truncated) as truncates"]
+    if has_bad:
+        # All columns are read, as by `BadRecords.take`.
+        listed += [
+            f"count_if({BAD} is not null) as bad",
+            "max(length(to_json(struct(*)))) as whole",
+        ]
+    sql = f"select {', '.join(listed)} from stream_records"
+    found = session.rows(sql, stream_records=frame).to_pylist()[0]
+    seen = Seen(int(found.get("bad") or 0), int(found["truncates"]))
+    return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: seen
+
+
 @dataclass
 class BadRecords:
     """Takes the bad records of a stream.
@@ -74,8 +94,9 @@ class BadRecords:
             StreamError: they are to stop the stream, or are too many; names the first of them.
         """
         columns = f"{WHERE} as place, {BAD} as record, current_timestamp() as seen_at"
-        sql = f"select {columns} from stream_records where {BAD} is not null"
-        rows = session.rows(sql, stream_records=frame)
+        # Of a file Spark reads only the columns that are asked for, and finds the faults in those.
+        sql = f"select {columns}, struct(*) as whole from stream_records where {BAD} is not null"
+        rows = session.rows(sql, stream_records=frame).drop_columns(["whole"])
         first = rows.slice(0, 1).to_pylist()[0]
         example = f"at {first['place']}: {first['record'][:SHOWN]}"
         if self.keep is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, observed
+from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, Seen, counted, observed
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.positions import find_positions
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery
@@ -62,9 +62,28 @@ class BatchWriter:
         Raises:
             StreamError: the stream cannot go on; nothing is left of the batch.
         """
-        plan, query = self._plan(write_id), self.query
         frame = self.source.read(session.spark, described.lower, described.upper)
-        frame, seen = observed(frame, self.source.has_bad)
+        if not self.query.looks_up:
+            watched = observed(frame, self.source.has_bad)
+            return self._write(session, described, write_id, late, *watched)
+        # The query reads the batch several times.
+        frame = frame.persist()
+        try:
+            watched = counted(session, frame, self.source.has_bad)
+            return self._write(session, described, write_id, late, *watched)
+        finally:
+            frame.unpersist()
+
+    def _write(
+        self,
+        session: Session,
+        described: Description,
+        write_id: str,
+        late: bool,
+        frame: DataFrame,
+        seen: Callable[[], Seen],
+    ) -> WrittenBatch:
+        plan, query = self._plan(write_id), self.query
         views = {query.view: frame}
         if self.sink.replaces:
             query = self._without_rows(session, views)

@@ -191,12 +191,19 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     return chosen
 
 
-def added_columns(types: Mapping[str, T], options: StreamOptions, time: T) -> list[tuple[str, T]]:
-    """Names and types of the columns that the options add to the query's."""
+def added_names(options: StreamOptions) -> tuple[str, ...]:
+    """Columns that the options add to the query's."""
     if options.scd_type == 2:
-        kind = next(t for n, t in types.items() if n.lower() == options.sequence_by[0].lower())
-        return [(START, kind), (END, kind)]
-    return [(options.soft_deletes, time)] if options.soft_deletes else []
+        return START, END
+    return (options.soft_deletes,) if options.soft_deletes else ()
+
+
+def added_columns(types: Mapping[str, T], options: StreamOptions, time: T) -> list[tuple[str, T]]:
+    """The same with their types; versions have the type of what orders changes in the query."""
+    by = [name.lower() for name in options.sequence_by]
+    versions = options.scd_type == 2
+    kind = next(t for n, t in types.items() if n.lower() == by[0]) if versions else time
+    return [(name, kind) for name in added_names(options)]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000
+# Between two looks at what a busy stream has still before it: a folder is listed for it.
+LAG_SECONDS = 5.0
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Stream:
     _commit: Future[Committed | None] | None = None
     _write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _last_commit: float = field(default_factory=time.monotonic)
+    _last_lag: float = float("-inf")
     _minted: Frontier | None = None
     _frontier: Frontier | None = None
     _until: Frontier | None = None
@@ -128,6 +131,8 @@ class Stream:
         batch = self._in_turn(self._writing.popleft().result())
         self._pending.append(batch)
         self._note(batch)
+        if time.monotonic() - self._last_lag >= LAG_SECONDS:
+            self._measure_lag()
         if refresh and self.sink.replaces and not batch.truncates and not self._is_serial():
             return True  # all in one commit: a reader sees the old table or the new one
         if self._is_due() or self._is_serial():
@@ -191,12 +196,16 @@ class Stream:
             return False
         self._until = None
         self.status.state = "idle"
-        self.status.lag = self._source.lag(self._frontier)
+        self._measure_lag()
         if time.monotonic() - self._last_commit > self._options.idle_interval:
             self._settle()
             self._last_commit = time.monotonic()
         stop.wait(self._options.batch_interval)
         return True
+
+    def _measure_lag(self) -> None:
+        self.status.lag = self._source.lag(self._frontier)
+        self._last_lag = time.monotonic()
 
     def _finish(self) -> None:
         """Commit what was begun."""

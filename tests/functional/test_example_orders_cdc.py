@@ -1,0 +1,53 @@
+"""The example's models against the shop that its changes are of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dbt.tests.util import run_dbt
+
+from examples.orders_cdc.reader import COLUMNS
+from examples.orders_cdc.shop_changes import Shop, create_topics, feed
+from tests.functional.lake import rows
+from tests.servers.kafka import kafka_server
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "orders_cdc"
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with (
+        kafka_server(tmp_path_factory.mktemp("kafka")) as address,
+        pytest.MonkeyPatch.context() as m,
+    ):
+        m.setenv("KAFKA", address)
+        create_topics(address)
+        yield address
+
+
+class TestExample:
+    @pytest.fixture(scope="class")
+    def models(self, kafka: str) -> dict[str, dict[str, str]]:
+        folders = (EXAMPLE / "models").iterdir()
+        return {f.name: {p.name: p.read_text() for p in f.iterdir()} for f in folders}
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        config = yaml.safe_load((EXAMPLE / "dbt_project.yml").read_text())
+        return {"models": {"test": config["models"]["orders_cdc"]}}
+
+    def test_tables_are_as_the_shop(self, project: Any, kafka: str) -> None:
+        shop = Shop()
+        feed(shop, kafka, float("inf"), threading.Event(), most=300)
+        run_dbt(["run", "-s", "streams"])
+        feed(shop, kafka, float("inf"), threading.Event(), most=300)
+        run_dbt(["run"])
+        for table, expected in shop.rows().items():
+            columns = COLUMNS[table].replace("epoch_ms", "unix_millis")
+            found = rows(project, f"select {columns} from {{schema}}.{table}")
+            assert sorted(found, key=repr) == expected, table
