@@ -6,6 +6,7 @@ import json
 import random
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def bed(request: pytest.FixtureRequest, lake: Lake, spark: Session, tmp_path: Pa
         return Bed(lake, spark, tmp_path / "landing", runner, options, **layout)
 
     return make
+
+
+def test_two_queries_at_once_read_their_own_views(spark: Session) -> None:
+    """Spark gives the views of a session one name space, and two batches are read at once."""
+
+    def asked(number: int) -> set[int]:
+        frame = spark.spark.range(number, number + 1)
+        rows = spark.rows("select id from a_view where id >= 0", a_view=frame)
+        return set(rows["id"].to_pylist())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(asked, range(60))) == [{number} for number in range(60)]
 
 
 def random_changes(seed: int, count: int, keys: int = 8) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ RESTART_RETRIES = 18
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
 _importing = threading.Lock()
+_numbers = itertools.count()
 
 
 class Session:
@@ -128,11 +130,17 @@ class Session:
             return self.frame(sql, **views)._to_table()[0]
 
     def frame(self, sql: str, **views: DataFrame) -> DataFrame:
-        """A query's rows, not asked for yet."""
+        """A query's rows, not asked for yet; the views are frames that it names."""
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
-        named = [SubqueryAlias(frame._plan, name) for name, frame in views.items()]
+        named = []
+        for name, frame in views.items():
+            # The server makes them temporary views for as long as it looks at the query: of two
+            # queries at once, one would read what the other one has given the same name.
+            own = f"{name}_{next(_numbers)}"
+            sql = re.sub(rf"\b{name}\b", own, sql)
+            named.append(SubqueryAlias(frame._plan, own))
         return DataFrame(SQL(sql, None, None, named or None), self._spark)
 
     def map_in_arrow(
