@@ -30,7 +30,7 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.streaming import WINDOW
 
-VIEW = "stream_source"
+VIEW = "__stream_source"
 COLUMNS = ("id", "customer", "status", "amount", "at")
 DDL = "id bigint, customer bigint, status string, amount double, at bigint"
 SCHEMA = Schema(

@@ -22,7 +22,8 @@ from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.sink import Sink, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 from .data import changes
 from .rig import SCHEMA
@@ -97,7 +98,7 @@ def _commit(sink: Sink, places: Iterable[int]) -> None:
     batches = [_change(place) for place in places]
     write_id = uuid.uuid4().hex
     delta = write_changes(sink.plan(write_id, chunk_bytes=1), batches)
-    sink.commit(write_id, [WrittenBatch({"offset": len(batches)}, [delta])])
+    sink.commit(write_id, [WrittenBatch(Description(None, {"offset": len(batches)}), [delta])])
 
 
 def _change(place: int) -> pa.RecordBatch:

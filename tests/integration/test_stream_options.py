@@ -160,7 +160,6 @@ def test_deletes_by_position(bed: MakeBed, version: int) -> None:
     made = bed(
         deletes="op = 'd'",
         delete_encoding="position",
-        sequence_by=("at",),
         layout=layout,
         partition="named_struct('f0', `a`)",
     )

@@ -7,6 +7,7 @@ import signal
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,13 @@ from dbt.adapters.iceberg_stream.cli_options import (
     target,
     told_plainly,
 )
+
+if TYPE_CHECKING:
+    from dbt_common.events.base_types import EventMsg
+
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+    from dbt.adapters.iceberg_stream.stream.progress import Progress
+    from dbt.adapters.iceberg_stream.stream.service import Service
 
 ONLY_STREAMS = "config.materialized:stream"
 FAILED, FENCED = 1, 3
@@ -46,6 +54,7 @@ def run(
     Exit codes: 0 for a stop that was asked for, 3 where another run has taken over, else 1.
     """
     from dbt.adapters.iceberg_stream.stream.service import Service, endpoint, serving
+    from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 
     place = ["--project-dir", str(project_dir)]
     place += ["--profiles-dir", str(profiles_dir)] if profiles_dir else []
@@ -59,27 +68,47 @@ def run(
         models = _listed([*chosen, *place])
         if not models:
             raise click.ClickException("No stream model is selected: dbt ls shows the models.")
+        _require_independent(models)
+        service.streams |= {name: StreamStatus(name.split(".")[-1]) for name in models}
         click.echo(f"Health and metrics at http://{host}:{listening}")
         refresh = ["--full-refresh"] if full_refresh else []
-        done = _dbt(["run", *chosen, *place, *refresh, "--threads", str(len(models))])
+        done = _dbt(["run", *chosen, *place, *refresh, "--threads", str(len(models))], service)
     if service.fenced:
         raise SystemExit(FENCED)
     raise SystemExit(0 if done else FAILED)
 
 
-def _listed(arguments: list[str]) -> list[str]:
+def _listed(arguments: list[str]) -> dict[str, list[str]]:
+    """The models by their unique ids, each with what it depends on."""
     from dbt.cli.main import dbtRunner
 
-    found = dbtRunner().invoke(["--quiet", "ls", *arguments, "--resource-type", "model"])
+    form = ["--output", "json", "--output-keys", "unique_id", "depends_on"]
+    found = dbtRunner().invoke(["--quiet", "ls", *arguments, "--resource-type", "model", *form])
     if found.exception is not None:
         raise click.ClickException(str(found.exception))
-    return list(found.result or [])  # type: ignore[arg-type]
+    models = [json.loads(line) for line in found.result or []]  # type: ignore[union-attr]
+    return {model["unique_id"]: model["depends_on"]["nodes"] for model in models}
 
 
-def _dbt(arguments: list[str]) -> bool:
+def _require_independent(models: dict[str, list[str]]) -> None:
+    """dbt begins a model when those before it have ended, and streams do not end."""
+    for name, before in models.items():
+        if waits := [other for other in before if other in models]:
+            raise click.ClickException(
+                f"{name} reads {', '.join(waits)}, which would have to end first. Run them as "
+                "services of their own: iceberg-stream run --select …"
+            )
+
+
+def _dbt(arguments: list[str], service: Service) -> bool:
+    """Run dbt; models that fail before their stream begins are told as well."""
     from dbt.cli.main import dbtRunner
 
-    done = dbtRunner().invoke(arguments)
+    def told(event: EventMsg) -> None:
+        if event.info.name == "LogModelResult" and event.data.status == "error":
+            service.streams[event.data.node_info.unique_id].state = "failed"
+
+    done = dbtRunner(callbacks=[told]).invoke(arguments)
     if done.exception is not None:
         raise click.ClickException(str(done.exception))
     return bool(done.success)
@@ -128,6 +157,21 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
         loaded = lake.load(name)
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
-        for progress in sinks(loaded.metadata):
-            accepted = accept_rollback(lake, name, progress.sink_id)
+        behind = [one.sink_id for one in sinks(loaded.metadata) if is_rolled_back(loaded, one)]
+        for sink_id in behind:
+            accepted = accept_rollback(lake, name, sink_id)
             click.echo(f"{accepted.sink_id} goes on from {json.dumps(accepted.frontier)}")
+    if not behind:
+        click.echo(f"{table} is not behind any of its streams.")
+
+
+def is_rolled_back(table: LoadedTable, progress: Progress) -> bool:
+    """Whether a table was set back behind what a stream has committed."""
+    from dbt.adapters.iceberg_stream.stream.errors import RolledBack
+    from dbt.adapters.iceberg_stream.stream.progress import recover
+
+    try:
+        recover(table.metadata, progress.sink_id)
+    except RolledBack:
+        return True
+    return False

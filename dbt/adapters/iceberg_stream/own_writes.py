@@ -62,7 +62,7 @@ class OwnWrites(SQLAdapter):
 
         return self._noticed(build_python_model(self, *arguments))
 
-    @available.parse(lambda *a, **k: "stream_source")
+    @available.parse(lambda *a, **k: "__stream_source")
     def declare_stream(
         self,
         model: Mapping[str, Any],

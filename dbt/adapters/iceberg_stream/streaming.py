@@ -20,7 +20,11 @@ from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
-from dbt.adapters.iceberg_stream.stream.options import StreamOptions, parse_stream_options
+from dbt.adapters.iceberg_stream.stream.options import (
+    StreamOptions,
+    named_as,
+    parse_stream_options,
+)
 from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.progress import Progress
 from dbt.adapters.iceberg_stream.stream.query import (
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 
 # The name that the source has in the model's query.
-VIEW = "stream_source"
+VIEW = "__stream_source"
 REPORT_SECONDS = 10.0
 # Batches that are written at once: one is planned and read while another is encoded.
 WINDOW = 2
@@ -120,7 +124,10 @@ def _stream(
 
     options = parse_stream_options(model)
     name = str(relation.schema), str(relation.identifier)
-    columns = _columns(adapter, sql, options, source)
+    known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
+    given = _columns(adapter, sql, options, source)
+    columns = [(known.get(column.lower(), column), kind) for column, kind in given]
+    options = named_as(options, [column for column, _ in columns])
     names = [column for column, _ in columns]
     opened = _open(adapter, source)
     handle = adapter.connections.get_thread_connection().handle

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.sink import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 BATCHES = 3
 
@@ -22,7 +24,12 @@ class Numbers:
         self.status = status
         self.lags: list[Lag | None] = []
 
-    def mint(self, lower: Mapping[str, int] | None, rows: int) -> dict[str, int] | None:
+    def present(self, lower: Mapping[str, int] | None) -> dict[str, int]:
+        return {"n": BATCHES}
+
+    def mint(
+        self, lower: Mapping[str, int] | None, rows: int, until: Any = None
+    ) -> dict[str, int] | None:
         self.lags.append(self.status.lag)
         done = 0 if lower is None else lower["n"]
         return {"n": done + 1} if done < BATCHES else None
@@ -31,35 +38,31 @@ class Numbers:
         return Lag(BATCHES - frontier["n"], "rows")
 
 
-class Dry(Stream):
-    """Writes nothing."""
-
-    def _write(self, pool: Any, upper: Any) -> WrittenBatch:
-        return WrittenBatch(upper, [], None)
-
-
-def test_a_busy_stream_knows_its_lag(monkeypatch: Any) -> None:
+def test_a_busy_stream_knows_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.LAG_SECONDS", 0.0)
     status = StreamStatus("m")
     source = Numbers(status)
-    sink: Any = SimpleNamespace(
-        claim=lambda schema: None,
+    sink = SimpleNamespace(
+        claim=lambda schema, anew: None,
         commit=lambda write_id, batches: None,
         record=lambda frontier: None,
+        discard=lambda batches: None,
         progress=SimpleNamespace(frontier=None, watermark=None),
         replaces=False,
     )
-    query: Any = SimpleNamespace(looks_up=False)
-    unused: Any = None
-    Dry(
-        unused,
-        source,
-        query,
-        sink,
-        StreamOptions("m"),
-        unused,
-        status,
-        unused,
-        unused,  # type: ignore[arg-type]
-    ).drain()
+
+    def write(session: Any, described: Description, name: str, late: bool) -> WrittenBatch:
+        return WrittenBatch(described, [])
+
+    writer: Any = SimpleNamespace(
+        source=source,
+        sink=sink,
+        options=StreamOptions("m"),
+        schema=None,
+        write=write,
+        looks_up=False,
+        is_late=False,
+    )
+    session: Any = object()
+    Stream(lambda: session, writer, status).drain()
     assert source.lags == [None, Lag(2, "rows"), Lag(1, "rows"), Lag(0, "rows")]

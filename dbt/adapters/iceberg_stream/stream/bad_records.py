@@ -66,8 +66,8 @@ def counted(
             f"count_if({BAD} is not null) as bad",
             "max(length(to_json(struct(*)))) as whole",
         ]
-    sql = f"select {', '.join(listed)} from stream_records"
-    found = session.rows(sql, stream_records=frame).to_pylist()[0]
+    sql = f"select {', '.join(listed)} from __stream_records"
+    found = session.rows(sql, __stream_records=frame).to_pylist()[0]
     seen = Seen(int(found.get("bad") or 0), int(found["truncates"]))
     return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: seen
 
@@ -95,8 +95,10 @@ class BadRecords:
         """
         columns = f"{WHERE} as place, {BAD} as record, current_timestamp() as seen_at"
         # Of a file Spark reads only the columns that are asked for, and finds the faults in those.
-        sql = f"select {columns}, struct(*) as whole from stream_records where {BAD} is not null"
-        rows = session.rows(sql, stream_records=frame).drop_columns(["whole"])
+        sql = f"select {columns}, struct(*) as whole from __stream_records where {BAD} is not null"
+        # One too many is enough to stop.
+        sql += f" limit {self.limit - self.count + 1}"
+        rows = session.rows(sql, __stream_records=frame).drop_columns(["whole"])
         first = rows.slice(0, 1).to_pylist()[0]
         example = f"at {first['place']}: {first['record'][:SHOWN]}"
         if self.keep is None:

@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.stream.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.runners import Runner
 from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Source
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.written import Description, Located, WrittenBatch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
 ALL_KEYS = 1 << 62
-TOMBSTONES, NO_ROWS = "stream_tombstones", "stream_no_rows"
+TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 
 
 @dataclass
@@ -54,6 +54,12 @@ class BatchWriter:
         """Whether each batch must see what the one before it has committed."""
         return self._by_position or self.query.looks_up
 
+    @property
+    def is_late(self) -> bool:
+        """Whether each batch leaves out what is older than its row."""
+        versions = self.options.scd_type == 2
+        return self.looks_up and bool(self.options.sequence_by) and not versions
+
     def write(
         self, session: Session, described: Description, write_id: str, late: bool = False
     ) -> WrittenBatch:
@@ -62,7 +68,7 @@ class BatchWriter:
         Raises:
             StreamError: the stream cannot go on; nothing is left of the batch.
         """
-        frame = self.source.read(session.spark, described.lower, described.upper)
+        frame = self.source.read(session.spark, described.lower, _end(described))
         if not self.query.looks_up:
             watched = observed(frame, self.source.has_bad)
             return self._write(session, described, write_id, late, *watched)
@@ -98,7 +104,8 @@ class BatchWriter:
             found = seen()
             if found.bad:
                 batch = replace(batch, bad=self._take_bad(session, described))
-            if not found.truncates and not self._truncates(session, described):
+            watches = found.truncates or self.options.truncates is not None
+            if not watches or not self._truncates(session, described):
                 undo.pop_all()
                 return replace(batch, not_late=late)
         return self._after_truncate(session, plan, described)
@@ -106,8 +113,7 @@ class BatchWriter:
     def _after_truncate(
         self, session: Session, plan: DeltaPlan, described: Description
     ) -> WrittenBatch:
-        frame = self.source.read(session.spark, described.lower, described.upper)
-        views = {self.query.view: frame.where(f"{BAD} is null") if self.source.has_bad else frame}
+        views = {self.query.view: self._good(session, described)}
         query = self._without_rows(session, views)
         batch = self._written(session, plan, query.after_truncate(), views, described)
         # Nothing is older than a row where none is left.
@@ -133,7 +139,13 @@ class BatchWriter:
         deltas = self.runner(session, plan, sql, views)
         first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
         batch = WrittenBatch(described, deltas, as_json(first), as_json(last))
-        return self._located(session, batch) if self._by_position else batch
+        if not self._by_position:
+            return batch
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [batch])
+            located = self._located(session, batch)
+            undo.pop_all()
+        return located
 
     def _located(self, session: Session, batch: WrittenBatch) -> WrittenBatch:
         """The batch with positions of the rows that it deletes, for its keys are looked up now."""
@@ -146,19 +158,21 @@ class BatchWriter:
         return batch.by_position(located)
 
     def _truncates(self, session: Session, described: Description) -> int:
-        """How many changes delete all rows, by the option's condition."""
-        if self.options.truncates is None:
-            return 0
-        frame = self.source.read(session.spark, described.lower, described.upper)
-        counted = session.rows(self.query.count_truncates(), **{self.query.view: frame})
-        return int(counted["n"][0].as_py())
+        """How many changes that come through the query delete all rows."""
+        views = {self.query.view: self._good(session, described)}
+        return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
+
+    def _good(self, session: Session, described: Description) -> DataFrame:
+        frame = self.source.read(session.spark, described.lower, _end(described))
+        return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 
     def _take_bad(self, session: Session, described: Description) -> int:
-        frame = self.source.read(session.spark, described.lower, described.upper)
+        frame = self.source.read(session.spark, described.lower, _end(described))
         return self.bad_records.take(session, frame)
 
     def _plan(self, write_id: str) -> DeltaPlan:
-        ordered = not self.options.sequence_by and self.source.ordered
+        in_order = self.source.ordered and self.query.keeps_order
+        ordered = in_order and not self.options.sequence_by
         versions = self.options.scd_type == 2
         return self.sink.plan(
             write_id,
@@ -176,6 +190,11 @@ class BatchWriter:
             return ALL_KEYS
         choice = self.options.sequence_numbers
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
+
+
+def _end(described: Description) -> Frontier:
+    assert described.upper is not None, "a batch that is read has an end"
+    return described.upper
 
 
 def _bounds(deltas: Sequence[Delta]) -> tuple[Any, Any]:

@@ -33,8 +33,6 @@ from dbt.adapters.iceberg_stream.stream.positions import (
 )
 from dbt.adapters.iceberg_stream.stream.sub_batch import NewData, SubBatch
 
-CLAIMS = 10
-
 
 class Descriptors:
     """Descriptors of the files that tasks have written, and of the deletes in them."""
@@ -119,8 +117,11 @@ def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
     return None
 
 
-def partitioned_by(target: WriteTarget, keys: Sequence[str]) -> bool:
-    """Whether a row's key says which partition it is in."""
+def partitioned_by(metadata: Metadata, target: WriteTarget, keys: Sequence[str]) -> bool:
+    """Whether a row's key says which partition it is in, whenever it was written."""
+    specs = [spec for spec in metadata["partition-specs"] if spec["fields"]]
+    if len(specs) > 1:
+        return False
     sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
     return bool(sources) and sources <= set(keys)
 

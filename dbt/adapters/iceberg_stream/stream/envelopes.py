@@ -51,6 +51,11 @@ class Envelope:
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
 
+    @property
+    def _table_literal(self) -> str:
+        escaped = str(self.table).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+
     def _names(self, spark: SparkSession) -> list[str]:
         return list(spark.createDataFrame([], self.columns).columns)
 
@@ -59,7 +64,10 @@ class Envelope:
         if not self.tombstone_deletes:
             parsed = parsed.where("v is not null")
         row = [f"r.{quote(name)} as {quote(name)}" for name in self._names(spark)]
-        return parsed.selectExpr(*row, f"{_change('v is null', 'false')} as {CHANGE}", *BAD_COLUMNS)
+        # An empty text or `null` is no record, and Spark does not call it corrupt.
+        bad = f"if(r is null, coalesce(v, k, ''), r.{BAD}) as {BAD}"
+        change = f"{_change('v is null', 'false')} as {CHANGE}"
+        return parsed.selectExpr(*row, change, bad, f"{WHERE_TEXT} as {WHERE}")
 
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Debezium's JSON, with its schema or without; a tombstone repeats the delete before it."""
@@ -78,7 +86,7 @@ class Envelope:
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
         if self.table:
-            parsed = parsed.where(f"source_table = '{self.table}' or r.{BAD} is not null")
+            parsed = parsed.where(f"source_table = {self._table_literal} or r.{BAD} is not null")
         names = [quote(name) for name in self._names(spark)]
         columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
         change = _change("op = 'd'", "op = 't'")
@@ -93,10 +101,9 @@ class Envelope:
         schema = f"`type` string, `table` string, data {row}, {BAD} string"
         parsed = self._parse(text.where("v is not null"), schema, "v")
         kinds = "'insert', 'update', 'delete', 'bootstrap-insert'"
-        told = parsed.where(
-            f"(r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null)"
-            + (f" and (r.`table` = '{self.table}' or r.{BAD} is not null)" if self.table else "")
-        )
+        told = parsed.where(f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null")
+        if self.table:
+            told = told.where(f"r.`table` = {self._table_literal} or r.{BAD} is not null")
         columns = [f"r.data.{quote(n)} as {quote(n)}" for n in self._names(spark)]
         change = _change("r.`type` = 'delete'", "false")
         bad = f"coalesce(r.{BAD}, if(r.`type` is null, v, null))"
@@ -115,7 +122,6 @@ class Envelope:
 
 PLACE = ("partition", "offset")
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
-BAD_COLUMNS = (f"r.{BAD} as {BAD}", f"{WHERE_TEXT} as {WHERE}")
 
 
 def _change(deleted: str, truncated: str) -> str:

@@ -100,7 +100,9 @@ def get_filled_sql(changes: str, table: Lookup, columns: Sequence[str]) -> str:
     )
 
 
-def get_soft_deletes_sql(changes: str, table: Lookup, deleted_at: str) -> str:
+def get_soft_deletes_sql(
+    changes: str, table: Lookup, deleted_at: str, sequence_by: Sequence[str] = ()
+) -> str:
     """Changes whose deletes are rows as they were last, with the time in a column."""
     row = ", ".join(quote(name) for name in table.columns)
     last = (
@@ -111,6 +113,8 @@ def get_soft_deletes_sql(changes: str, table: Lookup, deleted_at: str) -> str:
     for name in table.columns:
         column = quote(name)
         known = f"coalesce(d.__last.{column}, t.{column}, d.{column})"
+        if name in sequence_by:
+            known = f"d.{column}"  # of the delete: what is older than it comes too late
         listed.append(f"if(d.{DELETED}, {known}, d.{column}) as {column}")
     orders = ", ".join(f"d.{name}" for name in table.order_names)
     known = f"d.__last is not null or t.{quote(table.keys[0])} is not null"

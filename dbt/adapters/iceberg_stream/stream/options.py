@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dbt_common.exceptions import CompilationError
@@ -73,6 +73,22 @@ class StreamOptions:
     idle_interval: float = 3600.0
 
 
+def named_as(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
+    """The options with columns in the letters in which the table has them."""
+    known = {name.lower(): name for name in names}
+
+    def spelled(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(known.get(name.lower(), name) for name in given)
+
+    nulls = options.ignore_null_updates
+    return replace(
+        options,
+        keys=spelled(options.keys),
+        sequence_by=spelled(options.sequence_by),
+        ignore_null_updates=nulls if isinstance(nulls, bool) else spelled(nulls),
+    )
+
+
 def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     """Read a model's config.
 
@@ -135,6 +151,11 @@ def _wrong_combinations(config: Mapping[str, Any]) -> list[str]:
         faults += [
             f"`{name}` needs a `unique_key`: without one, rows are appended" for name in lacking
         ]
+    if config.get("delete_encoding") == "position" and config.get("sequence_by"):
+        faults.append(
+            "`delete_encoding: position` does not go with `sequence_by`: equality deletes remember "
+            "what was deleted, and when"
+        )
     if config.get("columns") and config.get("except"):
         faults.append("`columns` and `except` exclude each other: give one of them")
     if config.get("stored_as_scd_type") == 2:

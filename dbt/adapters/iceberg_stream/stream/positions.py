@@ -43,9 +43,9 @@ def find_positions(
     match = " and ".join(f"t.{quote(key)} <=> k.{quote(key)}" for key in keys)
     sql = (
         f"select t._file as file, t._pos as pos from {relation} as t "
-        f"left semi join stream_keys as k on {match}"
+        f"left semi join __stream_keys as k on {match}"
     )
-    rows = session.rows(sql, stream_keys=session.spark.read.parquet(*locations))
+    rows = session.rows(sql, __stream_keys=session.spark.read.parquet(*locations))
     found = rows.group_by("file").aggregate([("pos", "list")]).to_batches()
     return {
         batch["file"][n].as_py(): batch["pos_list"][n].values

@@ -99,13 +99,23 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
     committed = next(_committed(_ancestors(metadata), sink_id), None)
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
     if noted is None or committed is None:
-        if newest is not None and committed is None:
+        # Where ancestors have expired, what the stream has committed may be among them.
+        whole = noted is None or _knows_all_ancestors(metadata)
+        if newest is not None and committed is None and whole:
             raise _rolled_back(sink_id, None, newest)
         return committed or noted
     if committed.write_id == noted.write_id:
         # The property may be ahead by idle progress.
         return noted
     raise _rolled_back(sink_id, committed, noted)
+
+
+def begin_anew(metadata: Metadata, sink_id: str) -> Progress:
+    """The progress of a run that replaces all that the table has, rolled back or not."""
+    committed = committed_progress(metadata, sink_id) or Progress(sink_id)
+    newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
+    known = (committed, newest, read_property(metadata, sink_id))
+    return replace(committed, version=max(one.version for one in known if one is not None))
 
 
 def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
@@ -196,6 +206,13 @@ def _ancestors(metadata: Metadata) -> Iterator[Mapping[str, Any]]:
     while snapshot is not None:
         yield snapshot
         snapshot = by_id.get(snapshot.get("parent-snapshot-id", -1))
+
+
+def _knows_all_ancestors(metadata: Metadata) -> bool:
+    oldest = None
+    for snapshot in _ancestors(metadata):
+        oldest = snapshot
+    return oldest is None or oldest.get("parent-snapshot-id") is None
 
 
 def _rolled_back(sink_id: str, now: Progress | None, ahead: Progress) -> RolledBack:

@@ -30,6 +30,7 @@ T = TypeVar("T")
 # source), deleted and truncated (boolean).
 CHANGE = "__stream"
 REFUSED = {
+    "laterals": "has a `lateral view`",
     "group": "groups",
     "distinct": "has a `distinct`",
     "having": "has a `having`",
@@ -83,7 +84,7 @@ def _through(source: exp.Expression, of_rows: bool) -> exp.Expression | None:
         readers = [
             table
             for table in parent.root().find_all(exp.Table)
-            if table.name == parent.alias and not table.db
+            if table.name.lower() == parent.alias.lower() and not table.db
         ]
         if len(readers) != 1:
             raise StreamError(f"`{parent.alias}` is read {len(readers)} times. {HINT}")
@@ -115,7 +116,7 @@ def _check(select: exp.Select, source: exp.Expression) -> None:
 def _keep_filtered(select: exp.Select, alias: str) -> None:
     """Have a select's filter say which changes are deletes, instead of leaving rows out."""
     for join in select.args.get("joins") or []:
-        if not join.side:
+        if not join.side or join.kind in ("SEMI", "ANTI"):
             raise StreamError(
                 f"The join `{join.sql(dialect='spark')}` leaves out rows, and with them the "
                 "deletes of rows that were there before: use a left join."
@@ -165,7 +166,9 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     """
     given = [name for name in names if name not in (CHANGE, BAD, WHERE)]
     known = {name.lower(): name for name in given}
+    nulls = options.ignore_null_updates
     named = (*options.keys, *options.sequence_by, *(options.columns or ()), *options.excluded)
+    named += () if isinstance(nulls, bool) else nulls
     if missing := [name for name in dict.fromkeys(named) if name.lower() not in known]:
         raise StreamError(
             f"The config names {', '.join(f'`{name}`' for name in missing)}, which the query does "
@@ -231,6 +234,14 @@ class StreamQuery:
         return (*self.options.keys, START) if self.options.scd_type == 2 else self.options.keys
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether rows come out in the order in which the source has given them: no join."""
+        tree = sqlglot.parse_one(self.carried, dialect="spark")
+        inner = [one for one in tree.find_all(exp.Subquery) if not isinstance(one.parent, exp.From)]
+        joins = tree.find(exp.Join, exp.Exists) is not None
+        return not (joins or inner or any(one.args.get("query") for one in tree.find_all(exp.In)))
+
+    @property
     def looks_up(self) -> bool:
         """Whether rows of the table decide what a change becomes."""
         options = self.options
@@ -246,8 +257,8 @@ class StreamQuery:
         return self._finished(get_not_late_sql(self._plain, self._table, by, tombstones))
 
     def count_truncates(self) -> str:
-        """How many changes meet the option's condition to delete all rows."""
-        return f"select count_if({self.options.truncates}) as n from (\n{self.carried}\n)"
+        """How many changes delete all rows."""
+        return f"select count_if({self._truncated}) as n from (\n{self.carried}\n)"
 
     def after_truncate(self) -> str:
         """Changes that come after the last one that deletes all rows."""
@@ -266,7 +277,7 @@ class StreamQuery:
             others = [name for name in self.columns if name not in options.keys]
             sql = get_filled_sql(sql, table, others if isinstance(nulls, bool) else nulls)
         if options.soft_deletes:
-            sql = get_soft_deletes_sql(sql, table, options.soft_deletes)
+            sql = get_soft_deletes_sql(sql, table, options.soft_deletes, options.sequence_by)
         if options.scd_type == 2:
             sql = get_versions_sql(sql, table)
         if self.partition:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.stream.changes import ORDER, chunks, last_changes
+from dbt.adapters.iceberg_stream.stream.changes import ORDER, chunks, last_changes, order_columns
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, OpenSubBatch, SubBatch
 
 FILE_TYPE = [
@@ -141,9 +141,10 @@ class DeltaWriter:
     def _note(self, chunk: pa.Table) -> None:
         delta = self._delta
         delta.changes += chunk.num_rows
+        for name in order_columns(chunk):
+            if chunk[name].null_count:
+                raise NoOrder(chunk[name].null_count)
         column = chunk[f"{ORDER}0"]
-        if column.null_count:
-            raise NoOrder(column.null_count)
         bounds = pc.min_max(column).as_py()
         delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])
         delta.last = bounds["max"] if delta.last is None else max(delta.last, bounds["max"])

@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.stream.positions import (
 from dbt.adapters.iceberg_stream.stream.progress import (
     Frontier,
     Progress,
+    begin_anew,
     check_turn,
     committed_progress,
     read_property,
@@ -83,6 +84,7 @@ class Sink:
 
     def __post_init__(self) -> None:
         self._turn = threading.Lock()
+        self._spec_id: int | None = None
 
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """How the files of a batch are written, by the table as it is now."""
@@ -97,7 +99,7 @@ class Sink:
             keys=self.keys,
             options=target.options,
             write_id=write_id,
-            deletes_by_partition=partitioned_by(target, self.keys),
+            deletes_by_partition=partitioned_by(base.metadata, target, self.keys),
             **settings,
         )
 
@@ -146,6 +148,11 @@ class Sink:
     ) -> Committer:
         def check(metadata: Metadata) -> None:
             check_turn(metadata, self.progress)
+            if metadata["default-spec-id"] != self._spec_id:
+                raise StreamError(
+                    f"The partitions of {'.'.join(self.name)} were changed while its stream ran. "
+                    "Nothing of this batch was written; start the stream again."
+                )
             if located is not None and located.snapshot_id != _current(metadata):
                 raise Overtaken("Another writer has committed after rows were looked for.")
             if metadata["current-schema-id"] != base.metadata["current-schema-id"] and self.updates:
@@ -166,8 +173,8 @@ class Sink:
         with self._turn:
             self._set(replace(self.progress, frontier=frontier))
 
-    def claim(self, arrow: pa.Schema | None = None) -> None:
-        """Say that this run goes on from here: older ones may not commit any more.
+    def claim(self, arrow: pa.Schema | None = None, anew: bool = False) -> None:
+        """Say that this run goes on from here, or begins anew: older ones may not commit any more.
 
         The table's schema is made to take in rows of the Arrow schema, if one is given.
 
@@ -176,7 +183,7 @@ class Sink:
             RolledBack: the table was set back behind what the stream has committed.
         """
         with self._turn:
-            self._claim(arrow)
+            self._claim(arrow, anew)
 
     @retry(
         retry=retry_if_exception_type(CommitConflict),
@@ -184,9 +191,11 @@ class Sink:
         wait=wait_random_exponential(multiplier=0.05, max=2.0),
         reraise=True,
     )
-    def _claim(self, arrow: pa.Schema | None) -> None:
+    def _claim(self, arrow: pa.Schema | None, anew: bool) -> None:
         base = self._load()
-        known = recover(base.metadata, self.progress.sink_id)
+        self._spec_id = base.metadata["default-spec-id"]
+        sink_id = self.progress.sink_id
+        known = begin_anew(base.metadata, sink_id) if anew else recover(base.metadata, sink_id)
         if known is not None:
             self.progress = replace(known.next_run(), run=self.progress.run)
         updates = (self.progress.as_property(), *_unpartitioned_spec(base.metadata))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 
@@ -37,7 +36,6 @@ class StreamStatus:
     looked: float = 0.0
     committed: float = 0.0
     snapshot_id: int | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def seconds(self) -> float:

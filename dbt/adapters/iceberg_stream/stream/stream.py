@@ -52,8 +52,8 @@ class Stream:
     _writing: deque[Future[WrittenBatch]] = field(default_factory=deque)
     _pending: list[WrittenBatch] = field(default_factory=list)
     _commit: Future[Committed | None] | None = None
-    _write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _last_commit: float = field(default_factory=time.monotonic)
+    _last_record: float = field(default_factory=time.monotonic)
     _last_lag: float = float("-inf")
     _minted: Frontier | None = None
     _frontier: Frontier | None = None
@@ -97,21 +97,43 @@ class Stream:
         with self._writers, self._committers, ExitStack() as undo:
             undo.callback(self._fail)
             self._begin(follow, refresh)
-            while not stop.is_set():
-                try:
-                    if not self._next(refresh) and not self._rest(stop, follow):
-                        break
-                except Overtaken:
-                    # An older run was faster once more; it is fenced now.
-                    self._abandon()
-                    self._begin(follow, refresh)
-            self._finish()
+            while not self._done(stop, follow, refresh):
+                # An older run was faster once more, and is fenced now; or another writer has
+                # changed what was looked up.
+                self._abandon()
+                refresh = refresh and not self.status.commits
+                self._begin(follow, refresh)
             undo.pop_all()
         self.status.state = "stopped"
 
+    def _done(self, stop: Event, follow: bool, refresh: bool) -> bool:
+        """Go on until the end; False if it has to begin again from what is committed."""
+        try:
+            while not stop.is_set():
+                if not self._next(refresh) and not self._rest(stop, follow):
+                    break
+            if stop.is_set() and refresh and self.sink.replaces:
+                # A part of what is to replace the table would be worse than what it has.
+                self._abandon()
+                return True
+            self._finish()
+            if refresh and self.sink.replaces:
+                self._replace_with_nothing()
+        except Overtaken:
+            return False
+        return True
+
+    def _replace_with_nothing(self) -> None:
+        """The source is empty, and so is the table then."""
+        if self._until is not None or self._frontier is not None:
+            return
+        empty = WrittenBatch(Description(None, None), [])
+        self._pending.append(empty)
+        self._flush()
+
     def _begin(self, follow: bool, refresh: bool) -> None:
         try:
-            self.sink.claim(None if refresh else self.writer.schema)
+            self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
                 self.sink.replace_with(self.writer.schema)
         except ColumnError as error:
@@ -138,6 +160,9 @@ class Stream:
         if self._is_due() or self._is_serial():
             self._submit()
         if self._is_serial():
+            self._wait()
+        if time.monotonic() - self._last_record > self._options.idle_interval:
+            self._flush()
             self._settle()
         return True
 
@@ -151,29 +176,46 @@ class Stream:
                 return
             described = Description(self._minted, upper)
             self._minted = upper
-            writing = self._writers.submit(
-                self.writer.write, self.session(), described, self._write_id, self._late
-            )
+            # Its files have a name of their own: what fails is swept away by it.
+            name = uuid.uuid4().hex
+            late = self._late or self.writer.is_late
+            writing = self._writers.submit(self.writer.write, self.session(), described, name, late)
             self._writing.append(writing)
 
     def _in_turn(self, batch: WrittenBatch) -> WrittenBatch:
         """The batch as it must be after those before it."""
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [batch])
+            batch = self._set_right(batch)
+            undo.pop_all()
+        return replace(batch, watermark=as_json(self._high(batch)))
+
+    def _set_right(self, batch: WrittenBatch) -> WrittenBatch:
         if self._comes_late(batch):
             # Some changes are older than what was written: the table must be asked which.
             self.sink.discard([batch])
             self._late = True
             self._flush()
-            batch = self.writer.write(self.session(), batch.described, self._write_id, late=True)
+            name = uuid.uuid4().hex
+            batch = self.writer.write(self.session(), batch.described, name, late=True)
         if batch.truncates:
             self._flush()
             self.sink.replaces = True
-        return replace(batch, watermark=as_json(self._high(batch)))
+        return batch
 
     def _comes_late(self, batch: WrittenBatch) -> bool:
         first = from_json(batch.first)
-        if first is None or self._watermark is None or self.writer.looks_up:
+        if first is None or self._watermark is None or batch.not_late or self.writer.looks_up:
             return False
-        return bool(first < self._watermark) and not batch.not_late
+        if type(first) is not type(self._watermark):
+            raise StreamError(
+                f"{self.status.name}: `sequence_by` is {type(first).__name__} now, and the stream "
+                f"has gone by {type(self._watermark).__name__} until now. Cast it, or begin anew "
+                "with --full-refresh."
+            )
+        # Where several columns order changes, those after the first may differ.
+        several = len(self._options.sequence_by) > 1
+        return bool(first < self._watermark or (several and first == self._watermark))
 
     def _high(self, batch: WrittenBatch) -> Any:
         """The highest value of the first column that orders changes, of all so far."""
@@ -191,15 +233,17 @@ class Stream:
 
     def _rest(self, stop: Event, follow: bool) -> bool:
         """Nothing new: commit what waits; False if that is the end."""
-        self._flush()
         if not follow:
+            self._flush()
             return False
+        if self._until is not None or self._is_due():
+            self._flush()
         self._until = None
         self.status.state = "idle"
         self._measure_lag()
-        if time.monotonic() - self._last_commit > self._options.idle_interval:
+        if time.monotonic() - self._last_record > self._options.idle_interval:
+            self._flush()
             self._settle()
-            self._last_commit = time.monotonic()
         stop.wait(self._options.batch_interval)
         return True
 
@@ -234,10 +278,9 @@ class Stream:
     def _submit(self) -> None:
         """Commit what waits, while the next batches are written."""
         self._wait()
-        batches, write_id = self._pending, self._write_id
-        self._pending, self._write_id = [], uuid.uuid4().hex
+        batches, self._pending = self._pending, []
         self._last_commit = time.monotonic()
-        self._commit = self._committers.submit(self.sink.commit, write_id, batches)
+        self._commit = self._committers.submit(self.sink.commit, uuid.uuid4().hex, batches)
 
     def _wait(self) -> None:
         commit, self._commit = self._commit, None
@@ -245,6 +288,7 @@ class Stream:
             return
         committed = commit.result()
         if committed is not None:
+            self._last_record = time.monotonic()
             self.status.commits += 1
             self.status.committed = time.time()
             self.status.snapshot_id = committed.snapshot.snapshot_id
@@ -256,6 +300,7 @@ class Stream:
         recorded = self._frontier in (None, self.sink.progress.frontier)
         if self._frontier is not None and not recorded and not self._pending:
             self.sink.record(self._frontier)
+        self._last_record = time.monotonic()
 
     def _abandon(self) -> None:
         """What waits is not committed: its files go."""

@@ -18,7 +18,7 @@ class Description:
     """A batch, `[lower, upper)` of the source: what is needed to write it, and to do so again."""
 
     lower: Frontier | None
-    upper: Frontier
+    upper: Frontier | None
 
 
 @dataclass(frozen=True)

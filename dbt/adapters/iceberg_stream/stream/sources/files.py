@@ -25,8 +25,6 @@ HIDDEN = (".", "_")
 NO_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
 # Files of one millisecond that are told apart by their path.
 AT_ONCE = 100_000
-# Names that a frontier holds, which is in each snapshot.
-MOST_NAMES = 200
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,8 @@ class FilesSource:
 
     The frontier is the last file's time and the names of those modified shortly before: a file may
     appear later than its time says, as one does that was moved into the folder.
-    `{"settled": [milliseconds, path], "names": {name: [milliseconds, path]}, "files": count}`
+    `{"settled": milliseconds, "names": {name: milliseconds}, "files": count}`: what is older than
+    settled is read, or has come too late.
 
     Attributes:
         path: the folder, as Spark names it.
@@ -171,7 +170,7 @@ class FilesSource:
         found = [
             _File(info.path, (info.mtime_ns or 0) // 1_000_000, info.size)
             for info in infos
-            if info.is_file and not info.base_name.startswith(HIDDEN)
+            if info.is_file and not self._is_hidden(info.path)
         ]
         return sorted(
             (file for file in found if not self._is_in(file, frontier)),
@@ -181,23 +180,25 @@ class FilesSource:
     def _is_in(self, file: _File, frontier: Frontier | None) -> bool:
         if frontier is None:
             return False
-        settled = tuple(frontier["settled"])
-        return (file.modified, file.path) <= settled or file.name in frontier["names"]
+        return file.modified < frontier["settled"] or file.name in frontier["names"]
+
+    def _is_hidden(self, path: str) -> bool:
+        below = path.removeprefix(self.folder.rstrip("/")).split("/")
+        return any(part.startswith(HIDDEN) for part in below)
 
     def _frontier(self, lower: Frontier | None, files: Sequence[_File]) -> Frontier:
         """The frontier behind files, which are the oldest of those not read yet."""
-        settled = [0, ""] if lower is None else list(lower["settled"])
-        names: dict[str, list[Any]] = {} if lower is None else dict(lower["names"])
+        names: dict[str, int] = {} if lower is None else dict(lower["names"])
         names |= _names(files)
-        ordered = sorted(names.items(), key=lambda item: item[1])
-        newest = ordered[-1][1][0] - int(self.late_seconds * 1000)
-        while ordered and (ordered[0][1][0] < newest or len(ordered) > MOST_NAMES):
-            settled = max(settled, ordered.pop(0)[1])
-        return {"settled": settled, "names": dict(ordered), "files": len(files)}
+        settled = max(names.values()) - int(self.late_seconds * 1000)
+        if lower is not None:
+            settled = max(settled, lower["settled"])
+        kept = {name: modified for name, modified in names.items() if modified >= settled}
+        return {"settled": settled, "names": kept, "files": len(files)}
 
 
-def _names(files: Sequence[_File]) -> dict[str, list[Any]]:
-    return {file.name: [file.modified, file.path] for file in files}
+def _names(files: Sequence[_File]) -> dict[str, int]:
+    return {file.name: file.modified for file in files}
 
 
 def files_source(spec: Mapping[str, Any], filesystem: fs.FileSystem, folder: str) -> FilesSource:

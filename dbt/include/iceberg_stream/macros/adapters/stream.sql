@@ -2,7 +2,7 @@
     What the source is, it says in its `config.meta.stream`, and the model in further arguments. -#}
 {% macro stream(relation) %}
   {%- if not execute -%}
-    {{ return('stream_source') }}
+    {{ return('__stream_source') }}
   {%- endif -%}
   {%- set ns = namespace(configured=none) -%}
   {%- for node in graph.sources.values() if node.relation_name == relation.render() -%}
