@@ -9,11 +9,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
-from tests.integration.streams import NAME, Change, Truth, commit, make_table, open_sink, write
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from tests.integration.streams import (
+    NAME,
+    SINK,
+    Change,
+    Truth,
+    commit,
+    make_table,
+    open_sink,
+    write,
+)
 from tests.integration.tables import duckdb_rows
 
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"), spec_id=0)
@@ -99,3 +112,25 @@ def table_manifests(lake: Lake) -> list:
     snapshot = table.current_snapshot()
     assert snapshot is not None
     return sorted(snapshot.manifests(table.io), key=lambda m: m.content.value)
+
+
+def test_partitions_that_change_under_a_stream(lake: Lake) -> None:
+    """A key's row may be in a partition of the old kind: its delete must reach that, too."""
+    make_table(lake, spec=BY_PART)
+    sink = Sink(lake, NAME, Progress(SINK), ("id", "part"))
+    sink.claim()
+    commit(sink, [Change(1, "x"), Change(2, "y")], 1, partitioned=True)
+    assert sink.plan("w").deletes_by_partition
+    base = lake.load(NAME)
+    assert base is not None
+    by_value = PartitionSpec(PartitionField(3, 1001, IdentityTransform(), "value"), spec_id=7)
+    default = SetDefaultSpecUpdate.model_validate({"spec-id": -1})
+    lake.commit(base, (), (AddPartitionSpecUpdate(spec=by_value), default))
+    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+        commit(sink, [Change(1, "z")], 2, partitioned=True)
+    assert duckdb_rows(lake, "t") == [(1, "a", "x"), (2, "a", "y")]
+    again = Sink(lake, NAME, Progress(SINK), ("id", "part"))
+    again.claim()
+    assert not again.plan("w").deletes_by_partition
+    commit(again, [Change(1, None)], 2, partitioned=True)
+    assert duckdb_rows(lake, "t") == [(2, "a", "y")]

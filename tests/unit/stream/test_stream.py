@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,55 +16,134 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
-BATCHES = 3
+Offset = Mapping[str, int]
 
 
+@dataclass
 class Numbers:
-    """A source of three batches, which notes what was known of its lag when it was asked."""
+    """A source of so many batches, which notes what was known of its lag when it was asked."""
 
-    def __init__(self, status: StreamStatus) -> None:
-        self.status = status
-        self.lags: list[Lag | None] = []
+    batches: int
+    status: StreamStatus = field(default_factory=lambda: StreamStatus("m"))
+    lags: list[Lag | None] = field(default_factory=list)
 
-    def present(self, lower: Mapping[str, int] | None) -> dict[str, int]:
-        return {"n": BATCHES}
+    def present(self, lower: Offset | None) -> dict[str, int] | None:
+        return {"n": self.batches} if self.batches else None
 
-    def mint(
-        self, lower: Mapping[str, int] | None, rows: int, until: Any = None
-    ) -> dict[str, int] | None:
+    def mint(self, lower: Offset | None, rows: int, until: Any = None) -> dict[str, int] | None:
         self.lags.append(self.status.lag)
         done = 0 if lower is None else lower["n"]
-        return {"n": done + 1} if done < BATCHES else None
+        return {"n": done + 1} if done < self.batches else None
 
-    def lag(self, frontier: Mapping[str, int]) -> Lag:
-        return Lag(BATCHES - frontier["n"], "rows")
+    def lag(self, frontier: Offset | None) -> Lag:
+        return Lag(self.batches - (frontier or {"n": 0})["n"], "rows")
+
+
+@dataclass
+class Table:
+    """Takes commits; none of them changes anything."""
+
+    replaces: bool = False
+    commits: list[list[Any]] = field(default_factory=list)
+    recorded: list[Any] = field(default_factory=list)
+    discarded: list[Any] = field(default_factory=list)
+    progress: Any = field(default_factory=lambda: SimpleNamespace(frontier=None, watermark=None))
+
+    def claim(self, schema: Any, anew: bool) -> None:
+        """No other run is there."""
+
+    def replace_with(self, schema: Any) -> None:
+        self.replaces = True
+
+    def commit(self, write_id: str, batches: list[WrittenBatch]) -> None:
+        self.commits.append([batch.described.upper for batch in batches])
+        self.replaces = False
+
+    def record(self, frontier: Any) -> None:
+        self.recorded.append(frontier)
+
+    def discard(self, batches: list[WrittenBatch]) -> None:
+        self.discarded += [batch.described.upper for batch in batches]
+
+
+@dataclass
+class Writer:
+    """Writes nothing; every batch has the same bounds of what orders its changes."""
+
+    source: Numbers
+    sink: Table
+    options: StreamOptions
+    bounds: tuple[Any, Any] = (None, None)
+    late: list[bool] = field(default_factory=list)
+    schema: Any = None
+    looks_up: bool = False
+    is_late: bool = False
+
+    def write(self, session: Any, described: Description, name: str, late: bool) -> WrittenBatch:
+        self.late.append(late)
+        return WrittenBatch(described, [], *self.bounds, not_late=late)
+
+
+def stream_of(writer: Any) -> Stream:
+    session: Any = object()
+    return Stream(lambda: session, writer, writer.source.status)
+
+
+def writer_of(batches: int, bounds: tuple[Any, Any] = (None, None), **options: Any) -> Writer:
+    return Writer(Numbers(batches), Table(), StreamOptions("m", **options), bounds)
 
 
 def test_a_busy_stream_knows_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.LAG_SECONDS", 0.0)
-    status = StreamStatus("m")
-    source = Numbers(status)
-    sink = SimpleNamespace(
-        claim=lambda schema, anew: None,
-        commit=lambda write_id, batches: None,
-        record=lambda frontier: None,
-        discard=lambda batches: None,
-        progress=SimpleNamespace(frontier=None, watermark=None),
-        replaces=False,
-    )
+    writer = writer_of(3)
+    stream_of(writer).drain()
+    assert writer.source.lags == [None, Lag(2, "rows"), Lag(1, "rows"), Lag(0, "rows")]
 
-    def write(session: Any, described: Description, name: str, late: bool) -> WrittenBatch:
-        return WrittenBatch(described, [])
 
-    writer: Any = SimpleNamespace(
-        source=source,
-        sink=sink,
-        options=StreamOptions("m"),
-        schema=None,
-        write=write,
-        looks_up=False,
-        is_late=False,
-    )
-    session: Any = object()
-    Stream(lambda: session, writer, status).drain()
-    assert source.lags == [None, Lag(2, "rows"), Lag(1, "rows"), Lag(0, "rows")]
+def test_progress_that_changes_nothing_is_recorded() -> None:
+    writer = writer_of(2)
+    stream_of(writer).drain()
+    assert writer.sink.recorded == [{"n": 2}]
+
+
+def test_progress_of_a_source_that_is_never_idle() -> None:
+    writer = writer_of(3, idle_interval=0.0)
+    stream_of(writer).drain()
+    assert writer.sink.recorded[:3] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_refresh_is_one_commit() -> None:
+    writer = writer_of(3, commit_interval=0.0)
+    stream_of(writer).drain(refresh=True)
+    assert writer.sink.commits == [[{"n": 1}, {"n": 2}, {"n": 3}]]
+
+
+def test_a_refresh_that_is_stopped_commits_nothing() -> None:
+    writer, stop = writer_of(3), Event()
+    write = writer.write
+
+    def stopped(*arguments: Any, **named: Any) -> WrittenBatch:
+        stop.set()
+        return write(*arguments, **named)
+
+    writer.write = stopped  # type: ignore[method-assign]
+    stream_of(writer).follow(stop, refresh=True)
+    assert writer.sink.commits == []
+    assert writer.sink.discarded == [{"n": 1}]
+
+
+def test_a_refresh_from_nothing_leaves_nothing() -> None:
+    writer = writer_of(0)
+    stream_of(writer).drain(refresh=True)
+    assert writer.sink.commits == [[None]]
+
+
+@pytest.mark.parametrize(
+    ("sequence_by", "late"),
+    [(("at",), [False, False]), (("at", "n"), [False, False, True])],
+)
+def test_changes_at_the_watermark(sequence_by: tuple[str, ...], late: list[bool]) -> None:
+    """Equal in the only column, the later change wins; with more columns the next one tells."""
+    writer = writer_of(2, (5, 5), keys=("id",), sequence_by=sequence_by)
+    stream_of(writer).drain()
+    assert writer.late == late
