@@ -82,8 +82,8 @@ def measure(folder: str, engine: str, rows: int, interval: float) -> None:
         idle = psutil.Process().memory_info().rss
         source = {"type": "files", "path": f"{folder}/source{rows}", "format": "parquet"}
         _, stream = rig.drained(source, commit_interval=interval, batch_rows=BATCH_ROWS)
-        assert stream.status.changes == rows
+        assert stream.tables[0].status.changes == rows
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps([peak / 2**20, idle / 2**20, stream.status.commits]))
+        print(json.dumps([peak / 2**20, idle / 2**20, stream.tables[0].status.commits]))
     finally:
         rig.close()

@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.streaming import WINDOW
 
 VIEW = "__stream_source"
@@ -75,7 +76,7 @@ class Rig:
             bad_records=BadRecords(None, "", 0),
             schema=file_schema(SCHEMA),
         )
-        return Stream(lambda: self.session, writer, StreamStatus(name), WINDOW)
+        return Stream(lambda: self.session, [TableStream(writer, StreamStatus(name))], WINDOW)
 
     def drained(self, source: dict[str, object], **options: object) -> tuple[float, Stream]:
         """Seconds to drain a source into a new table."""

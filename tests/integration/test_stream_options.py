@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 VIEW = "stream_source"
 DDL = "id bigint, a string, b bigint, at bigint, op string"
@@ -80,9 +81,9 @@ class Bed:
             bad_records=BadRecords(None, "", 0),
             schema=SCHEMA,
         )
-        stream = Stream(lambda: self.spark, writer, StreamStatus(self.name), window=2)
-        stream.drain()
-        return stream.status
+        table = TableStream(writer, StreamStatus(self.name))
+        Stream(lambda: self.spark, [table], window=2).drain()
+        return table.status
 
     def rows(self, columns: str = "id, a, b, at", order: str = "id nulls first") -> list[Any]:
         sql = f"select {columns} from s.{self.name} order by {order}"

@@ -167,10 +167,17 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return connection
 
     def _refuse_if_canceled(self, handle: Handle) -> None:
+        try:
+            self.refuse_if_canceled()
+        except StatementError:
+            self._take_back(handle)
+            raise
+
+    def refuse_if_canceled(self) -> None:
+        """Raise StatementError once the command was canceled, by another thread than this."""
         with self._shared:
             by = self._canceling_thread
         if by not in (None, threading.get_ident()):
-            self._take_back(handle)
             raise StatementError("Not run: the command was canceled.", CANCELED)
 
     def _idle_handle(self) -> Handle | None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.sql import SQLAdapter
+from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.stream.groups import Group, Groups, require_whole
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
@@ -27,6 +29,7 @@ class OwnWrites(SQLAdapter):
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
         self._streams: dict[str, SourceDefinition] = {}
+        self._groups = Groups(lambda told: get_event_manager().add_callback(told))
 
     @available.parse_none
     def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
@@ -85,13 +88,33 @@ class OwnWrites(SQLAdapter):
 
     @available.parse_none
     def run_stream(
-        self, model: Mapping[str, Any], relation: BaseRelation, sql: str, refresh: bool
+        self,
+        model: Mapping[str, Any],
+        relation: BaseRelation,
+        sql: str,
+        refresh: bool,
+        grouped: Mapping[str, Mapping[str, bool]],
     ) -> AdapterResponse | None:
-        """Take in what the model's source has."""
+        """Take in what the model's source has.
+
+        `grouped` has the models of each commit group, and whether they are selected.
+        """
         from dbt.adapters.iceberg_stream.streaming import run_stream
 
-        source = self._stream_of(model)
-        return self._noticed(run_stream(self._adapter(), relation, sql, model, source, refresh))
+        source, group = self._stream_of(model), self._group_of(model, grouped)
+        adapter = self._adapter()
+        return self._noticed(run_stream(adapter, relation, sql, model, source, refresh, group))
+
+    def _group_of(
+        self, model: Mapping[str, Any], grouped: Mapping[str, Mapping[str, bool]]
+    ) -> Group | None:
+        name = model["config"].get("commit_group")
+        if not name:
+            return None
+        needed = sum(selected for members in grouped.values() for selected in members.values())
+        members = grouped[name]
+        require_whole(model["unique_id"], name, members, self.config.threads, needed)
+        return self._groups.meet(name, frozenset(members))
 
     def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:
         found = self._streams.get(str(model["unique_id"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
+from dbt.adapters.iceberg_stream.stream.groups import Group
 from dbt.adapters.iceberg_stream.stream.options import (
     StreamOptions,
     named_as,
@@ -40,6 +41,7 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -89,36 +91,72 @@ def run_stream(
     model: Mapping[str, Any],
     source: SourceDefinition,
     refresh: bool,
+    group: Group | None = None,
 ) -> IcebergStreamResponse:
     """Drain the model's stream, or follow it where a service runs.
+
+    The models of a commit group are one stream, which ends for all of them at once.
 
     Raises:
         StreamError: the stream cannot go on; what was committed before is in the table.
     """
-    stream = _stream(adapter, relation, sql, model, source)
-    running = service.current()
-    name = str(model["unique_id"])
+    name, running = str(model["unique_id"]), service.current()
+
+    def start(tables: Sequence[TableStream]) -> None:
+        _start(adapter, tables, refresh)
+
+    def look() -> None:
+        adapter.connections.refuse_if_canceled()
+        if running is not None and running.stop.is_set() and table.status.state == "starting":
+            raise StreamError(f"{name} was told to stop before its commit group had come together.")
+
     with adapter.connections.exception_handler(sql):
+        table = _table_stream(adapter, relation, sql, model, source)
+        if running is not None:
+            running.streams[name] = table.status
         try:
-            if running is None:
-                stream.drain(refresh)
+            if group is None:
+                start([table])
             else:
-                running.streams[name] = stream.status
-                stream.follow(running.stop, refresh)
+                group.run(name, source.place, table, start, look)
         except Fenced:
             if running is not None:
                 running.fenced.add(name)
             raise
-    return _response(relation, stream.status)
+    return _response(relation, table.status)
 
 
-def _stream(
+def _start(adapter: IcebergStreamAdapter, tables: Sequence[TableStream], refresh: bool) -> None:
+    if len(tables) > 1 and not adapter.lake.commits_together:
+        _tell_of_no_transactions(adapter.lake.name, tables)
+    # A session with another token ends the one before, whatever runs there.
+    principal = adapter.connections.get_thread_connection().handle.principal
+    stream = Stream(lambda: _session(adapter), tables, 1 if principal else WINDOW)
+    running = service.current()
+    if running is None:
+        stream.drain(refresh)
+    else:
+        stream.follow(running.stop, refresh)
+
+
+def _tell_of_no_transactions(catalog: str, tables: Sequence[TableStream]) -> None:
+    options, names = tables[0].writer.options, ", ".join(table.status.name for table in tables)
+    said = (
+        f"The catalog `{catalog}` cannot commit several tables at once, so that {names} will show "
+        "what belongs together one after the other."
+    )
+    if options.on_no_transactions == "stop":
+        raise StreamError(f"{said} Set `on_no_transactions: warn` if that will do.")
+    logger.warning(said)
+
+
+def _table_stream(
     adapter: IcebergStreamAdapter,
     relation: BaseRelation,
     sql: str,
     model: Mapping[str, Any],
     source: SourceDefinition,
-) -> Stream:
+) -> TableStream:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
@@ -130,8 +168,7 @@ def _stream(
     options = named_as(options, [column for column, _ in columns])
     names = [column for column, _ in columns]
     opened = _open(adapter, source)
-    handle = adapter.connections.get_thread_connection().handle
-    said = stamps("", handle.principal)
+    said = stamps("", adapter.connections.get_thread_connection().handle.principal)
     query = StreamQuery(
         carry_change(sql, VIEW, opened.of_rows and bool(options.keys)),
         VIEW,
@@ -140,10 +177,6 @@ def _stream(
         options,
         _partition(adapter, name),
     )
-    sink = Sink(adapter.lake, name, Progress(options.sink_id), query.keys, said)
-    status = StreamStatus(str(model["name"]))
-    remote = adapter.config.credentials.method == "connect"
-
     report = _Report()
 
     def told(status: StreamStatus) -> None:
@@ -153,15 +186,13 @@ def _stream(
     writer = BatchWriter(
         source=opened,
         query=query,
-        sink=sink,
+        sink=Sink(adapter.lake, name, Progress(options.sink_id), query.keys, said),
         options=options,
-        runner=in_tasks if remote else in_process,
+        runner=in_tasks if adapter.config.credentials.method == "connect" else in_process,
         bad_records=_bad_records(adapter, name, options, said),
         schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
     )
-    # A session with another token ends the one before, whatever runs there.
-    window = 1 if handle.principal else WINDOW
-    return Stream(lambda: _session(adapter), writer, status, window, told)
+    return TableStream(writer, StreamStatus(str(model["name"])), told)
 
 
 class _Report:

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 Offset = Mapping[str, int]
@@ -86,7 +87,7 @@ class Writer:
 
 def stream_of(writer: Any) -> Stream:
     session: Any = object()
-    return Stream(lambda: session, writer, writer.source.status)
+    return Stream(lambda: session, [TableStream(writer, writer.source.status)])
 
 
 def writer_of(batches: int, bounds: tuple[Any, Any] = (None, None), **options: Any) -> Writer:

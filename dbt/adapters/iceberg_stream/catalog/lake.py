@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     current_snapshot,
     snapshots,
 )
-from dbt.adapters.iceberg_stream.catalog.names import Names
+from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER, Names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 Name = tuple[str, str]
 
@@ -103,6 +103,18 @@ class Lake:
     ) -> None:
         """Change a table in one step; raises CommitConflict or CommitUnknown."""
         self._names.commit(base, requirements, updates)
+
+    def commit_all(self, commits: Sequence[TableCommit]) -> None:
+        """Change tables, all in one step; raises CommitConflict or CommitUnknown."""
+        if len(commits) == 1:
+            self.commit(commits[0].base, commits[0].requirements, commits[0].updates)
+        else:
+            self._names.commit_all(commits)
+
+    @property
+    def commits_together(self) -> bool:
+        """Whether the catalog can change several tables in one step."""
+        return self.capabilities().get(COMMITS_TOGETHER, False)
 
     def drop(self, name: Name) -> None:
         """Drop a table or view with its files; a missing one is fine."""

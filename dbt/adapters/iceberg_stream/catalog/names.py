@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 T = TypeVar("T")
+# A capability that not every catalog has.
+COMMITS_TOGETHER = "commits of several tables"
 
 
 class Names(Protocol):
@@ -72,6 +74,12 @@ class Names(Protocol):
             CommitConflict: it is not what it was when it was loaded, or somebody else has made it;
                 nothing was changed.
             CommitUnknown: it may have been changed.
+        """
+
+    def commit_all(self, commits: Sequence[TableCommit]) -> None:
+        """Change several tables in one step; raises as `commit` does.
+
+        Only where the catalog has the capability `COMMITS_TOGETHER`.
         """
 
     def drop(self, namespace: str, name: str) -> None:

@@ -36,7 +36,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, as_json
 from dbt.adapters.iceberg_stream.engines.errors import (
     CATALOG_WITHOUT_KEYS,
     FORBIDDEN,
@@ -159,12 +159,25 @@ class RemoteNames:
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
-        table, place = base.table, ".".join(base.name)
+        table = base.table
         assert table is not None
 
         def send(catalog: Catalog) -> None:
+            catalog.commit_table(table, tuple(requirements), (*base.creation, *updates))
+
+        self._commit(".".join(base.name), send)
+
+    def commit_all(self, commits: Sequence[TableCommit]) -> None:
+        def send(catalog: Catalog) -> None:
+            assert isinstance(catalog, RestClient), "no other catalog says that it is able to"
+            catalog.commit_tables(commits)
+
+        self._commit(", ".join(".".join(commit.base.name) for commit in commits), send)
+
+    def _commit(self, place: str, send: Callable[[Catalog], None]) -> None:
+        def commit(catalog: Catalog) -> None:
             try:
-                catalog.commit_table(table, tuple(requirements), (*base.creation, *updates))
+                send(catalog)
             except (CommitFailedException, TooManyRequestsError) as error:
                 raise CommitConflict(f"The catalog did not take it: {_reason(error)}") from error
             except requests.exceptions.ConnectTimeout:
@@ -177,7 +190,7 @@ class RemoteNames:
             except (requests.RequestException, ValueError) as error:
                 raise _unknown(place, error) from error
 
-        self.ask(f"commit to {place}", send)
+        self.ask(f"commit to {place}", commit)
 
     def drop(self, namespace: str, name: str) -> None:
         def drop(catalog: Catalog) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from pyiceberg.catalog.rest import VIEW_ENDPOINTS_SUPPORTED, RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.catalog.rest.response import _handle_non_200_response
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableRequest, Namespace, TableIdentifier
 from pyiceberg.utils.properties import property_as_bool
-from requests import PreparedRequest, Response, Session
+from requests import HTTPError, PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
 VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
@@ -21,7 +27,7 @@ VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
 CAPABILITIES = {
     "views": f"POST {VIEWS}",
     "replacing views": f"POST {VIEWS}/{{view}}",
-    "commits of several tables": "POST /v1/{prefix}/transactions/commit",
+    COMMITS_TOGETHER: "POST /v1/{prefix}/transactions/commit",
     "planning of scans": "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/plan",
 }
 
@@ -64,6 +70,32 @@ class RestClient(RestCatalog):
             endpoints |= {CAPABILITIES["views"], CAPABILITIES["replacing views"]}
         return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
 
+    def commit_tables(self, commits: Sequence[TableCommit]) -> None:
+        """Change several tables in one step (REST specification, `commitTransaction`).
+
+        Raises:
+            CommitFailedException: a table is not what it was; nothing was changed.
+            RESTError: it was refused, or what became of it is not known.
+        """
+        changes = [
+            CommitTableRequest(
+                identifier=TableIdentifier(namespace=Namespace(namespace), name=name),
+                requirements=commit.requirements,
+                updates=commit.all_updates,
+            )
+            for commit in commits
+            for *namespace, name in [commit.base.name]
+        ]
+        body = {"table-changes": [json.loads(change.model_dump_json()) for change in changes]}
+        response = self._session.post(
+            self.url("transactions/commit"), data=json.dumps(body).encode()
+        )
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            unknown = dict.fromkeys((500, 502, 504), CommitStateUnknownException)
+            _handle_non_200_response(error, {409: CommitFailedException, **unknown})
+
     def _create_session(self) -> Session:
         session = super()._create_session()
         known = hasattr(self, "_supported_endpoints")
@@ -97,10 +129,11 @@ def tell_last_column_ids(request: PreparedRequest) -> None:
     if request.method != "POST" or not isinstance(body, bytes) or b'"add-schema"' not in body:
         return
     commit = json.loads(body)
-    for update in commit.get("updates", []):
-        if update.get("action") == "add-schema":
-            last = Schema.model_validate(update["schema"]).highest_field_id
-            update.setdefault("last-column-id", last)
+    for change in commit.get("table-changes", [commit]):
+        for update in change.get("updates", []):
+            if update.get("action") == "add-schema":
+                last = Schema.model_validate(update["schema"]).highest_field_id
+                update.setdefault("last-column-id", last)
     request.prepare_body(json.dumps(commit).encode(), None)
 
 

@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
+from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 T = TypeVar("T")
 BUSY_SECONDS = 30
@@ -151,8 +152,8 @@ class SqliteNames:
         self._path = catalog_file(warehouse)
         self._opening = threading.Lock()
         self._opened: SqlCatalog | None = None
-        # A metadata file never changes: the one written last need not be read again.
-        self._written: tuple[str, Metadata] = ("", {})
+        # A metadata file never changes: what was written last need not be read again.
+        self._written: dict[str, Metadata] = {}
         try:
             warehouse.mkdir(parents=True, exist_ok=True)
             # Two processes that open a new catalog at once would both create its tables.
@@ -185,7 +186,7 @@ class SqliteNames:
         """Whoever can open the file may write."""
 
     def capabilities(self) -> dict[str, bool]:
-        return {"views": True, "replacing views": True}
+        return {"views": True, "replacing views": True, COMMITS_TOGETHER: True}
 
     def close(self) -> None:
         with self._opening:
@@ -265,28 +266,40 @@ class SqliteNames:
         updates: Sequence[TableUpdate],
     ) -> None:
         """Swap the metadata, if they still are what they were when the table was loaded."""
-        from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
+        from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 
-        new, (namespace, name) = next_location(base), base.name
-        metadata = updated(base.metadata, base.location, updates)
-        with base.io.new_output(new).create() as stream:
-            stream.write(orjson.dumps(metadata))
+        self.commit_all([TableCommit(base, tuple(requirements), tuple(updates))])
+
+    def commit_all(self, commits: Sequence[TableCommit]) -> None:
+        """The same with several tables, in one transaction of the database."""
+        written = [(commit.base, *_write_metadata(commit)) for commit in commits]
+        place = ", ".join(".".join(commit.base.name) for commit in commits)
         try:
-            names = {"namespace": namespace, "name": name, "new": new}
-            swapped = (
-                self._rows(SWAP, old=base.location, **names)
-                if base.exists
-                else self._rows(CREATE, **names)
-            )
+            lost = self._swap([(base, new) for base, new, _ in written])
         except sqlite3.OperationalError as error:
             raise CommitUnknown(
-                f"The SQLite catalog {self._path} did not take the commit to {namespace}.{name} "
+                f"The SQLite catalog {self._path} did not take the commit to {place} "
                 f"({error}): another process may hold it."
             ) from error
-        if not swapped:
-            base.io.delete(new)
-            raise CommitConflict(f"Another writer has committed to {namespace}.{name}.")
-        self._written = new, metadata
+        if lost is not None:
+            for base, new, _ in written:
+                base.io.delete(new)
+            raise CommitConflict(f"Another writer has committed to {'.'.join(lost)}.")
+        self._written = {new: metadata for _, new, metadata in written}
+
+    def _swap(self, tables: Sequence[tuple[LoadedTable, str]]) -> tuple[str, str] | None:
+        """Make new metadata the tables' own; the table that has changed if one has."""
+        with self._connect() as connection:
+            for base, new in tables:
+                namespace, name = base.name
+                parameters = {"namespace": namespace, "name": name, "new": new}
+                statement = SWAP if base.exists else CREATE
+                parameters |= {"catalog": self._name, "old": base.location}
+                if not connection.execute(statement, parameters).fetchall():
+                    connection.rollback()
+                    return base.name
+            connection.commit()
+        return None
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace; a missing one is fine."""
@@ -307,8 +320,8 @@ class SqliteNames:
             self._rows(DROP_VIEW, namespace=namespace, name=name)
 
     def _read(self, location: str) -> Metadata:
-        written, metadata = self._written
-        return metadata if written == location else read_metadata(location)
+        written = self._written.get(location)
+        return read_metadata(location) if written is None else written
 
     def _location(self, namespace: str, name: str) -> str | None:
         rows = self._rows(LOCATION, namespace=namespace, name=name)
@@ -322,3 +335,14 @@ class SqliteNames:
     def _connect(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection:
             yield connection
+
+
+def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
+    """Where the table's metadata are after the commit, and what they are."""
+    from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
+
+    base = commit.base
+    new, metadata = next_location(base), updated(base.metadata, base.location, commit.updates)
+    with base.io.new_output(new).create() as stream:
+        stream.write(orjson.dumps(metadata))
+    return new, metadata

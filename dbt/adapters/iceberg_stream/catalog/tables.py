@@ -18,6 +18,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
+    TableRequirement,
     TableUpdate,
     update_table_metadata,
 )
@@ -52,6 +53,25 @@ class LoadedTable:
     @property
     def exists(self) -> bool:
         return bool(self.location)
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """A change of one table, among others in one step.
+
+    Attributes:
+        base: the table as it must still be.
+        requirements: what the catalog is to check; `updates`: what it changes.
+    """
+
+    base: LoadedTable
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+    @property
+    def all_updates(self) -> tuple[TableUpdate, ...]:
+        """The updates, after those that make a staged table."""
+        return (*self.base.creation, *self.updates)
 
 
 def as_json(metadata: BaseModel) -> Metadata:

@@ -6,7 +6,7 @@ long as what the change relies on still holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from tenacity import (
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict, CommitUnknown
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, with_schema
 from dbt.adapters.iceberg_stream.commit.change import Change
 from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list, read_manifests
 from dbt.adapters.iceberg_stream.commit.producer import (
@@ -60,6 +60,14 @@ class Committed:
     attempts: int
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What one attempt asks of the catalog, and what is done when it says yes."""
+
+    swap: TableCommit
+    done: Committed
+
+
 @dataclass
 class Committer:
     """Commits one change to one table.
@@ -82,7 +90,7 @@ class Committer:
 
     def __post_init__(self) -> None:
         self._producer = SnapshotProducer(self.base.io, self.change)
-        self._attempts = 0
+        self.attempts = 0
         # Once an answer was lost, no file of ours may be removed: a snapshot may name it.
         self._unknown: CommitUnknown | None = None
 
@@ -97,42 +105,18 @@ class Committer:
             CatalogError: the catalog refuses; the files are removed.
             OSError: the storage does; the files are removed as far as it lets us.
         """
-        try:
-            return self._retrying()(self._attempt)
-        except CommitUnknown:
-            raise
-        except ChangedMeanwhile as error:
-            self._raise_if_unknown(error)
-            self._producer.discard()
-            raise
-        except (CatalogError, OSError) as error:
-            self._raise_if_unknown(error)
-            self._give_up()
-            raise
+        return commit_together([self])[0]
 
-    def _raise_if_unknown(self, error: Exception) -> None:
-        if self._unknown is not None:
-            raise CommitUnknown(
-                f"{self._unknown}\nWhether it was committed is not known. {error}\nIf it was, "
-                f"{'.'.join(self.name)} has the snapshot {self._producer.snapshot_id}. If it was "
-                "not, iceberg-stream orphans lists the files of this write."
-            ) from error
+    def prepare(self) -> Committed | Prepared:
+        """Build the snapshot on the table as it is now; or find the one of a lost answer.
 
-    def _retrying(self) -> Retrying:
-        properties = dict(self.base.metadata.get("properties") or {})
-        attempts = property_as_int(properties, "commit.retry.num-retries", ATTEMPTS - 1)
-        return Retrying(
-            retry=retry_if_exception_type((CommitConflict, CommitUnknown)),
-            stop=stop_after_attempt((attempts or 0) + 1) | stop_after_delay(TOTAL_SECONDS),
-            wait=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
-            before_sleep=self._before_retry,
-            reraise=True,
-        )
-
-    def _attempt(self) -> Committed:
-        self._attempts += 1
+        Raises:
+            CommitConflict: the table changes at this moment; another attempt may do.
+            ChangedMeanwhile, CatalogError, OSError: as for `commit`; nothing is removed yet.
+        """
+        self.attempts += 1
         base = self._load()
-        done = self._find(base) if self._attempts > 1 else None
+        done = self._find(base) if self.attempts > 1 else None
         if done is not None:
             return done
         _check_schema(self.base.metadata, base.metadata, self.name)
@@ -150,14 +134,40 @@ class Committer:
             ) from missing
         except FileNotFoundError as gone:
             # Dropped with its files, or cleaned up by somebody: the next look tells.
-            fault = CommitConflict if self._attempts == 1 else CatalogError
+            fault = CommitConflict if self.attempts == 1 else CatalogError
             raise fault(f"A file of {'.'.join(self.name)} is gone: {gone}") from gone
         updates = (*self.updates, *_updates(snapshot, self.change.branch))
-        self.lake.commit(base, _requirements(base, self.change.branch), updates)
-        return Committed(_summary(snapshot), self._attempts)
+        swap = TableCommit(base, _requirements(base, self.change.branch), updates)
+        return Prepared(swap, Committed(_summary(snapshot), self.attempts))
+
+    def attempt_failed(self, error: BaseException | None) -> None:
+        """Another attempt follows."""
+        if isinstance(error, CommitUnknown):
+            self._unknown = error
+        elif self._unknown is None:
+            self._producer.attempt_failed()
+
+    def raise_if_unknown(self, error: Exception) -> None:
+        """Raise CommitUnknown if the answer to an earlier attempt was lost."""
+        if self._unknown is not None:
+            raise CommitUnknown(
+                f"{self._unknown}\nWhether it was committed is not known. {error}\nIf it was, "
+                f"{'.'.join(self.name)} has the snapshot {self._producer.snapshot_id}. If it was "
+                "not, iceberg-stream orphans lists the files of this write."
+            ) from error
+
+    def discard(self) -> None:
+        """Remove the metadata files of what came to nothing."""
+        self._producer.discard()
+
+    def give_up(self) -> None:
+        """Remove all files of what came to nothing."""
+        self._producer.discard()
+        for file in self.change.new_files:
+            remove_quietly(self.base.io, file.file_path)
 
     def _load(self) -> LoadedTable:
-        if self._attempts == 1:
+        if self.attempts == 1:
             return self.base
         table = self.lake.load(self.name)
         if not self.base.exists:
@@ -185,11 +195,11 @@ class Committer:
         ours = None
         for found in snapshots(table.metadata):
             if found.snapshot_id == self._producer.snapshot_id:
-                return Committed(found, self._attempts)
+                return Committed(found, self.attempts)
             ours = ours or found
         # A catalog may show the newest snapshot only: there our files tell.
         if self._unknown is not None and ours is not None and self._files_are_in(table):
-            return Committed(ours, self._attempts)
+            return Committed(ours, self.attempts)
         return None
 
     def _files_are_in(self, table: LoadedTable) -> bool:
@@ -204,17 +214,59 @@ class Committer:
             for item in entries
         )
 
-    def _before_retry(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, CommitUnknown):
-            self._unknown = error
-        elif self._unknown is None:
-            self._producer.attempt_failed()
 
-    def _give_up(self) -> None:
-        self._producer.discard()
-        for file in self.change.new_files:
-            remove_quietly(self.base.io, file.file_path)
+def commit_together(parts: Sequence[Committer]) -> list[Committed]:
+    """Commit changes of one table each, all of them or none.
+
+    The catalog must be able to (`Lake.commits_together`) if there are several.
+
+    Raises:
+        The same as `Committer.commit`, of the first table that something is wrong with.
+    """
+    try:
+        return _retrying(parts)(_attempt, parts)
+    except CommitUnknown:
+        raise
+    except (CatalogError, OSError) as error:
+        for part in parts:
+            part.raise_if_unknown(error)
+        for part in parts:
+            if isinstance(error, ChangedMeanwhile):
+                part.discard()
+            else:
+                part.give_up()
+        raise
+
+
+def _attempt(parts: Sequence[Committer]) -> list[Committed]:
+    found = [part.prepare() for part in parts]
+    done = [one for one in found if isinstance(one, Committed)]
+    ready = [one for one in found if isinstance(one, Prepared)]
+    if done and ready:
+        missing = ", ".join(".".join(one.swap.base.name) for one in ready)
+        for part in parts:
+            part.attempt_failed(CommitUnknown("The answer to a commit of several tables was lost."))
+        raise CatalogError(f"It is not in {missing}, and it is in the others.")
+    if ready:
+        parts[0].lake.commit_all([one.swap for one in ready])
+    return done or [one.done for one in ready]
+
+
+def _retrying(parts: Sequence[Committer]) -> Retrying:
+    properties = dict(parts[0].base.metadata.get("properties") or {})
+    attempts = property_as_int(properties, "commit.retry.num-retries", ATTEMPTS - 1)
+
+    def before_sleep(state: RetryCallState) -> None:
+        for part in parts:
+            part.attempt_failed(state.outcome.exception() if state.outcome else None)
+
+    return Retrying(
+        retry=retry_if_exception_type((CommitConflict, CommitUnknown)),
+        stop=stop_after_attempt((attempts or 0) + 1) | stop_after_delay(TOTAL_SECONDS),
+        wait=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
+        before_sleep=before_sleep,
+        reraise=True,
+    )
 
 
 def _check_schema(written: Metadata, now: Metadata, name: Name) -> None:

@@ -11,12 +11,14 @@ from dbt_common.exceptions import CompilationError
 SequenceNumbers = Literal["auto", "one", "many"]
 DeleteEncoding = Literal["auto", "equality", "position"]
 OnBadRecord = Literal["stop", "dead_letters"]
+OnNoTransactions = Literal["warn", "stop"]
 
 # Databricks' names for the same options.
 ALIASES = {"column_list": "columns", "except_column_list": "except"}
 CHOICES = {
     "sequence_numbers": ("auto", "one", "many"),
     "on_bad_record": ("stop", "dead_letters"),
+    "on_no_transactions": ("warn", "stop"),
     "stored_as_scd_type": (1, 2),
     "delete_encoding": ("auto", "equality", "position"),
 }
@@ -50,6 +52,8 @@ class StreamOptions:
         bad_records: what becomes of those that cannot be read; `bad_record_limit` of them in a
             run are too many.
         idle_interval: seconds between records of progress where nothing changes.
+        commit_group: models of one source that are committed together.
+        on_no_transactions: what to do where the catalog cannot commit several tables at once.
     """
 
     sink_id: str
@@ -71,6 +75,8 @@ class StreamOptions:
     bad_records: OnBadRecord = "stop"
     bad_record_limit: int = 1000
     idle_interval: float = 3600.0
+    commit_group: str | None = None
+    on_no_transactions: OnNoTransactions = "warn"
 
 
 def named_as(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
@@ -129,6 +135,8 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         sequence_numbers=config.get("sequence_numbers", "auto"),
         delete_encoding=config.get("delete_encoding", "auto"),
         bad_records=config.get("on_bad_record", "stop"),
+        commit_group=config.get("commit_group"),
+        on_no_transactions=config.get("on_no_transactions", "warn"),
         **{name: value for name, value in numbers.items() if value is not None},
     )
 

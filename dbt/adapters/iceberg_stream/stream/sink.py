@@ -60,6 +60,14 @@ from dbt.adapters.iceberg_stream.stream.written import Located, WrittenBatch
 CLAIMS = 10
 
 
+@dataclass(frozen=True)
+class SinkCommit:
+    """A commit to a stream's table, and the progress that it makes."""
+
+    committer: Committer
+    ahead: Progress
+
+
 @dataclass
 class Sink:
     """A stream's way into its table.
@@ -83,7 +91,7 @@ class Sink:
     updates: tuple[TableUpdate, ...] = ()
 
     def __post_init__(self) -> None:
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
         self._spec_id: int | None = None
 
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
@@ -112,36 +120,42 @@ class Sink:
             CatalogError: the catalog refuses; likewise.
             CommitUnknown: an answer was lost, and the table does not tell; the files are kept.
         """
-        with self._turn:
-            last = batches[-1]
-            frontier, watermark = last.described.upper, last.watermark
-            ahead = replace(
-                self.progress, frontier=frontier, write_id=write_id, watermark=watermark
-            )
-            base = self._load()
-            target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
-            maker = Descriptors(target, base.metadata, write_id, self.keys)
-            added = tuple(
-                maker.added(number, sub)
-                for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
-            )
-            removed: list[DataFile] = []
-            located = last.located
-            if located is not None and located.positions:
-                deletes, removed = maker.located(located.positions, base)
-                added = (AddedFiles(deletes=tuple(deletes)), *added)
-            if not added and not self.replaces:
-                return None
-            change = Change(
-                _operation(added, self.replaces),
-                added,
-                removed=tuple(removed),
-                removes_all=self.replaces,
-                properties={**self.properties, **ahead.summary()},
-            )
-            committed = self._committer(base, change, ahead, located).commit()
-            self.progress, self.replaces, self.updates = ahead, False, ()
-            return committed
+        with self.turn:
+            ready = self.prepare(write_id, batches)
+            return None if ready is None else self.committed(ready, ready.committer.commit())
+
+    def prepare(self, write_id: str, batches: Sequence[WrittenBatch]) -> SinkCommit | None:
+        """What is to be committed; None if the batches change nothing. Asks for the sink's turn."""
+        last = batches[-1]
+        frontier, watermark = last.described.upper, last.watermark
+        ahead = replace(self.progress, frontier=frontier, write_id=write_id, watermark=watermark)
+        base = self._load()
+        target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
+        maker = Descriptors(target, base.metadata, write_id, self.keys)
+        added = tuple(
+            maker.added(number, sub)
+            for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
+        )
+        removed: list[DataFile] = []
+        located = last.located
+        if located is not None and located.positions:
+            deletes, removed = maker.located(located.positions, base)
+            added = (AddedFiles(deletes=tuple(deletes)), *added)
+        if not added and not self.replaces:
+            return None
+        change = Change(
+            _operation(added, self.replaces),
+            added,
+            removed=tuple(removed),
+            removes_all=self.replaces,
+            properties={**self.properties, **ahead.summary()},
+        )
+        return SinkCommit(self._committer(base, change, ahead, located), ahead)
+
+    def committed(self, ready: SinkCommit, done: Committed) -> Committed:
+        """Go on from a commit."""
+        self.progress, self.replaces, self.updates = ready.ahead, False, ()
+        return done
 
     def _committer(
         self, base: LoadedTable, change: Change, ahead: Progress, located: Located | None
@@ -170,7 +184,7 @@ class Sink:
         Raises:
             Fenced, Overtaken: as for a commit.
         """
-        with self._turn:
+        with self.turn:
             self._set(replace(self.progress, frontier=frontier))
 
     def claim(self, arrow: pa.Schema | None = None, anew: bool = False) -> None:
@@ -182,7 +196,7 @@ class Sink:
             ColumnError: it cannot take them in.
             RolledBack: the table was set back behind what the stream has committed.
         """
-        with self._turn:
+        with self.turn:
             self._claim(arrow, anew)
 
     @retry(

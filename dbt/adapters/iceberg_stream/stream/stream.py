@@ -8,23 +8,19 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
-from dbt.adapters.iceberg_stream.stream.status import StreamStatus
-from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 # Files of a commit that wait: descriptors are held in memory.
@@ -39,37 +35,33 @@ class Stream:
 
     Attributes:
         session: gives the engine's session, with a token that is good now.
-        writer: makes files of batches.
+        tables: that it feeds, from one source, whose batches are committed together.
         window: batches that are written at once.
-        told: is called after each commit.
     """
 
     session: Callable[[], Session]
-    writer: BatchWriter
-    status: StreamStatus
+    tables: Sequence[TableStream]
     window: int = 1
-    told: Callable[[StreamStatus], None] = lambda status: None
-    _writing: deque[Future[WrittenBatch]] = field(default_factory=deque)
-    _pending: list[WrittenBatch] = field(default_factory=list)
-    _commit: Future[Committed | None] | None = None
+    # The tables that batches go to: all, or one that has to catch up.
+    _fed: Sequence[TableStream] = field(init=False)
+    _writing: deque[Future[list[WrittenBatch]]] = field(default_factory=deque)
+    _commit: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
     _last_commit: float = field(default_factory=time.monotonic)
     _last_record: float = field(default_factory=time.monotonic)
     _last_lag: float = float("-inf")
     _minted: Frontier | None = None
-    _frontier: Frontier | None = None
     _until: Frontier | None = None
-    _watermark: Any = None
-    _late: bool = False
 
     def __post_init__(self) -> None:
+        self._fed = self.tables
         self._writers = ThreadPoolExecutor(self.window, thread_name_prefix="stream-write")
         self._committers = ThreadPoolExecutor(1, thread_name_prefix="stream-commit")
 
     def drain(self, refresh: bool = False) -> None:
-        """Take in what the source has now; with refresh, in place of all that is in the table.
+        """Take in what the source has now; with refresh, in place of all that is in the tables.
 
         Raises:
-            StreamError: the stream cannot go on; what was committed before is in the table.
+            StreamError: the stream cannot go on; what was committed before is in the tables.
         """
         self._run(Event(), False, refresh)
 
@@ -82,84 +74,105 @@ class Stream:
         self._run(stop, True, refresh)
 
     @property
-    def sink(self) -> Sink:
-        return self.writer.sink
-
-    @property
     def _source(self) -> Source:
-        return self.writer.source
+        return self.tables[0].writer.source
 
     @property
     def _options(self) -> StreamOptions:
-        return self.writer.options
+        return self.tables[0].writer.options
 
     def _run(self, stop: Event, follow: bool, refresh: bool) -> None:
         with self._writers, self._committers, ExitStack() as undo:
             undo.callback(self._fail)
-            self._begin(follow, refresh)
             while not self._done(stop, follow, refresh):
                 # An older run was faster once more, and is fenced now; or another writer has
                 # changed what was looked up.
                 self._abandon()
-                refresh = refresh and not self.status.commits
-                self._begin(follow, refresh)
+                refresh = refresh and not any(table.status.commits for table in self.tables)
             undo.pop_all()
-        self.status.state = "stopped"
+        self._tell("stopped")
 
     def _done(self, stop: Event, follow: bool, refresh: bool) -> bool:
         """Go on until the end; False if it has to begin again from what is committed."""
         try:
+            self._begin(stop, follow, refresh)
             while not stop.is_set():
                 if not self._next(refresh) and not self._rest(stop, follow):
                     break
-            if stop.is_set() and refresh and self.sink.replaces:
-                # A part of what is to replace the table would be worse than what it has.
+            if stop.is_set() and refresh and self._replaces:
+                # A part of what is to replace the tables would be worse than what they have.
                 self._abandon()
                 return True
             self._finish()
-            if refresh and self.sink.replaces:
+            if refresh and self._replaces:
                 self._replace_with_nothing()
         except Overtaken:
             return False
         return True
 
+    @property
+    def _replaces(self) -> bool:
+        return any(table.sink.replaces for table in self.tables)
+
     def _replace_with_nothing(self) -> None:
-        """The source is empty, and so is the table then."""
-        if self._until is not None or self._frontier is not None:
+        """The source is empty, and so are the tables then."""
+        if self._until is not None or self._minted is not None:
             return
-        empty = WrittenBatch(Description(None, None), [])
-        self._pending.append(empty)
+        for table in self.tables:
+            table.pending.append(WrittenBatch(Description(None, None), []))
         self._flush()
 
-    def _begin(self, follow: bool, refresh: bool) -> None:
-        try:
-            self.sink.claim(None if refresh else self.writer.schema, refresh)
-            if refresh:
-                self.sink.replace_with(self.writer.schema)
-        except ColumnError as error:
-            raise StreamError(f"{self.status.name}: {error}") from error
-        progress = self.sink.progress
-        self._frontier = self._minted = None if refresh else progress.frontier
-        self._watermark = None if refresh else from_json(progress.watermark)
-        self._until = self._source.present(self._frontier) if refresh or not follow else None
-        self.status.state = "running"
+    def _begin(self, stop: Event, follow: bool, refresh: bool) -> None:
+        for table in self.tables:
+            table.begin(refresh)
+        if not refresh:
+            self._catch_up(stop)
+        self._minted = self.tables[0].frontier
+        self._until = self._source.present(self._minted) if refresh or not follow else None
+        self._tell("running")
+
+    def _catch_up(self, stop: Event) -> None:
+        """Tables that are behind come to where the others are, each by itself.
+
+        One may be new, or without changes when the others were committed; and not every catalog
+        commits to all at once.
+        """
+        ahead = self.tables[0].frontier
+        for table in self.tables[1:]:
+            if self._is_behind(ahead, table.frontier):
+                ahead = table.frontier
+        for table in self.tables:
+            if self._is_behind(table.frontier, ahead):
+                self._fed, self._minted, self._until = [table], table.frontier, ahead
+                while not stop.is_set() and self._next(False):
+                    pass
+                self._finish()
+                if stop.is_set():
+                    break
+            table.frontier = ahead
+        self._fed = self.tables
+
+    def _is_behind(self, lower: Frontier | None, other: Frontier | None) -> bool:
+        if lower == other or other is None:
+            return False
+        if lower is None:
+            return True
+        return self._source.is_behind(lower, other)
 
     def _next(self, refresh: bool) -> bool:
         """Take the next batch; False if there is none."""
         self._mint()
         if not self._writing:
             return False
-        self.status.state = "running"
-        batch = self._in_turn(self._writing.popleft().result())
-        self._pending.append(batch)
-        self._note(batch)
+        batches = self._take()
         if time.monotonic() - self._last_lag >= LAG_SECONDS:
             self._measure_lag()
-        if refresh and self.sink.replaces and not batch.truncates and not self._is_serial():
-            return True  # all in one commit: a reader sees the old table or the new one
-        if self._is_due() or self._is_serial():
+        truncates = any(batch.truncates for batch in batches)
+        if refresh and self._replaces and not truncates and not self._is_serial:
+            return True  # all in one commit: a reader sees the old rows or the new ones
+        if self._is_due() or self._is_serial:
             self._submit()
-        if self._is_serial():
+        if self._is_serial:
             self._wait()
         if time.monotonic() - self._last_record > self._options.idle_interval:
             self._flush()
@@ -168,68 +181,52 @@ class Stream:
 
     def _mint(self) -> None:
         """Describe batches ahead, and begin to write them."""
-        window = 1 if self._is_serial() else self.window
+        window = 1 if self._is_serial else self.window
         while len(self._writing) < window:
             upper = self._source.mint(self._minted, self._options.batch_rows, self._until)
-            self.status.looked = time.time()
+            for table in self._fed:
+                table.status.looked = time.time()
             if upper is None:
                 return
             described = Description(self._minted, upper)
             self._minted = upper
-            # Its files have a name of their own: what fails is swept away by it.
-            name = uuid.uuid4().hex
-            late = self._late or self.writer.is_late
-            writing = self._writers.submit(self.writer.write, self.session(), described, name, late)
-            self._writing.append(writing)
-
-    def _in_turn(self, batch: WrittenBatch) -> WrittenBatch:
-        """The batch as it must be after those before it."""
-        with ExitStack() as undo:
-            undo.callback(self.sink.discard, [batch])
-            batch = self._set_right(batch)
-            undo.pop_all()
-        return replace(batch, watermark=as_json(self._high(batch)))
-
-    def _set_right(self, batch: WrittenBatch) -> WrittenBatch:
-        if self._comes_late(batch):
-            # Some changes are older than what was written: the table must be asked which.
-            self.sink.discard([batch])
-            self._late = True
-            self._flush()
-            name = uuid.uuid4().hex
-            batch = self.writer.write(self.session(), batch.described, name, late=True)
-        if batch.truncates:
-            self._flush()
-            self.sink.replaces = True
-        return batch
-
-    def _comes_late(self, batch: WrittenBatch) -> bool:
-        first = from_json(batch.first)
-        if first is None or self._watermark is None or batch.not_late or self.writer.looks_up:
-            return False
-        if type(first) is not type(self._watermark):
-            raise StreamError(
-                f"{self.status.name}: `sequence_by` is {type(first).__name__} now, and the stream "
-                f"has gone by {type(self._watermark).__name__} until now. Cast it, or begin anew "
-                "with --full-refresh."
+            late = [table.is_late for table in self._fed]
+            self._writing.append(
+                self._writers.submit(self._write, self.session(), described, late, self._fed)
             )
-        # Where several columns order changes, those after the first may differ.
-        several = len(self._options.sequence_by) > 1
-        return bool(first < self._watermark or (several and first == self._watermark))
 
-    def _high(self, batch: WrittenBatch) -> Any:
-        """The highest value of the first column that orders changes, of all so far."""
-        values = (self._watermark, from_json(batch.last))
-        return max((value for value in values if value is not None), default=None)
+    def _write(
+        self,
+        session: Session,
+        described: Description,
+        late: Sequence[bool],
+        fed: Sequence[TableStream],
+    ) -> list[WrittenBatch]:
+        """The files of a batch for each table; none is left if one fails."""
+        done: list[WrittenBatch] = []
+        with ExitStack() as undo:
+            for table, is_late in zip(fed, late, strict=True):
+                batch = table.write(session, described, is_late)
+                undo.callback(table.sink.discard, [batch])
+                done.append(batch)
+            undo.pop_all()
+        return done
 
-    def _note(self, batch: WrittenBatch) -> None:
-        self._frontier = batch.described.upper
-        self._watermark = from_json(batch.watermark)
-        self.status.batches += 1
-        self.status.changes += batch.changes
-        self.status.bad_records += batch.bad
-        self.status.upserts += sum(delta.upserts for delta in batch.deltas)
-        self.status.deletes += sum(delta.deletes for delta in batch.deltas)
+    def _take(self) -> list[WrittenBatch]:
+        """Have the oldest batch wait for its commit, as it must be after those before it."""
+        written = self._writing.popleft().result()
+        with ExitStack() as undo:
+            undo.callback(self._discard, written)
+            for number, table in enumerate(self._fed):
+                written[number] = table.set_right(written[number], self.session, self._flush)
+            undo.pop_all()
+        for table, batch in zip(self._fed, written, strict=True):
+            table.take(batch)
+        return written
+
+    def _discard(self, written: Sequence[WrittenBatch]) -> None:
+        for table, batch in zip(self._fed, written, strict=True):
+            table.sink.discard([batch])
 
     def _rest(self, stop: Event, follow: bool) -> bool:
         """Nothing new: commit what waits; False if that is the end."""
@@ -239,7 +236,7 @@ class Stream:
         if self._until is not None or self._is_due():
             self._flush()
         self._until = None
-        self.status.state = "idle"
+        self._tell("idle")
         self._measure_lag()
         if time.monotonic() - self._last_record > self._options.idle_interval:
             self._flush()
@@ -248,68 +245,74 @@ class Stream:
         return True
 
     def _measure_lag(self) -> None:
-        self.status.lag = self._source.lag(self._frontier)
+        lag = self._source.lag(self._fed[0].frontier)
+        for table in self._fed:
+            table.status.lag = lag
         self._last_lag = time.monotonic()
 
     def _finish(self) -> None:
         """Commit what was begun."""
         while self._writing:
-            batch = self._in_turn(self._writing.popleft().result())
-            self._pending.append(batch)
-            self._note(batch)
+            self._take()
         self._flush()
         self._settle()
 
+    @property
     def _is_serial(self) -> bool:
         """Whether each batch must see what the one before it has committed."""
-        return self._late or self.writer.looks_up
+        return any(table.is_serial for table in self._fed)
 
     def _is_due(self) -> bool:
-        if sum(len(batch.files) for batch in self._pending) >= MOST_FILES:
+        pending = [batch for table in self._fed for batch in table.pending]
+        if sum(len(batch.files) for batch in pending) >= MOST_FILES:
             return True
         return time.monotonic() - self._last_commit >= self._options.commit_interval
 
     def _flush(self) -> None:
         """Commit what waits, and wait for it."""
-        if self._pending:
+        if any(table.pending for table in self._fed):
             self._submit()
         self._wait()
 
     def _submit(self) -> None:
         """Commit what waits, while the next batches are written."""
         self._wait()
-        batches, self._pending = self._pending, []
+        parts = [(table.sink, table.take_pending()) for table in self._fed]
         self._last_commit = time.monotonic()
-        self._commit = self._committers.submit(self.sink.commit, uuid.uuid4().hex, batches)
+        commit = self._committers.submit(commit_batches, uuid.uuid4().hex, parts)
+        self._commit = self._fed, commit
 
     def _wait(self) -> None:
-        commit, self._commit = self._commit, None
-        if commit is None:
+        if self._commit is None:
             return
-        committed = commit.result()
-        if committed is not None:
-            self._last_record = time.monotonic()
-            self.status.commits += 1
-            self.status.committed = time.time()
-            self.status.snapshot_id = committed.snapshot.snapshot_id
-            self.told(self.status)
+        (tables, commit), self._commit = self._commit, None
+        for table, done in zip(tables, commit.result(), strict=True):
+            if done is not None:
+                self._last_record = time.monotonic()
+                table.committed(done)
 
     def _settle(self) -> None:
         """Record progress that no snapshot tells."""
         self._wait()
-        recorded = self._frontier in (None, self.sink.progress.frontier)
-        if self._frontier is not None and not recorded and not self._pending:
-            self.sink.record(self._frontier)
+        for table in self._fed:
+            table.settle()
         self._last_record = time.monotonic()
 
     def _abandon(self) -> None:
         """What waits is not committed: its files go."""
         writing, self._writing = self._writing, deque()
-        batches, self._pending = self._pending, []
-        batches += [one.result() for one in writing if one.exception() is None]
-        if batches:
-            self.sink.discard(batches)
+        batches = [(table.sink, table.take_pending()) for table in self.tables]
+        for one in writing:
+            if one.exception() is None:
+                batches += [(t.sink, [b]) for t, b in zip(self._fed, one.result(), strict=True)]
+        for sink, waiting in batches:
+            if waiting:
+                sink.discard(waiting)
 
     def _fail(self) -> None:
-        self.status.state = "failed"
+        self._tell("failed")
         self._abandon()
+
+    def _tell(self, state: str) -> None:
+        for table in self.tables:
+            table.status.state = state

@@ -108,6 +108,9 @@ class FilesSource:
             chosen.append(file)
         return self._frontier(lower, chosen) if chosen else None
 
+    def is_behind(self, lower: Frontier, other: Frontier) -> bool:
+        return any(self._is_in(file, other) for file in self._after(lower))
+
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         files = [file for file in self._after(lower) if self._is_in(file, upper)]
         if len(files) < upper["files"]:

@@ -67,7 +67,7 @@ class IcebergSource:
         if current is None:
             return None
         if lower is None:
-            return self._frontier(metadata, current)
+            return until or self._frontier(metadata, current)
         upper, taken, count = None, 0, 0
         for snapshot in self._since(metadata, lower):
             taken += int((snapshot.get("summary") or {}).get("added-records") or 0)
@@ -77,6 +77,10 @@ class IcebergSource:
             if until is not None and upper == until:
                 break
         return upper
+
+    def is_behind(self, lower: Frontier, other: Frontier) -> bool:
+        later = self._since(self._metadata(), lower)
+        return any(snapshot["snapshot-id"] == other["snapshot-id"] for snapshot in later)
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         if lower is None:

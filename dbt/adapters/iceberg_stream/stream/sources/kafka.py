@@ -73,6 +73,9 @@ class KafkaSource:
         taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
         return {p: begin[p] + taken.get(p, 0) for p in begin}
 
+    def is_behind(self, lower: Frontier, other: Frontier) -> bool:
+        return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
+
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         first, last = self._bounds()
         begin = self._begin(lower, first, last)

@@ -24,6 +24,9 @@ KNOWN = {
     "iceberg": {"type", "skip_changes", "changes"},
 }
 
+# How records are read, which those who read one source may do differently.
+READING = {"format", "columns", "table", "tombstones"}
+
 
 @dataclass(frozen=True)
 class SourceDefinition:
@@ -37,6 +40,12 @@ class SourceDefinition:
     name: Name
     relation: str
     spec: Mapping[str, Any]
+
+    @property
+    def place(self) -> Any:
+        """What tells the source, however its records are read: frontiers of equal ones compare."""
+        told = {str(k): str(v) for k, v in self.spec.items() if k not in READING}
+        return (self.name if self.spec.get("type", "iceberg") == "iceberg" else None, told)
 
 
 def open_source(

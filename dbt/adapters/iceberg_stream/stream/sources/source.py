@@ -59,6 +59,9 @@ class Source(Protocol):
             StreamError: the source does not have what comes after the frontier.
         """
 
+    def is_behind(self, lower: Frontier, other: Frontier) -> bool:
+        """Whether there are changes from the one frontier to the other."""
+
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch, with the column `__stream`, and `__bad` and `__where` where `has_bad`."""
 
