@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,23 @@ import pytest
 from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
-from tests.functional.lake import rows, run, table
+from dbt.adapters.iceberg_stream.stream.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.progress import read_property
+from tests.functional.lake import rows, run, summary, table
 from tests.functional.test_principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
+from tests.functional.test_stream_groups import (
+    ALL_ITEMS,
+    ALL_ORDERS,
+    CONFIG,
+    ITEMS,
+    ORDERS,
+    SOURCES,
+    WRITE_ID,
+    item,
+    land,
+    order,
+)
+from tests.integration.streams import SINK, Change, make_table, open_sink, write
 from tests.servers.nessie import WAREHOUSES, Nessie, nessie
 from tests.servers.s3 import S3, s3_server
 
@@ -163,6 +179,64 @@ class TestWriterAndReader:
         assert "refused to drop" in output
         assert "rita" in output
         assert contents(project) == before
+
+
+class TestStreams:
+    """Two tables of one stream, on a catalog that tells of the newest snapshot only, and on S3."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(self, target: dict[str, Any], catalog: Nessie) -> dict[str, Any]:
+        writer = target | {"catalog_properties": properties(catalog, "lake")}
+        return {"test": {"outputs": {"writer": writer}, "target": "writer"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "sources.yml": SOURCES,
+            "orders.sql": ORDERS % CONFIG,
+            "items.sql": ITEMS % CONFIG,
+        }
+
+    def test_they_are_committed_together(self, project: Any) -> None:
+        land(project, "1", order(1, "new"), order(2, "new"), item(10, 1))
+        run_dbt(["run"])
+        land(project, "2", order(1, "paid"), order(2, None), item(11, 1))
+        run_dbt(["run"])
+        assert rows(project, ALL_ORDERS) == [(1, "paid")]
+        assert rows(project, ALL_ITEMS) == [(10, 1), (11, 1)]
+        assert summary(project, "orders")[WRITE_ID] == summary(project, "items")[WRITE_ID]
+        before = summary(project, "orders")
+        run_dbt(["run"])
+        assert summary(project, "orders") == before
+
+    def test_nobody_sees_one_without_the_other(self, project: Any) -> None:
+        """Whichever is read later has all that the one read before had."""
+        lake, stop, seen = project.adapter.lake, threading.Event(), []
+        names = [(project.test_schema, name) for name in ("one", "two")]
+        for name in names:
+            make_table(lake, name=name)
+        sinks = [open_sink(lake, name) for name in names]
+
+        def offset(name: tuple[str, str]) -> int:
+            told = read_property(lake.load(name).metadata, SINK)
+            return 0 if told is None or told.frontier is None else int(told.frontier["offset"])
+
+        def read() -> None:
+            while not stop.is_set():
+                for several in (names, names[::-1]):
+                    earlier, later = (offset(name) for name in several)
+                    seen.append((earlier, later))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for number in range(1, 31):
+            written = [write(sink, [Change(1, str(number))], number) for sink in sinks]
+            parts = [(sink, [one]) for sink, (_, one) in zip(sinks, written, strict=True)]
+            commit_batches(written[0][0], parts)
+        stop.set()
+        reader.join()
+        assert len({earlier for earlier, _ in seen}) > 5
+        assert [pair for pair in seen if pair[1] < pair[0]] == []
 
 
 class TestStorage:

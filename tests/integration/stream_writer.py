@@ -7,11 +7,14 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from dbt.adapters.iceberg_stream.stream.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from tests.integration.streams import NAME, Change, Truth, open_sink, write
 from tests.integration.writers import open_lake
 
 BATCH = 20
+# Tables of one stream, which both have all its changes.
+TWO = ("s", "one"), ("s", "two")
 
 
 def change(offset: int) -> Change:
@@ -54,6 +57,18 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None) -> None:
             outcome.put("done")
     finally:
         lake.close()
+
+
+def drain_two(place: dict[str, str], upto: int) -> None:
+    """Take in the source up to an offset, into two tables at once."""
+    lake = open_lake(place)
+    sinks = [open_sink(lake, name) for name in TWO]
+    offset = int((sinks[0].progress.frontier or {"offset": 0})["offset"])
+    for upper in range(offset + BATCH, upto + 1, BATCH):
+        written = [write(sink, changes(upper - BATCH, upper), upper, rows=7) for sink in sinks]
+        parts = [(sink, [one]) for sink, (_, one) in zip(sinks, written, strict=True)]
+        commit_batches(written[0][0], parts)
+    lake.close()
 
 
 def _commits(offset: int, upto: int) -> Iterator[list[int]]:

@@ -74,7 +74,7 @@ class RestClient(RestCatalog):
         """Change several tables in one step (REST specification, `commitTransaction`).
 
         Raises:
-            CommitFailedException: a table is not what it was; nothing was changed.
+            CommitFailedException: a table is not what it was, or is gone; nothing was changed.
             RESTError: it was refused, or what became of it is not known.
         """
         changes = [
@@ -93,8 +93,9 @@ class RestClient(RestCatalog):
         try:
             response.raise_for_status()
         except HTTPError as error:
-            unknown = dict.fromkeys((500, 502, 504), CommitStateUnknownException)
-            _handle_non_200_response(error, {409: CommitFailedException, **unknown})
+            answers: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
+            answers |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
+            _handle_non_200_response(error, answers)
 
     def _create_session(self) -> Session:
         session = super()._create_session()

@@ -166,6 +166,14 @@ class Committer:
         for file in self.change.new_files:
             remove_quietly(self.base.io, file.file_path)
 
+    def is_in(self) -> bool:
+        """Whether the change is in the table; also where nobody can tell."""
+        try:
+            table = self.lake.load(self.name)
+            return table is not None and self._find(table, thoroughly=True) is not None
+        except (CatalogError, OSError):
+            return True
+
     def _load(self) -> LoadedTable:
         if self.attempts == 1:
             return self.base
@@ -190,7 +198,7 @@ class Committer:
             raise CatalogError(f"{'.'.join(self.name)} was made by somebody else meanwhile.")
         return table
 
-    def _find(self, table: LoadedTable) -> Committed | None:
+    def _find(self, table: LoadedTable, thoroughly: bool = False) -> Committed | None:
         """Our snapshot, if an attempt whose answer was lost has made it."""
         ours = None
         for found in snapshots(table.metadata):
@@ -198,7 +206,8 @@ class Committer:
                 return Committed(found, self.attempts)
             ours = ours or found
         # A catalog may show the newest snapshot only: there our files tell.
-        if self._unknown is not None and ours is not None and self._files_are_in(table):
+        thoroughly = thoroughly or self._unknown is not None
+        if thoroughly and ours is not None and self._files_are_in(table):
             return Committed(ours, self.attempts)
         return None
 
@@ -230,7 +239,7 @@ def commit_together(parts: Sequence[Committer]) -> list[Committed]:
     except (CatalogError, OSError) as error:
         for part in parts:
             part.raise_if_unknown(error)
-        for part in parts:
+        for part in _outside(parts):
             if isinstance(error, ChangedMeanwhile):
                 part.discard()
             else:
@@ -238,18 +247,19 @@ def commit_together(parts: Sequence[Committer]) -> list[Committed]:
         raise
 
 
+def _outside(parts: Sequence[Committer]) -> list[Committer]:
+    """Those whose files no table has, though all were refused: a server may not keep its word."""
+    return [part for part in parts if len(parts) == 1 or not part.is_in()]
+
+
 def _attempt(parts: Sequence[Committer]) -> list[Committed]:
     found = [part.prepare() for part in parts]
-    done = [one for one in found if isinstance(one, Committed)]
+    # Those that are in already are of an attempt whose answer was lost; a server that was killed,
+    # or does one table after the other, may have left some out.
     ready = [one for one in found if isinstance(one, Prepared)]
-    if done and ready:
-        missing = ", ".join(".".join(one.swap.base.name) for one in ready)
-        for part in parts:
-            part.attempt_failed(CommitUnknown("The answer to a commit of several tables was lost."))
-        raise CatalogError(f"It is not in {missing}, and it is in the others.")
     if ready:
         parts[0].lake.commit_all([one.swap for one in ready])
-    return done or [one.done for one in ready]
+    return [one.done if isinstance(one, Prepared) else one for one in found]
 
 
 def _retrying(parts: Sequence[Committer]) -> Retrying:
@@ -257,7 +267,7 @@ def _retrying(parts: Sequence[Committer]) -> Retrying:
     attempts = property_as_int(properties, "commit.retry.num-retries", ATTEMPTS - 1)
 
     def before_sleep(state: RetryCallState) -> None:
-        for part in parts:
+        for part in _outside(parts):
             part.attempt_failed(state.outcome.exception() if state.outcome else None)
 
     return Retrying(
