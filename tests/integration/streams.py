@@ -70,7 +70,7 @@ def make_table(
     name: Name = NAME,
 ) -> None:
     staged = lake.stage(name, SCHEMA, spec, {"format-version": str(version)})
-    lake.commit(staged, (AssertCreate(),), staged.creation)
+    lake.commit(staged, (AssertCreate(),), ())
 
 
 def open_sink(lake: Lake, name: Name = NAME) -> Sink:

@@ -30,6 +30,8 @@ CAPABILITIES = {
     COMMITS_TOGETHER: "POST /v1/{prefix}/transactions/commit",
     "planning of scans": "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/plan",
 }
+# The same as PyIceberg's and Java's property for views.
+TRANSACTION_ENDPOINT_SUPPORTED = "transaction-endpoint-supported"
 
 # Seconds to connect, and until a silent server is given up.
 TIMEOUT = (10.0, 60.0)
@@ -63,11 +65,13 @@ class RestClient(RestCatalog):
     def capabilities(self) -> dict[str, bool]:
         """What the catalog says of itself.
 
-        One that says nothing has none of it; but views, if the profile says so to both clients.
+        One that says nothing has none of it, but what the profile says of it.
         """
         endpoints = {str(endpoint) for endpoint in self._supported_endpoints}
         if property_as_bool(self.properties, VIEW_ENDPOINTS_SUPPORTED, False):
             endpoints |= {CAPABILITIES["views"], CAPABILITIES["replacing views"]}
+        if property_as_bool(self.properties, TRANSACTION_ENDPOINT_SUPPORTED, False):
+            endpoints.add(CAPABILITIES[COMMITS_TOGETHER])
         return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
 
     def commit_tables(self, commits: Sequence[TableCommit]) -> None:

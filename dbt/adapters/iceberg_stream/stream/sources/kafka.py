@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag
 
 if TYPE_CHECKING:
@@ -33,13 +34,21 @@ class KafkaSource:
         options: of Kafka's clients, as both librdkafka and Java's know them: bootstrap.servers, …
         envelope: what the messages are.
         starting: `earliest` or `latest`, for a stream that begins.
+        transactions: whether a batch holds whole transactions of the database.
     """
 
     topic: str
     options: Mapping[str, str]
     envelope: Envelope
     starting: str = "earliest"
+    transactions: bool = False
     ordered: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if self.transactions and self.envelope.name not in ENDS:
+            raise StreamError(
+                f"`transactions: true` needs a `format` that tells of them: {', '.join(ENDS)}."
+            )
 
     @property
     def has_bad(self) -> bool:
@@ -71,7 +80,21 @@ class KafkaSource:
         total = sum(waiting.values())
         share = min(1.0, rows / total)
         taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
-        return {p: begin[p] + taken.get(p, 0) for p in begin}
+        upper = {p: begin[p] + taken.get(p, 0) for p in begin}
+        if self.transactions:
+            upper = self._whole_transactions(begin, upper, last)
+        return upper if upper != begin or lower is None else None
+
+    def _whole_transactions(
+        self, begin: Mapping[str, int], upper: Mapping[str, int], last: Mapping[str, int]
+    ) -> dict[str, int]:
+        if len(upper) > 1:
+            raise StreamError(
+                f"{self.topic} has {len(upper)} partitions, between which the order of "
+                "transactions is not known: `transactions: true` needs a topic of one partition."
+            )
+        ends = Transactions(self._consumer, self.topic, self.envelope.name)
+        return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
         return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
@@ -101,7 +124,14 @@ class KafkaSource:
             raise StreamError(
                 "Streams from Kafka need its client: pip install 'dbt-iceberg-stream[kafka]'."
             ) from error
-        asked = {"group.id": "dbt-iceberg-stream", "enable.auto.commit": "false"}
+        asked = {
+            "group.id": "dbt-iceberg-stream",
+            "enable.auto.commit": "false",
+            # The few messages that it reads need not fill its memory.
+            "queued.min.messages": "1000",
+            "fetch.wait.max.ms": "10",
+            "enable.partition.eof": "true",
+        }
         return Consumer({**asked, **self.options}, logger=_silent())
 
     def _bounds(self) -> tuple[dict[str, int], dict[str, int]]:

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
-    | {"tombstones", "starting"},
+    | {"tombstones", "starting", "transactions"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -84,7 +84,8 @@ def _kafka(spec: dict[str, Any]) -> Source:
     starting = str(spec.get("starting") or "earliest")
     if starting not in ("earliest", "latest"):
         raise StreamError(f"`starting: {starting}` is none of earliest, latest.")
-    return KafkaSource(str(spec["topic"]), options, envelope(spec), starting)
+    whole = bool(spec.get("transactions"))
+    return KafkaSource(str(spec["topic"]), options, envelope(spec), starting, whole)
 
 
 def _files(spec: dict[str, Any], project_root: Path, storage: Mapping[str, str]) -> Source:

@@ -1,0 +1,140 @@
+"""Where transactions of a database end in a topic, so that a batch holds whole ones.
+
+Debezium puts the id of its transaction into each change (`provide.transaction.metadata`), and
+Maxwell marks the last change of one (`commit`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+# Messages that are looked at together; a batch's end is looked for backwards.
+CHUNK = 500
+READ_SECONDS = 30.0
+# The end of a Debezium transaction is known by the next one, or when nothing has come for so long.
+QUIET_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class _Change:
+    offset: int
+    told: Any
+    milliseconds: int
+
+
+@dataclass
+class Transactions:
+    """Ends of transactions in the only partition of a topic.
+
+    Attributes:
+        consumer: which nobody else reads messages with.
+        form: `debezium` or `maxwell`.
+    """
+
+    consumer: Consumer
+    topic: str
+    form: str
+
+    def last_end(self, begin: int, upper: int, last: int) -> int:
+        """The end of the last transaction that is whole in `[begin, upper)`.
+
+        If there is none, the end of the first one in `[begin, last)`; if it goes on, `begin`.
+
+        Raises:
+            StreamError: the messages cannot be read.
+        """
+        high = upper
+        while high > begin:
+            low = max(begin, high - CHUNK)
+            # One more, which tells whether a transaction ends before it.
+            if ends := [end for end in self._ends(low, high + 1, last) if end <= upper]:
+                return ends[-1]
+            high = low
+        low = upper
+        while low < last:
+            high = min(last, low + CHUNK)
+            if ends := [end for end in self._ends(low - 1, high + 1, last) if end > upper]:
+                return ends[0]
+            low = high
+        return begin
+
+    def _ends(self, low: int, high: int, last: int) -> list[int]:
+        changes = self._read(low, min(high, last))
+        following: Sequence[_Change | None] = [*changes[1:], None]
+        if changes and high <= last:
+            # What comes after the last of these is not known.
+            changes, following = changes[:-1], following[:-1]
+        ends_after = ENDS[self.form]
+        return [
+            change.offset + 1
+            for change, after in zip(changes, following, strict=True)
+            if ends_after(change, after)
+        ]
+
+    def _read(self, low: int, high: int) -> list[_Change]:
+        """Changes in `[low, high)`; messages without value are none, such as tombstones."""
+        from confluent_kafka import KafkaError, TopicPartition
+
+        self.consumer.assign([TopicPartition(self.topic, 0, low)])
+        found: list[_Change] = []
+        until, at = time.monotonic() + READ_SECONDS, low
+        try:
+            while at < high:
+                for message in self.consumer.consume(high - at, timeout=1.0):
+                    error, offset = message.error(), int(message.offset() or 0)
+                    if error is None:
+                        at = offset + 1
+                        found += _changes(message, offset) if offset < high else []
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        at = high
+                    else:
+                        raise StreamError(f"The topic {self.topic} cannot be read: {error.str()}.")
+                if time.monotonic() > until:
+                    raise StreamError(
+                        f"Kafka has given no message of {self.topic} from offset {at} on for "
+                        f"{READ_SECONDS:.0f} seconds."
+                    )
+        finally:
+            self.consumer.unassign()
+        return found
+
+
+def _changes(message: Message, offset: int) -> list[_Change]:
+    value = message.value()
+    if value is None:
+        return []
+    try:
+        told = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return []  # a bad record, which belongs to no transaction
+    told = told.get("payload") or told if isinstance(told, dict) else {}
+    return [_Change(offset, told, message.timestamp()[1])]
+
+
+def _debezium_ends(change: _Change, after: _Change | None) -> bool:
+    ours = (change.told.get("transaction") or {}).get("id")
+    if ours is None:
+        return True
+    if after is None:
+        return time.time() - change.milliseconds / 1000 > QUIET_SECONDS
+    return bool((after.told.get("transaction") or {}).get("id") != ours)
+
+
+def _maxwell_ends(change: _Change, after: _Change | None) -> bool:
+    return bool(change.told.get("commit")) or change.told.get("xid") is None
+
+
+ENDS: dict[str, Callable[[_Change, _Change | None], bool]] = {
+    "debezium": _debezium_ends,
+    "maxwell": _maxwell_ends,
+}

@@ -1,0 +1,132 @@
+"""Batches of whole transactions, from a real topic."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources import kafka_transactions
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from tests.servers.kafka import kafka_server
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+class Topic:
+    """A topic with transactions of so many changes each."""
+
+    def __init__(self, bootstrap: str, form: str, partitions: int = 1) -> None:
+        self.name, self.form = f"t{uuid.uuid4().hex[:8]}", form
+        self.count, self._servers = 0, {"bootstrap.servers": bootstrap}
+        admin = AdminClient(self._servers)
+        admin.create_topics([NewTopic(self.name, partitions, 1)])[self.name].result()
+        self.source = KafkaSource(
+            self.name, self._servers, Envelope(form, "id bigint"), transactions=True
+        )
+
+    def send(self, *values: Any, seconds_ago: float = 0.0) -> None:
+        producer = Producer(self._servers)
+        stamp = int((time.time() - seconds_ago) * 1000)
+        for value in values:
+            text = value if value is None or isinstance(value, str) else json.dumps(value)
+            producer.produce(self.name, value=text, timestamp=stamp)
+        assert producer.flush(30) == 0
+
+    def commit(self, changes: int, ends: bool = True, seconds_ago: float = 0.0) -> None:
+        self.count += 1
+        if self.form == "maxwell":
+            sent: list[Any] = [{"type": "insert", "xid": self.count, "data": {}}] * changes
+            if ends:
+                sent[-1] = {**sent[-1], "commit": True}
+        else:
+            sent = [{"op": "c", "transaction": {"id": str(self.count)}}] * changes
+        self.send(*sent, seconds_ago=seconds_ago)
+
+    def batches(self, rows: int) -> Sequence[int]:
+        """Where batches of about so many rows end."""
+        ends: list[int] = []
+        lower = {"0": 0}
+        while (upper := self.source.mint(lower, rows)) is not None:
+            ends.append(upper["0"])
+            lower = dict(upper)
+        return ends
+
+
+@pytest.fixture(params=["maxwell", "debezium"])
+def topic(request: pytest.FixtureRequest, bootstrap: str) -> Topic:
+    return Topic(bootstrap, request.param)
+
+
+def test_batches_end_where_transactions_end(topic: Topic) -> None:
+    for size in (3, 4, 2, 1):
+        topic.commit(size, seconds_ago=60)
+    assert topic.batches(5) == [3, 7, 10]
+    assert topic.batches(3) == [3, 7, 10]
+    assert topic.batches(100) == [10]
+
+
+def test_one_that_is_longer_than_a_batch(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_transactions, "CHUNK", 4)
+    topic.commit(2, seconds_ago=60)
+    topic.commit(30, seconds_ago=60)
+    topic.commit(1, seconds_ago=60)
+    assert topic.batches(10) == [2, 32, 33]
+
+
+def test_one_that_is_not_over(topic: Topic) -> None:
+    topic.commit(2)
+    topic.commit(3, ends=False)
+    assert topic.batches(100) == [2]
+    topic.count -= 1
+    topic.commit(1)
+    topic.commit(1, ends=False)
+    assert topic.batches(100) == [6]
+
+
+def test_the_last_one_of_a_silent_topic(bootstrap: str) -> None:
+    topic = Topic(bootstrap, "debezium")
+    topic.commit(2, seconds_ago=60)
+    topic.commit(2)
+    assert topic.batches(100) == [2]
+    quiet = Topic(bootstrap, "debezium")
+    quiet.commit(2, seconds_ago=kafka_transactions.QUIET_SECONDS + 1)
+    assert quiet.batches(100) == [2]
+
+
+def test_tombstones_and_bad_records_end_nothing(bootstrap: str) -> None:
+    topic = Topic(bootstrap, "debezium")
+    change = {"op": "d", "transaction": {"id": "long"}}
+    topic.send(change, None, {"payload": change}, "{spoiled", change, None, seconds_ago=60)
+    topic.commit(1, seconds_ago=60)
+    assert topic.batches(2) == [5, 7]
+
+
+def test_changes_without_a_transaction(topic: Topic) -> None:
+    """Rows of a snapshot or a bootstrap."""
+    topic.send(*({"op": "r", "type": "bootstrap-insert", "data": {}} for _ in range(5)))
+    assert topic.batches(2) == [2, 4, 5]
+
+
+def test_several_partitions_are_refused(bootstrap: str) -> None:
+    topic = Topic(bootstrap, "maxwell", partitions=2)
+    topic.commit(2)
+    with pytest.raises(StreamError, match="a topic of one partition"):
+        topic.source.mint({"0": 0, "1": 0}, 10)
+
+
+def test_records_that_tell_of_no_transactions() -> None:
+    with pytest.raises(StreamError, match="debezium, maxwell"):
+        KafkaSource("t", {}, Envelope("json", "id bigint"), transactions=True)
