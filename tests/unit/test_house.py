@@ -25,6 +25,7 @@ LAYERS = (
     {"impl"},
     {"own_writes"},
     {"local_data", "streaming"},
+    {"stream_models"},
     {"ingest"},
     {"merging"},
     {"connections"},

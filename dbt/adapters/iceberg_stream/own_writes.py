@@ -74,7 +74,8 @@ class OwnWrites(SQLAdapter):
         given: Mapping[str, Any],
     ) -> str:
         """Note what a stream model reads; the name that it has in the model's query."""
-        from dbt.adapters.iceberg_stream.streaming import VIEW, source_definition
+        from dbt.adapters.iceberg_stream.stream_models import VIEW
+        from dbt.adapters.iceberg_stream.streaming import source_definition
 
         self._streams[str(model["unique_id"])] = source_definition(relation, configured, given)
         return VIEW

@@ -1,58 +1,30 @@
-"""Stream models: dbt's hooks for them, and the way from a model to its stream."""
+"""dbt's hooks for stream models."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 
-from dbt.adapters.iceberg_stream.commit.stamps import stamps
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.groups import Group
-from dbt.adapters.iceberg_stream.stream.options import (
-    StreamOptions,
-    named_as,
-    parse_stream_options,
-)
-from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.query import (
-    StreamQuery,
-    added_columns,
-    added_names,
-    carry_change,
-    output_columns,
-)
-from dbt.adapters.iceberg_stream.stream.runners import in_process, in_tasks
-from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
-from dbt.adapters.iceberg_stream.stream.sources.source import Source
-from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.stream.written import Description
+from dbt.adapters.iceberg_stream.stream_models import StreamModel, thread_session
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
-
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 
-# The name that the source has in the model's query.
-VIEW = "__stream_source"
-REPORT_SECONDS = 10.0
 # Batches that are written at once: one is planned and read while another is encoded.
 WINDOW = 2
+Grow = Callable[[Session, Description], Sequence[TableStream]]
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -64,24 +36,8 @@ def stream_columns(
     Raises:
         StreamError: the query or the source is not what a stream can have.
     """
-    options = parse_stream_options(model)
-    columns = _columns(adapter, sql, options, source)
-    return [(name, kind.simpleString()) for name, kind in columns]
-
-
-def _columns(
-    adapter: IcebergStreamAdapter, sql: str, options: StreamOptions, source: SourceDefinition
-) -> list[tuple[str, DataType]]:
-    from pyspark.sql.types import TimestampType
-
-    session = _session(adapter)
-    opened = _open(adapter, source)
-    carried = carry_change(sql, VIEW, opened.of_rows and bool(options.keys))
-    frame = opened.empty(session.spark)
-    with adapter.connections.exception_handler(sql):
-        types = {f.name: f.dataType for f in session.frame(carried, **{VIEW: frame}).schema.fields}
-    columns = [(name, types[name]) for name in output_columns(list(types), options)]
-    return columns + added_columns(types, options, TimestampType())
+    opened = StreamModel(adapter, sql, model, source)
+    return [(name, kind.simpleString()) for name, kind in opened.columns(opened.options)]
 
 
 def run_stream(
@@ -102,36 +58,47 @@ def run_stream(
     """
     name, running = str(model["unique_id"]), service.current()
 
-    def start(tables: Sequence[TableStream]) -> None:
-        _start(adapter, tables, refresh)
-
     def look() -> None:
         adapter.connections.refuse_if_canceled()
-        if running is not None and running.stop.is_set() and table.status.state == "starting":
+        if running is not None and running.stop.is_set() and own.status.state == "starting":
             raise StreamError(f"{name} was told to stop before its commit group had come together.")
 
     with adapter.connections.exception_handler(sql):
-        table = _table_stream(adapter, relation, sql, model, source)
+        opened = StreamModel(adapter, sql, model, source)
+        own = opened.table_stream(relation)
+        tables = [own]
         if running is not None:
-            running.streams[name] = table.status
+            running.streams[name] = own.status
         try:
-            if group is None:
-                start([table])
+            if group is not None:
+                place = source.place
+                group.run(name, place, own, lambda all: _start(adapter, list(all), refresh), look)
+            elif opened.options.route_by:
+                router = opened.router(relation, own)
+                tables = router.open(opened.routes(relation))
+                _start(adapter, tables, refresh, router.grow)
             else:
-                group.run(name, source.place, table, start, look)
+                _start(adapter, tables, refresh)
         except Fenced:
             if running is not None:
                 running.fenced.add(name)
             raise
-    return _response(relation, table.status)
+    return _response(relation, tables)
 
 
-def _start(adapter: IcebergStreamAdapter, tables: Sequence[TableStream], refresh: bool) -> None:
-    if len(tables) > 1 and not adapter.lake.commits_together:
+def _start(
+    adapter: IcebergStreamAdapter,
+    tables: list[TableStream],
+    refresh: bool,
+    grow: Grow | None = None,
+) -> None:
+    several = len(tables) > 1 or grow is not None
+    if several and not adapter.lake.commits_together:
         _tell_of_no_transactions(adapter.lake.name, tables)
     # A session with another token ends the one before, whatever runs there.
     principal = adapter.connections.get_thread_connection().handle.principal
-    stream = Stream(lambda: _session(adapter), tables, 1 if principal else WINDOW)
+    window = 1 if principal or grow is not None else WINDOW
+    stream = Stream(lambda: thread_session(adapter), tables, window, grow)
     running = service.current()
     if running is None:
         stream.drain(refresh)
@@ -150,108 +117,15 @@ def _tell_of_no_transactions(catalog: str, tables: Sequence[TableStream]) -> Non
     logger.warning(said)
 
 
-def _table_stream(
-    adapter: IcebergStreamAdapter,
-    relation: BaseRelation,
-    sql: str,
-    model: Mapping[str, Any],
-    source: SourceDefinition,
-) -> TableStream:
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructField, StructType
-
-    options = parse_stream_options(model)
-    name = str(relation.schema), str(relation.identifier)
-    known = {column.name.lower(): column.name for column in adapter.lake.columns(name)}
-    given = _columns(adapter, sql, options, source)
-    columns = [(known.get(column.lower(), column), kind) for column, kind in given]
-    options = named_as(options, [column for column, _ in columns])
-    names = [column for column, _ in columns]
-    opened = _open(adapter, source)
-    said = stamps("", adapter.connections.get_thread_connection().handle.principal)
-    query = StreamQuery(
-        carry_change(sql, VIEW, opened.of_rows and bool(options.keys)),
-        VIEW,
-        relation.render(),
-        names[: len(names) - len(added_names(options))],
-        options,
-        _partition(adapter, name),
-    )
-    report = _Report()
-
-    def told(status: StreamStatus) -> None:
-        adapter.connections.refresh_cached(relation.render())
-        report.tell(status)
-
-    writer = BatchWriter(
-        source=opened,
-        query=query,
-        sink=Sink(adapter.lake, name, Progress(options.sink_id), query.keys, said),
-        options=options,
-        runner=in_tasks if adapter.config.credentials.method == "connect" else in_process,
-        bad_records=_bad_records(adapter, name, options, said),
-        schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
-    )
-    return TableStream(writer, StreamStatus(str(model["name"])), told)
-
-
-class _Report:
-    """A line about a stream, now and then."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def tell(self, status: StreamStatus) -> None:
-        if time.monotonic() - self._last >= REPORT_SECONDS:
-            self._last = time.monotonic()
-            logger.info(status.line())
-
-
-def _session(adapter: IcebergStreamAdapter) -> Session:
-    """The thread's session, with a token that is good now."""
-    handle = adapter.connections.get_thread_connection().handle
-    handle.refresh_token()
-    session: Session = handle.session
-    return session
-
-
-def _open(adapter: IcebergStreamAdapter, source: SourceDefinition) -> Source:
-    root = Path(adapter.config.project_root)
-    settings = adapter.config.credentials.catalog_settings()
-    storage = {} if settings is None else dict(settings.properties)
-    return open_source(source, adapter.lake, root, storage)
-
-
-def _partition(adapter: IcebergStreamAdapter, name: tuple[str, str]) -> str:
-    table = adapter.lake.load(name)
-    if table is None:
-        raise StreamError(f"The table {'.'.join(name)} was dropped under its stream.")
-    target = WriteTarget.of(table.metadata, table.io)
-    return partition_sql(adapter.config.credentials.database, target.spec, target.schema)
-
-
-def _bad_records(
-    adapter: IcebergStreamAdapter,
-    name: tuple[str, str],
-    options: StreamOptions,
-    said: Mapping[str, str],
-) -> BadRecords:
-    schema, table = name[0], f"{name[1]}__dead_letters"
-
-    def keep(rows: pa.Table) -> None:
-        mode = Mode.CREATE_APPEND
-        ingest(adapter.lake, (schema, table), rows.to_reader(), mode, stamps=said)
-
-    wanted = options.bad_records == "dead_letters"
-    return BadRecords(keep if wanted else None, f"{schema}.{table}", options.bad_record_limit)
-
-
-def _response(relation: BaseRelation, status: StreamStatus) -> IcebergStreamResponse:
+def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergStreamResponse:
+    changes = sum(table.status.changes for table in tables)
+    commits = max(table.status.commits for table in tables)
+    into = f" into {len(tables)} tables" if len(tables) > 1 else ""
     return IcebergStreamResponse(
-        f"STREAM {status.changes:,} changes, {status.commits:,} commits",
+        f"STREAM {changes:,} changes, {commits:,} commits{into}",
         code="STREAM",
-        rows_affected=status.changes,
-        snapshot_id=status.snapshot_id,
+        rows_affected=changes,
+        snapshot_id=tables[0].status.snapshot_id,
         relation=f"{relation.schema}.{relation.identifier}",
     )
 

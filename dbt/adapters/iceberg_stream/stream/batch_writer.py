@@ -113,7 +113,7 @@ class BatchWriter:
     def _after_truncate(
         self, session: Session, plan: DeltaPlan, described: Description
     ) -> WrittenBatch:
-        views = {self.query.view: self._good(session, described)}
+        views = {self.query.view: self.good(session, described)}
         query = self._without_rows(session, views)
         batch = self._written(session, plan, query.after_truncate(), views, described)
         # Nothing is older than a row where none is left.
@@ -159,10 +159,11 @@ class BatchWriter:
 
     def _truncates(self, session: Session, described: Description) -> int:
         """How many changes that come through the query delete all rows."""
-        views = {self.query.view: self._good(session, described)}
+        views = {self.query.view: self.good(session, described)}
         return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
 
-    def _good(self, session: Session, described: Description) -> DataFrame:
+    def good(self, session: Session, described: Description) -> DataFrame:
+        """The records of a batch that can be read."""
         frame = self.source.read(session.spark, described.lower, _end(described))
         return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 

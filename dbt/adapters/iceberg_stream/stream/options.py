@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dbt_common.exceptions import CompilationError
@@ -13,6 +14,8 @@ DeleteEncoding = Literal["auto", "equality", "position"]
 OnBadRecord = Literal["stop", "dead_letters"]
 OnNoTransactions = Literal["warn", "stop"]
 
+# What may be a part of a table's name; rows of other routes stay in the model's own table.
+ROUTE = "[a-z0-9_]+"
 # Databricks' names for the same options.
 ALIASES = {"column_list": "columns", "except_column_list": "except"}
 CHOICES = {
@@ -53,6 +56,8 @@ class StreamOptions:
             run are too many.
         idle_interval: seconds between records of progress where nothing changes.
         commit_group: models of one source that are committed together.
+        route_by: a column that names the table of a row; `routes` are those that are known, with
+            what is different there; with `create_tables` others are made when they come up.
         on_no_transactions: what to do where the catalog cannot commit several tables at once.
     """
 
@@ -77,6 +82,9 @@ class StreamOptions:
     idle_interval: float = 3600.0
     commit_group: str | None = None
     on_no_transactions: OnNoTransactions = "warn"
+    route_by: str | None = None
+    routes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    create_tables: bool = False
 
 
 def named_as(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
@@ -105,7 +113,7 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     for alias, name in ALIASES.items():
         if alias in config:
             config.setdefault(name, config.pop(alias))
-    faults = [*_wrong_choices(config), *_wrong_combinations(config)]
+    faults = [*_wrong_choices(config), *_wrong_combinations(config), *_wrong_routes(config)]
     numbers = {
         name: _number(config, name, kind, least, faults)
         for name, kind, least in (
@@ -123,13 +131,13 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     nulls = config.get("ignore_null_updates", False)
     return StreamOptions(
         sink_id=str(config.get("sink_id") or model["unique_id"]),
-        keys=_names(config.get("unique_key")),
-        sequence_by=_names(config.get("sequence_by")),
+        keys=column_names(config.get("unique_key")),
+        sequence_by=column_names(config.get("sequence_by")),
         deletes=config.get("apply_as_deletes"),
         truncates=config.get("apply_as_truncates"),
-        columns=_names(config["columns"]) if config.get("columns") else None,
-        excluded=_names(config.get("except")),
-        ignore_null_updates=nulls if isinstance(nulls, bool) else _names(nulls),
+        columns=column_names(config["columns"]) if config.get("columns") else None,
+        excluded=column_names(config.get("except")),
+        ignore_null_updates=nulls if isinstance(nulls, bool) else column_names(nulls),
         scd_type=int(config.get("stored_as_scd_type", 1)),
         soft_deletes=config.get("soft_deletes"),
         sequence_numbers=config.get("sequence_numbers", "auto"),
@@ -137,6 +145,9 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         bad_records=config.get("on_bad_record", "stop"),
         commit_group=config.get("commit_group"),
         on_no_transactions=config.get("on_no_transactions", "warn"),
+        route_by=config.get("route_by"),
+        routes={str(route).lower(): said for route, said in _routes(config).items()},
+        create_tables=bool(config.get("create_tables")),
         **{name: value for name, value in numbers.items() if value is not None},
     )
 
@@ -171,13 +182,36 @@ def _wrong_combinations(config: Mapping[str, Any]) -> list[str]:
             faults.append(
                 "`stored_as_scd_type: 2` needs a `sequence_by`: versions begin at its value"
             )
-        if len(_names(config.get("sequence_by"))) > 1:
+        if len(column_names(config.get("sequence_by"))) > 1:
             faults.append("`stored_as_scd_type: 2` takes one column as `sequence_by`")
         faults += [
             f"`{name}` does not go with `stored_as_scd_type: 2`"
             for name in ("soft_deletes", "ignore_null_updates", "apply_as_truncates")
             if config.get(name)
         ]
+    return faults
+
+
+def _routes(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    routes = config.get("routes") or {}
+    return routes if isinstance(routes, Mapping) else dict.fromkeys(column_names(routes))
+
+
+def _wrong_routes(config: Mapping[str, Any]) -> list[str]:
+    if not config.get("route_by"):
+        given = [name for name in ("routes", "create_tables") if config.get(name)]
+        return [f"`{name}` needs a `route_by`: the column that names the table" for name in given]
+    faults = []
+    if config.get("commit_group"):
+        faults.append("`route_by` and `commit_group` exclude each other: give one of them")
+    for route, said in _routes(config).items():
+        if not re.fullmatch(ROUTE, str(route).lower()):
+            faults.append(f"the route `{route}` cannot be in a table's name: a-z, 0-9 and _ can")
+        if unknown := set(said or {}) - {"unique_key", "columns", "except"}:
+            faults.append(
+                f"the route `{route}` has no {', '.join(sorted(unknown))}: it can have unique_key, "
+                "columns and except, and the rest is the model's"
+            )
     return faults
 
 
@@ -200,6 +234,7 @@ def _number(
     return value
 
 
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def column_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name or several, without backticks, each once."""
     names = [given] if isinstance(given, str) else list(given or ())
     return tuple(dict.fromkeys(str(name).replace("`", "") for name in names))

@@ -218,6 +218,8 @@ class StreamQuery:
         view: the name that the source has in it.
         relation: the model's table.
         columns: of the table, in the query.
+        given: the columns that the query returns.
+        where: a condition on them: the rows that are this table's; empty for all.
         partition: expression of a struct with the partition fields' values; empty for none.
     """
 
@@ -227,6 +229,8 @@ class StreamQuery:
     columns: Sequence[str]
     options: StreamOptions
     partition: str = ""
+    given: Sequence[str] = ()
+    where: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -258,14 +262,14 @@ class StreamQuery:
 
     def count_truncates(self) -> str:
         """How many changes delete all rows."""
-        return f"select count_if({self._truncated}) as n from (\n{self.carried}\n)"
+        return f"select count_if({self._truncated}) as n from {self._rows}"
 
     def after_truncate(self) -> str:
         """Changes that come after the last one that deletes all rows."""
         orders = ", ".join(self._table.order_names)
         return self._finished(
             f"with changes as (select {self._listed()}, {self._truncated} as truncated "
-            f"from (\n{self.carried}\n))\n"
+            f"from {self._rows})\n"
             f"select * except (truncated) from changes where not truncated and struct({orders}) > "
             f"(select max(struct({orders})) from changes where truncated)"
         )
@@ -290,8 +294,13 @@ class StreamQuery:
 
     @property
     def _plain(self) -> str:
-        rows = f"select {self._listed()} from (\n{self.carried}\n)"
-        return f"{rows} where not ({self._truncated})"
+        return f"select {self._listed()} from {self._rows} where not ({self._truncated})"
+
+    @property
+    def _rows(self) -> str:
+        if not self.where:
+            return f"(\n{self.carried}\n)"
+        return f"(select * from (\n{self.carried}\n) where {self.where})"
 
     @property
     def _truncated(self) -> str:

@@ -37,11 +37,13 @@ class Stream:
         session: gives the engine's session, with a token that is good now.
         tables: that it feeds, from one source, whose batches are committed together.
         window: batches that are written at once.
+        grow: gives tables that a batch is the first to have rows for; for a window of one.
     """
 
     session: Callable[[], Session]
-    tables: Sequence[TableStream]
+    tables: list[TableStream]
     window: int = 1
+    grow: Callable[[Session, Description], Sequence[TableStream]] | None = None
     # The tables that batches go to: all, or one that has to catch up.
     _fed: Sequence[TableStream] = field(init=False)
     _writing: deque[Future[list[WrittenBatch]]] = field(default_factory=deque)
@@ -190,10 +192,18 @@ class Stream:
                 return
             described = Description(self._minted, upper)
             self._minted = upper
+            self._grow(described)
             late = [table.is_late for table in self._fed]
             self._writing.append(
-                self._writers.submit(self._write, self.session(), described, late, self._fed)
+                self._writers.submit(self._write, self.session(), described, late, list(self._fed))
             )
+
+    def _grow(self, described: Description) -> None:
+        # A table that catches up has the rows of its own route only.
+        if self.grow is not None and self._fed is self.tables:
+            for table in self.grow(self.session(), described):
+                table.begin(refresh=False)
+                self.tables.append(table)
 
     def _write(
         self,
@@ -280,7 +290,7 @@ class Stream:
         parts = [(table.sink, table.take_pending()) for table in self._fed]
         self._last_commit = time.monotonic()
         commit = self._committers.submit(commit_batches, uuid.uuid4().hex, parts)
-        self._commit = self._fed, commit
+        self._commit = list(self._fed), commit
 
     def _wait(self) -> None:
         if self._commit is None:

@@ -20,3 +20,8 @@
   {%- endfor -%}
   {{ return(groups) }}
 {% endmacro %}
+
+{#- The table that a stream with `route_by` has for a route. -#}
+{% macro stream_table(relation, route) %}
+  {{ return(relation.incorporate(path={'identifier': relation.identifier ~ '__' ~ route | lower})) }}
+{% endmacro %}

@@ -1,0 +1,217 @@
+"""From a stream model to the tables that its stream feeds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from dbt.adapters.base import BaseRelation
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.catalog.lake import Name
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.commit.stamps import stamps
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.options import (
+    StreamOptions,
+    named_as,
+    parse_stream_options,
+)
+from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.progress import Progress
+from dbt.adapters.iceberg_stream.stream.query import (
+    CHANGE,
+    StreamQuery,
+    added_columns,
+    added_names,
+    carry_change,
+    output_columns,
+)
+from dbt.adapters.iceberg_stream.stream.routes import (
+    Router,
+    known_routes,
+    make_table_like,
+    options_of,
+    route_table,
+)
+from dbt.adapters.iceberg_stream.stream.runners import in_process, in_tasks
+from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
+from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
+
+# The name that the source has in the model's query.
+VIEW = "__stream_source"
+REPORT_SECONDS = 10.0
+logger = AdapterLogger("Iceberg_Stream")
+
+
+def thread_session(adapter: IcebergStreamAdapter) -> Session:
+    """The thread's session, with a token that is good now."""
+    handle = adapter.connections.get_thread_connection().handle
+    handle.refresh_token()
+    session: Session = handle.session
+    return session
+
+
+@dataclass
+class StreamModel:
+    """A model that is materialized as a stream, and what it reads."""
+
+    adapter: IcebergStreamAdapter
+    sql: str
+    model: Mapping[str, Any]
+    source: SourceDefinition
+
+    @cached_property
+    def options(self) -> StreamOptions:
+        return parse_stream_options(self.model)
+
+    @cached_property
+    def opened(self) -> Source:
+        root = Path(self.adapter.config.project_root)
+        settings = self.adapter.config.credentials.catalog_settings()
+        storage = {} if settings is None else dict(settings.properties)
+        return open_source(self.source, self.adapter.lake, root, storage)
+
+    @cached_property
+    def carried(self) -> str:
+        return carry_change(self.sql, VIEW, self.opened.of_rows and bool(self.options.keys))
+
+    @cached_property
+    def types(self) -> dict[str, DataType]:
+        """Columns that the query returns."""
+        session = thread_session(self.adapter)
+        frame = self.opened.empty(session.spark)
+        with self.adapter.connections.exception_handler(self.sql):
+            fields = session.frame(self.carried, **{VIEW: frame}).schema.fields
+        return {field.name: field.dataType for field in fields}
+
+    def columns(self, options: StreamOptions) -> list[tuple[str, DataType]]:
+        """Columns of a table with such options."""
+        from pyspark.sql.types import TimestampType
+
+        chosen = [(name, self.types[name]) for name in output_columns(list(self.types), options)]
+        return chosen + added_columns(self.types, options, TimestampType())
+
+    def table_stream(self, relation: BaseRelation) -> TableStream:
+        """The stream's part of the model's own table."""
+        return self._table_stream(relation, self.options, str(self.model["name"]), None)
+
+    def router(self, relation: BaseRelation, own: TableStream) -> Router:
+        """What leads rows to the tables that `route_by` names."""
+        name = str(relation.schema), str(relation.identifier)
+
+        def open_route(route: str, frontier: Frontier | None) -> TableStream:
+            options = options_of(self.options, route)
+            identifier = route_table(name[1], route)
+            columns = [column for column, _ in self._spelled(name, options)]
+            metadata = self._loaded(name).metadata
+            make_table_like(self.adapter.lake, metadata, (name[0], identifier), columns)
+            routed = relation.incorporate(path={"identifier": identifier})
+            return self._table_stream(routed, options, identifier, frontier)
+
+        assert self.options.route_by is not None
+        return Router(self.options.route_by, own, open_route, self.options.create_tables)
+
+    def routes(self, relation: BaseRelation) -> list[str]:
+        """Routes that have tables, or are to have them."""
+        name = str(relation.schema), str(relation.identifier)
+        return known_routes(self.adapter.lake, name, self.options)
+
+    def _table_stream(
+        self, relation: BaseRelation, options: StreamOptions, label: str, begin: Frontier | None
+    ) -> TableStream:
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructField, StructType
+
+        adapter = self.adapter
+        name = str(relation.schema), str(relation.identifier)
+        columns = self._spelled(name, options)
+        names = [column for column, _ in columns]
+        options = named_as(options, names)
+        query = StreamQuery(
+            self.carried,
+            VIEW,
+            relation.render(),
+            names[: len(names) - len(added_names(options))],
+            options,
+            self._partition(name),
+            [column for column in self.types if column != CHANGE],
+        )
+        said = stamps("", adapter.connections.get_thread_connection().handle.principal)
+        progress = Progress(options.sink_id, frontier=begin)
+        writer = BatchWriter(
+            source=self.opened,
+            query=query,
+            sink=Sink(adapter.lake, name, progress, query.keys, said),
+            options=options,
+            runner=in_tasks if adapter.config.credentials.method == "connect" else in_process,
+            bad_records=_bad_records(adapter, name, options, said),
+            schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
+        )
+        report = _Report()
+
+        def told(status: StreamStatus) -> None:
+            adapter.connections.refresh_cached(relation.render())
+            report.tell(status)
+
+        return TableStream(writer, StreamStatus(label), told)
+
+    def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
+        """Columns in the letters in which the table has them."""
+        known = {column.name.lower(): column.name for column in self.adapter.lake.columns(name)}
+        return [(known.get(name.lower(), name), kind) for name, kind in self.columns(options)]
+
+    def _loaded(self, name: Name) -> LoadedTable:
+        table = self.adapter.lake.load(name)
+        if table is None:
+            raise StreamError(f"The table {'.'.join(name)} was dropped under its stream.")
+        return table
+
+    def _partition(self, name: Name) -> str:
+        table = self._loaded(name)
+        target = WriteTarget.of(table.metadata, table.io)
+        catalog = self.adapter.config.credentials.database
+        return partition_sql(catalog, target.spec, target.schema)
+
+
+class _Report:
+    """A line about a stream, now and then."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def tell(self, status: StreamStatus) -> None:
+        if time.monotonic() - self._last >= REPORT_SECONDS:
+            self._last = time.monotonic()
+            logger.info(status.line())
+
+
+def _bad_records(
+    adapter: IcebergStreamAdapter, name: Name, options: StreamOptions, said: Mapping[str, str]
+) -> BadRecords:
+    schema, table = name[0], f"{name[1]}__dead_letters"
+
+    def keep(rows: pa.Table) -> None:
+        mode = Mode.CREATE_APPEND
+        ingest(adapter.lake, (schema, table), rows.to_reader(), mode, stamps=said)
+
+    wanted = options.bad_records == "dead_letters"
+    return BadRecords(keep if wanted else None, f"{schema}.{table}", options.bad_record_limit)
