@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.stream import service
+from dbt.adapters.iceberg_stream.stream import copy_on_write, service
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
@@ -156,6 +156,7 @@ def _stream(
         sink=sink,
         options=options,
         runner=in_tasks if remote else in_process,
+        rewriter=copy_on_write.in_tasks if remote else copy_on_write.in_threads,
         bad_records=_bad_records(adapter, name, options, said),
         schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
     )
