@@ -21,6 +21,7 @@ TOPICS = {
     "maxwell": "format: maxwell, table: orders",
     "spoiled": "format: json",
     "raw": "format: raw",
+    "transactions": "format: raw",
 }
 COLUMNS = "columns: 'id bigint, status string, amount decimal(10,2)'"
 ALL = "select id, status, amount from {schema}.%s order by id"
@@ -68,6 +69,7 @@ class TestKafka:
             "spoiled.sql": model("spoiled"),
             "letters.sql": model("spoiled", on_bad_record="dead_letters", bad_record_limit=3),
             "raw.sql": model("raw"),
+            "transactions.sql": model("transactions"),
         }
 
     @pytest.fixture(scope="class")
@@ -146,6 +148,24 @@ class TestKafka:
         run_dbt(["run", "-s", "raw"])
         sql = "select cast(value as string) from {schema}.raw order by 1"
         assert rows(project, sql) == [("one",), ("two",)]
+
+    def test_what_transactions_have_not_committed(
+        self, project: Any, send: Any, bootstrap: str
+    ) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tests"})
+        producer.init_transactions(30)
+        for text, ends in (
+            ("aborted", producer.abort_transaction),
+            ("committed", producer.commit_transaction),
+        ):
+            producer.begin_transaction()
+            producer.produce("transactions", value=text)
+            assert producer.flush(30) == 0
+            ends(30)
+        run_dbt(["run", "-s", "transactions"])
+        run_dbt(["run", "-s", "transactions"])
+        sql = "select cast(value as string) from {schema}.transactions"
+        assert rows(project, sql) == [("committed",)]
 
     def test_offsets_that_are_gone(self, project: Any, send: Any, bootstrap: str) -> None:
         from confluent_kafka import TopicPartition

@@ -187,9 +187,10 @@ def _session(adapter: IcebergStreamAdapter) -> Session:
 
 def _open(adapter: IcebergStreamAdapter, source: SourceDefinition) -> Source:
     root = Path(adapter.config.project_root)
-    settings = adapter.config.credentials.catalog_settings()
+    credentials = adapter.config.credentials
+    settings = credentials.catalog_settings()
     storage = {} if settings is None else dict(settings.properties)
-    return open_source(source, adapter.lake, root, storage)
+    return open_source(source, adapter.lake, root, storage, credentials.kafka)
 
 
 def _partition(adapter: IcebergStreamAdapter, name: tuple[str, str]) -> str:
