@@ -73,7 +73,7 @@ def _columns(
     from pyspark.sql.types import TimestampType
 
     session = _session(adapter)
-    opened = _open(adapter, source)
+    opened = _open(adapter, source, options)
     carried = carry_change(sql, VIEW, opened.of_rows and bool(options.keys))
     frame = opened.empty(session.spark)
     with adapter.connections.exception_handler(sql):
@@ -129,7 +129,7 @@ def _stream(
     columns = [(known.get(column.lower(), column), kind) for column, kind in given]
     options = named_as(options, [column for column, _ in columns])
     names = [column for column, _ in columns]
-    opened = _open(adapter, source)
+    opened = _open(adapter, source, options)
     handle = adapter.connections.get_thread_connection().handle
     said = stamps("", handle.principal)
     query = StreamQuery(
@@ -185,12 +185,14 @@ def _session(adapter: IcebergStreamAdapter) -> Session:
     return session
 
 
-def _open(adapter: IcebergStreamAdapter, source: SourceDefinition) -> Source:
+def _open(
+    adapter: IcebergStreamAdapter, source: SourceDefinition, options: StreamOptions
+) -> Source:
     root = Path(adapter.config.project_root)
     credentials = adapter.config.credentials
     settings = credentials.catalog_settings()
     storage = {} if settings is None else dict(settings.properties)
-    return open_source(source, adapter.lake, root, storage, credentials.kafka)
+    return open_source(source, adapter.lake, root, storage, credentials.kafka, options.keys)
 
 
 def _partition(adapter: IcebergStreamAdapter, name: tuple[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
-    | {"tombstones", "starting", "connection"},
+    | {"tombstones", "starting", "connection", "key"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -49,10 +49,12 @@ def open_source(
     project_root: Path,
     storage: Mapping[str, str],
     connections: Connections = NO_CONNECTIONS,
+    keys: Sequence[str] = (),
 ) -> Source:
     """The source, not asked yet.
 
-    `storage` are the properties of the storage's client, `connections` options of Kafka's.
+    `storage` are the properties of the storage's client, `connections` options of Kafka's, and
+    `keys` columns that tell a row of the table that the stream writes.
 
     Raises:
         StreamError: the definition has faults.
@@ -67,7 +69,7 @@ def open_source(
             f"{', '.join(sorted(KNOWN[kind]))}."
         )
     if kind == "kafka":
-        return _kafka(spec, connections)
+        return _kafka(spec, connections, keys)
     if kind == "files":
         return _files(spec, project_root, storage)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
@@ -76,7 +78,7 @@ def open_source(
     return IcebergSource(lake, definition.name, definition.relation, skip, changes)
 
 
-def _kafka(spec: dict[str, Any], connections: Connections) -> Source:
+def _kafka(spec: dict[str, Any], connections: Connections, keys: Sequence[str]) -> Source:
     own = {str(k): str(v) for k, v in (spec.get("options") or {}).items()}
     if secrets := secret_options(own):
         raise StreamError(
@@ -93,7 +95,7 @@ def _kafka(spec: dict[str, Any], connections: Connections) -> Source:
     if starting not in ("earliest", "latest"):
         raise StreamError(f"`starting: {starting}` is none of earliest, latest.")
     java_options(options)  # what is wrong with them is told now
-    return KafkaSource(str(spec["topic"]), options, envelope(spec), starting)
+    return KafkaSource(str(spec["topic"]), options, envelope(spec, keys), starting)
 
 
 def _connection(name: object, connections: Connections) -> dict[str, str]:
