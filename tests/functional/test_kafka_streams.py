@@ -21,9 +21,14 @@ TOPICS = {
     "maxwell": "format: maxwell, table: orders",
     "spoiled": "format: json",
     "raw": "format: raw",
+    "transactions": "format: raw",
 }
 COLUMNS = "columns: 'id bigint, status string, amount decimal(10,2)'"
 ALL = "select id, status, amount from {schema}.%s order by id"
+RENAMED = """
+{{ config(materialized='stream', unique_key='order_id') }}
+select id as order_id, status from {{ stream(source('kafka', 'maxwell'), key=var('key', none)) }}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +70,11 @@ class TestKafka:
             "plain.sql": model("plain", unique_key="id"),
             "debezium.sql": model("debezium", unique_key="id"),
             "maxwell.sql": model("maxwell", unique_key="id"),
+            "renamed.sql": RENAMED,
             "spoiled.sql": model("spoiled"),
             "letters.sql": model("spoiled", on_bad_record="dead_letters", bad_record_limit=3),
             "raw.sql": model("raw"),
+            "transactions.sql": model("transactions"),
         }
 
     @pytest.fixture(scope="class")
@@ -115,8 +122,9 @@ class TestKafka:
         assert 7 in left
 
     def test_maxwell(self, project: Any, send: Any) -> None:
-        def told(kind: str, table: str = "orders", **data: Any) -> Any:
-            return {"type": kind, "table": table, "database": "shop", "data": data}
+        def told(kind: str, table: str = "orders", old: Any = None, **data: Any) -> Any:
+            said = {"type": kind, "table": table, "database": "shop", "data": data}
+            return said if old is None else said | {"old": old}
 
         send("maxwell", (1, told("insert", id=1, status="new", amount=1)))
         send("maxwell", (2, told("insert", id=2, status="new", amount=1)))
@@ -125,6 +133,24 @@ class TestKafka:
         send("maxwell", (2, told("delete", id=2, status="new", amount=1)))
         run_dbt(["run", "-s", "maxwell"])
         assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(1, "paid")]
+        # The key is changed: in a later run, and twice in one.
+        moved = told("update", old={"id": 1, "status": "paid"}, id=5, status="moved", amount=1)
+        send("maxwell", (1, moved))
+        run_dbt(["run", "-s", "maxwell"])
+        assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(5, "moved")]
+        there = told("update", old={"id": 5}, id=6, status="moved", amount=1)
+        back = told("update", old={"id": 6}, id=5, status="back", amount=1)
+        paid = told("update", old={"status": "back"}, id=5, status="paid", amount=None)
+        send("maxwell", (1, there), (1, back), (1, paid))
+        run_dbt(["run", "-s", "maxwell"])
+        assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(5, "paid")]
+
+    def test_a_maxwell_source_whose_key_has_another_name(self, project: Any, send: Any) -> None:
+        _, said = run_dbt_and_capture(["run", "-s", "renamed"], expect_pass=False)
+        assert "The key order_id is not among the columns of the Maxwell source" in said
+        run_dbt(["run", "-s", "renamed", "--vars", "key: id"])
+        sql = "select order_id, status from {schema}.renamed"
+        assert rows(project, sql) == rows(project, "select id, status from {schema}.maxwell")
 
     def test_a_bad_record_stops_the_stream(self, project: Any, send: Any) -> None:
         send("spoiled", (1, {"id": 1, "status": "a", "amount": 1}), (2, "{spoiled"))
@@ -146,6 +172,24 @@ class TestKafka:
         run_dbt(["run", "-s", "raw"])
         sql = "select cast(value as string) from {schema}.raw order by 1"
         assert rows(project, sql) == [("one",), ("two",)]
+
+    def test_what_transactions_have_not_committed(
+        self, project: Any, send: Any, bootstrap: str
+    ) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tests"})
+        producer.init_transactions(30)
+        for text, ends in (
+            ("aborted", producer.abort_transaction),
+            ("committed", producer.commit_transaction),
+        ):
+            producer.begin_transaction()
+            producer.produce("transactions", value=text)
+            assert producer.flush(30) == 0
+            ends(30)
+        run_dbt(["run", "-s", "transactions"])
+        run_dbt(["run", "-s", "transactions"])
+        sql = "select cast(value as string) from {schema}.transactions"
+        assert rows(project, sql) == [("committed",)]
 
     def test_offsets_that_are_gone(self, project: Any, send: Any, bootstrap: str) -> None:
         from confluent_kafka import TopicPartition

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.copy_on_write import Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.progress import Progress
@@ -48,6 +49,7 @@ class Bed:
     extra: str = ""
     layout: str = ""
     partition: str = ""
+    rewriter: Rewriter = in_threads
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
     files: int = 0
 
@@ -80,6 +82,7 @@ class Bed:
             runner=self.runner,
             bad_records=BadRecords(None, "", 0),
             schema=SCHEMA,
+            rewriter=self.rewriter,
         )
         table = TableStream(writer, StreamStatus(self.name))
         Stream(lambda: self.spark, [table], window=2).drain()

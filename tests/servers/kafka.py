@@ -7,13 +7,16 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 import pytest
 from filelock import FileLock
 
+from tests.servers.certificates import Authority
 from tests.servers.ports import free_port, wait_for
 
 # kafka-tools-api is not on Maven Central. Without slf4j-simple the server keeps silent.
@@ -53,24 +56,84 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 """
+# Listeners behind passwords (PLAIN), behind passwords (SCRAM) in TLS, and behind certificates.
+SECURED = """
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},\\
+  SASL_PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{scram},SSL://127.0.0.1:{certificate}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,\\
+  SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL
+listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
+  org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.ssl.ssl.client.auth=required
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/broker.store
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/ca.pem
+"""
 # The pipe ends with the process that holds it, however that ends, and the server with the pipe.
 LEASH = 'exec 3<&0; { cat <&3; kill -9 0; } & exec "$@"'
+
+
+@dataclass(frozen=True)
+class SecuredKafka:
+    """Addresses of one server, for `bootstrap.servers`: without any security, and by security.
+
+    Attributes:
+        password: of `alice`.
+        authority: who has signed the server's certificate, and clients' are signed by.
+    """
+
+    open: str
+    plain: str
+    scram: str
+    certificate: str
+    password: str
+    authority: Authority
 
 
 @contextlib.contextmanager
 def kafka_server(folder: Path) -> Iterator[str]:
     """Run a server whose data lie in the folder; yields its address, for `bootstrap.servers`."""
+    port = free_port()
+    settings = SETTINGS.format(port=port, controller=free_port(), folder=folder)
+    with _running(folder, port, settings):
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def secured_kafka(folder: Path) -> Iterator[SecuredKafka]:
+    """Run a server with listeners of each kind of security."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority, password = Authority(folder), f"it's{uuid.uuid4().hex}"
+    certificate, key = authority.issue("broker")
+    (folder / "broker.store").write_bytes(key.read_bytes() + certificate.read_bytes())
+    ports = {name: free_port() for name in ("port", "controller", "plain", "scram", "certificate")}
+    settings = SETTINGS.format(**ports, folder=folder)
+    settings += SECURED.format(**ports, folder=folder, user="alice", password=password)
+    scram = f"SCRAM-SHA-512=[name=alice,password={password}]"
+    with _running(folder, ports["port"], settings, "--add-scram", scram):
+        at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        yield SecuredKafka(
+            at["port"], at["plain"], at["scram"], at["certificate"], password, authority
+        )
+
+
+@contextlib.contextmanager
+def _running(folder: Path, port: int, properties: str, *formatting: str) -> Iterator[None]:
     jars = _jars()
     folder.mkdir(parents=True, exist_ok=True)
-    port, log = free_port(), folder / "kafka.log"
-    settings = folder / "server.properties"
-    settings.write_text(SETTINGS.format(port=port, controller=free_port(), folder=folder))
+    log, settings = folder / "kafka.log", folder / "server.properties"
+    settings.write_text(properties)
     java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"]
     java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
     format_storage = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
     with open(log, "w") as file:
         subprocess.run(
-            [*java, *format_storage, "-t", CLUSTER, "-c", str(settings)],
+            [*java, *format_storage, "-t", CLUSTER, "-c", str(settings), *formatting],
             stdout=file,
             stderr=file,
             check=True,
@@ -85,7 +148,7 @@ def kafka_server(folder: Path) -> Iterator[str]:
     with process:
         try:
             wait_for(port, process, log)
-            yield f"127.0.0.1:{port}"
+            yield
         finally:
             process.kill()
 

@@ -40,6 +40,7 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "keep_alive": -1}, "`keep_alive: -1` is no number of seconds"),
         ({"schema": "s", "driver_memory": "2 gigs"}, "write e.g. 2g"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),
+        ({"schema": "s", "kafka": {"shop": "a:1"}}, "`kafka` must be a mapping of connections"),
         ({"schema": "s", "method": "cluster"}, "use embedded or connect"),
         ({"schema": "s", "method": "connect"}, "`host` is missing"),
         ({"schema": "s", "method": "connect"}, "`catalog_properties` is missing"),

@@ -49,6 +49,7 @@ WORKER_CODE = (
     "stream/changes.py",
     "stream/sub_batch.py",
     "stream/row_delta.py",
+    "stream/row_removal.py",
     "stream/sources/file_rows.py",
 )
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))

@@ -64,6 +64,8 @@ class IcebergStreamCredentials(Credentials):
         token_command: command that prints it, run again before it expires.
         oauth2: client credentials to get it with: `token_uri`, `client_id`, `client_secret`, and
             whatever else the server wants (`scope`, `audience`, …).
+        kafka: options of Kafka's clients, as librdkafka names them, of each connection that sources
+            name, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
         ambient_credentials: let clients look for storage credentials in environment and machine.
         host: Spark Connect server of `method: connect`.
         port: its port.
@@ -91,6 +93,7 @@ class IcebergStreamCredentials(Credentials):
     token_file: str | None = None
     token_command: str | None = field(default=None, repr=False)
     oauth2: dict[str, Any] = field(default_factory=dict, repr=False)
+    kafka: dict[str, Any] = field(default_factory=dict, repr=False)
     ambient_credentials: bool = False
     host: str | None = None
     port: int = CONNECT_PORT

@@ -29,6 +29,7 @@ def faults(data: dict[str, Any], known: Iterable[str]) -> list[str]:
         *_bad_catalog(data),
         *_bad_identity(data),
         *_bad_server(data),
+        *_bad_kafka(data),
     ]
 
 
@@ -140,3 +141,10 @@ def _bad_server(data: dict[str, Any]) -> list[str]:
     if data.get("server_token") and plain and data.get("host") not in LOCAL_HOSTS:
         found.append("`server_token` would travel in the clear: set `use_ssl: true`")
     return found
+
+
+def _bad_kafka(data: dict[str, Any]) -> list[str]:
+    connections = data.get("kafka") or {}
+    if isinstance(connections, dict) and all(isinstance(c, dict) for c in connections.values()):
+        return []
+    return ["`kafka` must be a mapping of connections to options, e.g. {shop: {sasl.username: …}}"]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dbt.adapters.iceberg_stream.commit.stamps import stamps
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.stream import copy_on_write
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -86,9 +88,12 @@ class StreamModel:
     @cached_property
     def opened(self) -> Source:
         root = Path(self.adapter.config.project_root)
-        settings = self.adapter.config.credentials.catalog_settings()
+        credentials = self.adapter.config.credentials
+        settings = credentials.catalog_settings()
         storage = {} if settings is None else dict(settings.properties)
-        return open_source(self.source, self.adapter.lake, root, storage)
+        routed = [options_of(self.options, route).keys for route in self.options.routes]
+        keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
+        return open_source(self.source, self.adapter.lake, root, storage, credentials.kafka, keys)
 
     @cached_property
     def carried(self) -> str:
@@ -157,12 +162,14 @@ class StreamModel:
         )
         said = stamps("", adapter.connections.get_thread_connection().handle.principal)
         progress = Progress(options.sink_id, frontier=begin)
+        remote = adapter.config.credentials.method == "connect"
         writer = BatchWriter(
             source=self.opened,
             query=query,
             sink=Sink(adapter.lake, name, progress, query.keys, said),
             options=options,
-            runner=in_tasks if adapter.config.credentials.method == "connect" else in_process,
+            runner=in_tasks if remote else in_process,
+            rewriter=copy_on_write.in_tasks if remote else copy_on_write.in_threads,
             bad_records=_bad_records(adapter, name, options, said),
             schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
         )

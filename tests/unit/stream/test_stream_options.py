@@ -55,3 +55,9 @@ def test_versions_need_one_column_that_orders_them() -> None:
         options_of(unique_key="id", stored_as_scd_type=2)
     with pytest.raises(CompilationError, match="takes one column"):
         options_of(unique_key="id", stored_as_scd_type=2, sequence_by=["a", "b"])
+
+
+@pytest.mark.parametrize("encoding", ["position", "copy_on_write"])
+def test_what_a_table_without_equality_deletes_cannot_remember(encoding: str) -> None:
+    with pytest.raises(CompilationError, match=f"`delete_encoding: {encoding}` does not go with"):
+        options_of(unique_key="id", sequence_by="at", delete_encoding=encoding)

@@ -34,7 +34,7 @@ CLOUD_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 
 # Names of settings whose values nobody may see. Spark's own expression knows the first three.
 SECRET = (
-    r"(?i)secret|password|token|credential|authorization|connection-string"
+    r"(?i)secret|password|token|credential|authorization|connection-string|jaas|keystore\.key"
     r"|(access|api|account|sse)[.-]?key|header\.(?!x-iceberg)"
 )
 

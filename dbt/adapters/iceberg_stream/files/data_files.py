@@ -11,12 +11,23 @@ from pyiceberg.io.pyarrow import (
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
+
+# What rows keep when they move to another file (spec, "Row Lineage" and "Reserved Field IDs").
+ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
+LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
+PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")
+
+
+def with_lineage(schema: Schema) -> Schema:
+    """A table's columns and, behind them, what tells a row of format version 3."""
+    return Schema(*schema.fields, ROW_ID, LAST_UPDATED)
 
 
 class Describer:
@@ -68,6 +79,15 @@ class Describer:
         )
         described.spec_id = self._spec_id
         return described
+
+
+def describe_in_place(
+    schema: Schema, properties: dict[str, str], old: DataFile, made: WrittenFile
+) -> DataFile:
+    """The descriptor of a file that takes another one's place, in its partition and its order."""
+    described = Describer(schema, properties, old.spec_id).describe(made, None, old.sort_order_id)
+    described[PARTITION] = old.partition if len(old.partition) else Record()
+    return described
 
 
 def _without_bounds(metadata: pq.FileMetaData) -> set[str]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, PrimitiveType, StringType
 
@@ -24,17 +24,24 @@ from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 
 def live_files(io: FileIO, metadata: Metadata, branch: str = "main") -> list[DataFile]:
     """Data files of a branch's snapshot, in the order of their names."""
+    entries = live_entries(io, metadata, ManifestContent.DATA, branch)
+    return sorted((item.data_file for item in entries), key=lambda file: file.file_path)
+
+
+def live_entries(
+    io: FileIO, metadata: Metadata, content: ManifestContent, branch: str = "main"
+) -> list[ManifestEntry]:
+    """What the manifests of a branch's snapshot say of its data files, or of its deletes."""
     snapshot = parent_snapshot(metadata, branch)
     if snapshot is None:
         return []
     manifests = read_manifest_list(io, snapshot["manifest-list"])
-    found = [
-        item.data_file
-        for entries in read_manifests(io, _of(manifests, ManifestContent.DATA))
+    return [
+        item
+        for entries in read_manifests(io, _of(manifests, content))
         for item in entries
         if item.status != DELETED
     ]
-    return sorted(found, key=lambda file: file.file_path)
 
 
 def has_deletes(io: FileIO, metadata: Metadata, branch: str = "main") -> bool:

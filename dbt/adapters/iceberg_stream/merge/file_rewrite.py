@@ -95,8 +95,8 @@ class FileMerge:
     def _run(self, candidate: Candidate) -> Rewritten:
         opened = self.filesystem.open_input_file(candidate.path)
         with opened, pq.ParquetFile(opened) as parquet:
-            self._require_ids(parquet)
-            matches = self.source.match(self._read(parquet, self.source.keys))
+            require_ids(parquet, self.schema)
+            matches = self.source.match(read_rows(parquet, self._only(self.source.keys)))
             count = parquet.metadata.num_rows
             gone = self._deleted(count, matches)
             unwritten = Rewritten(candidate.location, matches.in_source, deleted=gone)
@@ -127,6 +127,9 @@ class FileMerge:
                     if found.base_name.startswith(self._prefix) and found.base_name not in names:
                         self.filesystem.delete_file(found.path)
 
+    def _only(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
+
     @property
     def _prefix(self) -> str:
         return f"merge-{self.write_id}-"
@@ -137,7 +140,7 @@ class FileMerge:
             return False
         for group, local in _by_group(parquet, matches):
             if len(local):
-                rows = self._read(parquet, self.updates, group)
+                rows = read_rows(parquet, self._only(self.updates), group)
                 if len(changed(rows, self.source.rows, local, self.updates)):
                     return True
         return False
@@ -157,7 +160,7 @@ class FileMerge:
         count = 0
         with writer:
             for group, local in _by_group(parquet, matches):
-                rows = self._read(parquet, self.schema.names, group)
+                rows = read_rows(parquet, self.schema, group)
                 if len(local) and self.updates:
                     changes = changed(rows, self.source.rows, local, self.updates)
                     rows = updated(rows, self.source.rows, changes, self.updates)
@@ -171,31 +174,37 @@ class FileMerge:
                 writer.write(rows, may_roll=False)
             return tuple(writer.close()), count
 
-    def _read(
-        self, parquet: pq.ParquetFile, names: Sequence[str], group: int | None = None
-    ) -> pa.Table:
-        """Columns as the table has them now, by field id: a file may have other names or fewer."""
-        wanted = [self.schema.field(name) for name in names]
-        now = {_id(field): field.name for field in wanted}
-        stored = {f.name: now[_id(f)] for f in parquet.schema_arrow if _id(f) in now}
-        groups = range(parquet.metadata.num_row_groups) if group is None else [group]
-        schema = pa.schema(wanted)
-        if not stored:
-            # All columns are younger than the file.
-            count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
-            return pa.Table.from_arrays([pa.nulls(count, f.type) for f in wanted], schema=schema)
-        rows = parquet.read_row_groups(list(groups), columns=list(stored))
-        rows = rows.rename_columns([stored[name] for name in rows.column_names])
-        return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
 
-    def _require_ids(self, parquet: pq.ParquetFile) -> None:
-        """Columns are known by their ids; nested ones must be those of the table."""
-        now = {_id(wanted): _ids(wanted) for wanted in self.schema}
-        for stored in parquet.schema_arrow:
-            if _id(stored) is None:
-                raise NotByRewriting("the table has files without field ids")
-            if _ids(stored) != now.get(_id(stored), _ids(stored)):
-                raise NotByRewriting(f"the nested column {stored.name} has changed")
+def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
+    """Columns as the table has them now, by field id: a file may have other names or fewer.
+
+    Raises:
+        ColumnError: it holds what the table cannot.
+    """
+    now = {_id(field): field.name for field in schema}
+    stored = {f.name: now[_id(f)] for f in parquet.schema_arrow if _id(f) in now}
+    groups = range(parquet.metadata.num_row_groups) if group is None else [group]
+    if not stored:
+        # All columns are younger than the file.
+        count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
+        return pa.Table.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
+    rows = parquet.read_row_groups(list(groups), columns=list(stored))
+    rows = rows.rename_columns([stored[name] for name in rows.column_names])
+    return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
+
+
+def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
+    """Columns are known by their ids; nested ones must be those of the table.
+
+    Raises:
+        NotByRewriting: they are not.
+    """
+    now = {_id(wanted): _ids(wanted) for wanted in schema}
+    for stored in parquet.schema_arrow:
+        if _id(stored) is None:
+            raise NotByRewriting("the table has files without field ids")
+        if _ids(stored) != now.get(_id(stored), _ids(stored)):
+            raise NotByRewriting(f"the nested column {stored.name} has changed")
 
 
 # How often a task looks at a file that the storage does not give.

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.typedef import Record
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -28,7 +27,7 @@ from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, Valida
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.commit.validation import ChangedMeanwhile
-from dbt.adapters.iceberg_stream.files.data_files import Describer
+from dbt.adapters.iceberg_stream.files.data_files import describe_in_place
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.merge.candidates import has_deletes, live_files, may_hold
@@ -215,12 +214,10 @@ class RewriteMerge:
 
     def _described(self, target: WriteTarget, file: DataFile) -> list[DataFile]:
         """What is in the place of a file, in its partition and its order."""
-        describer = Describer(target.schema, dict(target.properties), file.spec_id)
-        made = self._done[file.file_path].made
-        described = [describer.describe(one, None, file.sort_order_id) for one in made]
-        for one in described:
-            one[PARTITION] = file.partition if len(file.partition) else Record()
-        return described
+        return [
+            describe_in_place(target.schema, dict(target.properties), file, made)
+            for made in self._done[file.file_path].made
+        ]
 
     def _insert(self, target: WriteTarget, candidates: list[DataFile]) -> list[DataFile]:
         if not self.plan.inserts:
@@ -249,6 +246,3 @@ class RewriteMerge:
         for file in self._inserted:
             remove_quietly(base.io, file.file_path)
         self._inserted = []
-
-
-PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")

@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, Seen, counted, observed
+from dbt.adapters.iceberg_stream.stream.copy_on_write import CopyOnWrite, Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.positions import find_positions
+from dbt.adapters.iceberg_stream.stream.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.runners import Runner
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink import Sink, current_snapshot_id
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json
@@ -39,6 +40,7 @@ class BatchWriter:
         runner: where files are written.
         bad_records: takes what cannot be read.
         schema: of the table's columns, as the query gives them.
+        rewriter: where files of the table are written anew.
     """
 
     source: Source
@@ -48,11 +50,12 @@ class BatchWriter:
     runner: Runner
     bad_records: BadRecords
     schema: pa.Schema
+    rewriter: Rewriter = in_threads
 
     @property
     def looks_up(self) -> bool:
         """Whether each batch must see what the one before it has committed."""
-        return self._by_position or self.query.looks_up
+        return self._locates or self.query.looks_up
 
     @property
     def is_late(self) -> bool:
@@ -98,7 +101,7 @@ class BatchWriter:
             paths = self.sink.equality_deletes()
             views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
             sql = query.changes_not_late(TOMBSTONES if paths else None)
-        batch = self._written(session, plan, sql, views, described)
+        batch = self._written(session, plan, sql, views, described, self.sink.replaces)
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
             found = seen()
@@ -115,7 +118,8 @@ class BatchWriter:
     ) -> WrittenBatch:
         views = {self.query.view: self.good(session, described)}
         query = self._without_rows(session, views)
-        batch = self._written(session, plan, query.after_truncate(), views, described)
+        sql = query.after_truncate()
+        batch = self._written(session, plan, sql, views, described, replaces=True)
         # Nothing is older than a row where none is left.
         return replace(batch, truncates=True, not_late=True)
 
@@ -135,27 +139,39 @@ class BatchWriter:
         sql: str,
         views: dict[str, DataFrame],
         described: Description,
+        replaces: bool,
     ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
         first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
         batch = WrittenBatch(described, deltas, as_json(first), as_json(last))
-        if not self._by_position:
+        if not self._locates:
             return batch
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            located = self._located(session, batch)
+            located = self._located(session, plan, batch, replaces)
             undo.pop_all()
+        self.sink.remove(sorted({*batch.files} - {*located.files}))
         return located
 
-    def _located(self, session: Session, batch: WrittenBatch) -> WrittenBatch:
-        """The batch with positions of the rows that it deletes, for its keys are looked up now."""
-        paths = [] if self.sink.replaces else batch.equality_deletes
-        located = Located({}, self.sink.snapshot_id())
+    def _located(
+        self, session: Session, plan: DeltaPlan, batch: WrittenBatch, replaces: bool
+    ) -> WrittenBatch:
+        """The batch with the rows that it deletes, for its keys are looked up now."""
+        base = self.sink.table()
+        snapshot_id = current_snapshot_id(base.metadata)
+        paths = [] if replaces else batch.equality_deletes
+        positions: Positions = {}
         if paths:
             positions = find_positions(session, self.query.relation, self.query.keys, paths)
-            located = replace(located, positions=positions)
-        self.sink.remove(batch.equality_deletes)
-        return batch.by_position(located)
+        if self.options.delete_encoding == "position":
+            return batch.by_position(Located(snapshot_id, positions))
+        rewriting = CopyOnWrite(session, self.rewriter, base, plan)
+        rest = rewriting.own(batch)
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [rest])
+            replaced = [] if replaces else rewriting.of_table(positions)
+            undo.pop_all()
+        return rest.by_position(Located(snapshot_id, replaced=replaced))
 
     def _truncates(self, session: Session, described: Description) -> int:
         """How many changes that come through the query delete all rows."""
@@ -183,11 +199,13 @@ class BatchWriter:
         )
 
     @property
-    def _by_position(self) -> bool:
-        return self.options.delete_encoding == "position" and bool(self.query.keys)
+    def _locates(self) -> bool:
+        """Whether the rows that a batch deletes are looked for in the table."""
+        by_place = self.options.delete_encoding in ("position", "copy_on_write")
+        return by_place and bool(self.query.keys)
 
     def _max_keys(self, ordered: bool) -> int:
-        if self._by_position:
+        if self._locates:
             return ALL_KEYS
         choice = self.options.sequence_numbers
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0

@@ -15,7 +15,11 @@ from dbt.adapters.iceberg_stream.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.commit.producer import (
     partition_spec,
 )
-from dbt.adapters.iceberg_stream.files.data_files import Describer
+from dbt.adapters.iceberg_stream.files.data_files import (
+    Describer,
+    describe_in_place,
+    with_lineage,
+)
 from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
 from dbt.adapters.iceberg_stream.files.deletion_vectors import (
     DeletionVector,
@@ -26,12 +30,12 @@ from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.stream.changes import Partition
 from dbt.adapters.iceberg_stream.stream.positions import (
-    Positions,
     deletion_vectors,
     live_deletes,
     position_deletes,
 )
 from dbt.adapters.iceberg_stream.stream.sub_batch import NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.written import Located
 
 
 class Descriptors:
@@ -62,16 +66,23 @@ class Descriptors:
             deletes += self._vectors(name, dead) if self._v3 else self._positions(name, dead)
         return AddedFiles(tuple(file for file, _ in described), tuple(deletes))
 
-    def located(
-        self, positions: Positions, base: LoadedTable
-    ) -> tuple[list[DataFile], list[DataFile]]:
-        """Deletes of rows that the table has, and delete files that they take the place of."""
+    def located(self, found: Located, base: LoadedTable) -> tuple[AddedFiles, list[DataFile]]:
+        """What deletes rows that the table has, and files that it takes the place of."""
+        if found.replaced:
+            made = tuple(self._in_place(one.old, one.made) for one in found.replaced if one.made)
+            return AddedFiles(made), [one.old for one in found.replaced]
         data = live_files(base.io, base.metadata)
         name = f"stream-{self._write_id}-located"
         if not self._v3:
-            return position_deletes(self._target, name, positions, data), []
-        deletes = live_deletes(base.io, base.metadata)
-        return deletion_vectors(self._target, name, positions, data, deletes)
+            positions = position_deletes(self._target, name, found.positions, data)
+            return AddedFiles(deletes=tuple(positions)), []
+        older = live_deletes(base.io, base.metadata)
+        vectors, replaced = deletion_vectors(self._target, name, found.positions, data, older)
+        return AddedFiles(deletes=tuple(vectors)), replaced
+
+    def _in_place(self, old: DataFile, made: WrittenFile) -> DataFile:
+        schema = with_lineage(self._target.schema) if self._v3 else self._target.schema
+        return describe_in_place(schema, dict(self._target.properties), old, made)
 
     def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
         ids = [int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ class Envelope:
         columns: of the record, as Spark's DDL.
         table: of those that a Maxwell or Debezium topic holds; all of them if it is not given.
         tombstone_deletes: whether a JSON message without value deletes the row of its key.
+        key: columns that tell a row; a Maxwell update that changes them deletes the row of before.
     """
 
     name: str
     columns: str
     table: str | None = None
     tombstone_deletes: bool = False
+    key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -50,11 +53,6 @@ class Envelope:
         text = messages.selectExpr("cast(key as string) as k", "cast(value as string) as v", *PLACE)
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
-
-    @property
-    def _table_literal(self) -> str:
-        escaped = str(self.table).replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
 
     def _names(self, spark: SparkSession) -> list[str]:
         return list(spark.createDataFrame([], self.columns).columns)
@@ -86,7 +84,7 @@ class Envelope:
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
         if self.table:
-            parsed = parsed.where(f"source_table = {self._table_literal} or r.{BAD} is not null")
+            parsed = parsed.where(f"source_table = {_literal(self.table)} or r.{BAD} is not null")
         names = [quote(name) for name in self._names(spark)]
         columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
         change = _change("op = 'd'", "op = 't'")
@@ -97,19 +95,49 @@ class Envelope:
         )
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
-        row = f"struct<{self._ddl_of_struct(spark)}>"
-        schema = f"`type` string, `table` string, data {row}, {BAD} string"
+        """Maxwell's JSON; an update that changes the key deletes the row of the old one."""
+        struct = self._ddl_of_struct(spark)
+        schema = f"`type` string, `table` string, data struct<{struct}>, old string, {BAD} string"
         parsed = self._parse(text.where("v is not null"), schema, "v")
         kinds = "'insert', 'update', 'delete', 'bootstrap-insert'"
         told = parsed.where(f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null")
         if self.table:
-            told = told.where(f"r.`table` = {self._table_literal} or r.{BAD} is not null")
-        columns = [f"r.data.{quote(n)} as {quote(n)}" for n in self._names(spark)]
-        change = _change("r.`type` = 'delete'", "false")
+            told = told.where(f"r.`table` = {_literal(self.table)} or r.{BAD} is not null")
+        names = self._names(spark)
+        # What an update has changed is in `old`, by its name.
+        moved = {
+            name: f"array_contains(json_object_keys(r.old), {_literal(name)})"
+            for name in self._keys(names)
+        }
+        moves = (
+            f"coalesce(r.`type` = 'update' and ({' or '.join(moved.values()) or 'false'}), false)"
+        )
+        told = told.selectExpr(
+            "*",
+            f"from_json(r.old, 'struct<{struct}>') as old",
+            f"explode(if({moves}, array(true, false), array(false))) as was",
+        )
+        columns = [
+            f"if(was and {moved.get(name, 'false')}, old.{quote(name)}, r.data.{quote(name)}) "
+            f"as {quote(name)}"
+            for name in names
+        ]
+        change = _change("was or r.`type` = 'delete'", "false", "2 * offset + if(was, 0, 1)")
         bad = f"coalesce(r.{BAD}, if(r.`type` is null, v, null))"
         return told.selectExpr(
             *columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", f"{WHERE_TEXT} as {WHERE}"
         )
+
+    def _keys(self, names: list[str]) -> list[str]:
+        """The key's columns as the message has them."""
+        known = {name.lower(): name for name in names}
+        if lacking := [name for name in self.key if name.lower() not in known]:
+            raise StreamError(
+                f"The key {', '.join(lacking)} is not among the columns of the Maxwell source: say "
+                "in its `key` which of them tell a row, so that an update of those deletes the row "
+                "of before."
+            )
+        return [known[name.lower()] for name in self.key]
 
     def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
         literal = schema.replace("'", "\\'")
@@ -124,9 +152,14 @@ PLACE = ("partition", "offset")
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
 
 
-def _change(deleted: str, truncated: str) -> str:
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _change(deleted: str, truncated: str, minor: str = "offset") -> str:
     return (
-        "named_struct('major', 0L, 'minor', offset, "
+        f"named_struct('major', 0L, 'minor', {minor}, "
         f"'deleted', {deleted}, 'truncated', {truncated})"
     )
 
@@ -145,11 +178,14 @@ def _as_struct(ddl: str) -> str:
     return ", ".join(": ".join(part.split(" ", 1)) for part in parts)
 
 
-def envelope(spec: dict[str, Any]) -> Envelope:
-    """What a source's definition says of its messages."""
+def envelope(spec: dict[str, Any], keys: Sequence[str] = ()) -> Envelope:
+    """What a source's definition says of its messages; `keys` tell a row of the model's table."""
+    own = spec.get("key")
+    key = [own] if isinstance(own, str) else list(own or keys)
     return Envelope(
         str(spec.get("format") or "json"),
         str(spec.get("columns") or ""),
         spec.get("table"),
         spec.get("tombstones") == "delete",
+        tuple(key) if keys else (),
     )

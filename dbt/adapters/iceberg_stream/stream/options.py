@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dbt_common.exceptions import CompilationError
 
 SequenceNumbers = Literal["auto", "one", "many"]
-DeleteEncoding = Literal["auto", "equality", "position"]
+DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]
 OnBadRecord = Literal["stop", "dead_letters"]
 OnNoTransactions = Literal["warn", "stop"]
 
@@ -23,7 +23,7 @@ CHOICES = {
     "on_bad_record": ("stop", "dead_letters"),
     "on_no_transactions": ("warn", "stop"),
     "stored_as_scd_type": (1, 2),
-    "delete_encoding": ("auto", "equality", "position"),
+    "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
 }
 NEEDS_KEY = (
     "sequence_by",
@@ -51,7 +51,8 @@ class StreamOptions:
         batch_interval, commit_interval: seconds.
         batch_rows: of the source in a batch, at most.
         sequence_numbers: of a batch whose changes do not go into one chunk of memory.
-        delete_encoding: `position` for readers that refuse equality deletes.
+        delete_encoding: `position` for readers that refuse equality deletes, `copy_on_write` for
+            those that refuse all.
         bad_records: what becomes of those that cannot be read; `bad_record_limit` of them in a
             run are too many.
         idle_interval: seconds between records of progress where nothing changes.
@@ -170,10 +171,11 @@ def _wrong_combinations(config: Mapping[str, Any]) -> list[str]:
         faults += [
             f"`{name}` needs a `unique_key`: without one, rows are appended" for name in lacking
         ]
-    if config.get("delete_encoding") == "position" and config.get("sequence_by"):
+    encoding = config.get("delete_encoding")
+    if encoding in ("position", "copy_on_write") and config.get("sequence_by"):
         faults.append(
-            "`delete_encoding: position` does not go with `sequence_by`: equality deletes remember "
-            "what was deleted, and when"
+            f"`delete_encoding: {encoding}` does not go with `sequence_by`: equality deletes "
+            "remember what was deleted, and when"
         )
     if config.get("columns") and config.get("except"):
         faults.append("`columns` and `except` exclude each other: give one of them")

@@ -14,13 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
-from dbt.adapters.iceberg_stream.commit.manifests import (
-    DELETED,
-    read_manifest_list,
-    read_manifests,
-)
-from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot, referenced_file
+from dbt.adapters.iceberg_stream.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
 from dbt.adapters.iceberg_stream.files.deletion_vectors import (
@@ -29,6 +23,7 @@ from dbt.adapters.iceberg_stream.files.deletion_vectors import (
     write_deletion_vectors,
 )
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.merge.candidates import live_entries
 from dbt.adapters.iceberg_stream.relation import quote
 
 # Positions of rows by the location of their data file.
@@ -98,14 +93,5 @@ def deletion_vectors(
 
 def live_deletes(io: FileIO, metadata: Metadata) -> list[DataFile]:
     """Delete files of the table's current snapshot."""
-    snapshot = parent_snapshot(metadata, MAIN)
-    if snapshot is None:
-        return []
-    manifests = read_manifest_list(io, snapshot["manifest-list"])
-    wanted = [m for m in manifests if m.content == ManifestContent.DELETES]
-    return [
-        item.data_file
-        for entries in read_manifests(io, wanted)
-        for item in entries
-        if item.status != DELETED
-    ]
+    entries = live_entries(io, metadata, ManifestContent.DELETES)
+    return [item.data_file for item in entries]

@@ -138,13 +138,13 @@ class Sink:
         )
         removed: list[DataFile] = []
         located = last.located
-        if located is not None and located.positions:
-            deletes, removed = maker.located(located.positions, base)
-            added = (AddedFiles(deletes=tuple(deletes)), *added)
+        if located is not None and (located.positions or located.replaced):
+            found, removed = maker.located(located, base)
+            added = (found, *added)
         if not added and not self.replaces:
             return None
         change = Change(
-            _operation(added, self.replaces),
+            _operation(added, removed, self.replaces),
             added,
             removed=tuple(removed),
             removes_all=self.replaces,
@@ -167,7 +167,7 @@ class Sink:
                     f"The partitions of {'.'.join(self.name)} were changed while its stream ran. "
                     "Nothing of this batch was written; start the stream again."
                 )
-            if located is not None and located.snapshot_id != _current(metadata):
+            if located is not None and located.snapshot_id != current_snapshot_id(metadata):
                 raise Overtaken("Another writer has committed after rows were looked for.")
             if metadata["current-schema-id"] != base.metadata["current-schema-id"] and self.updates:
                 raise StreamError(
@@ -234,9 +234,9 @@ class Sink:
         metadata = self._load().metadata
         self.replaces, self.updates = True, replacing(metadata, arrow, ".".join(self.name))
 
-    def snapshot_id(self) -> int | None:
-        """The table's current snapshot."""
-        return _current(self._load().metadata)
+    def table(self) -> LoadedTable:
+        """The table as it is now."""
+        return self._load()
 
     def equality_deletes(self) -> list[str]:
         """Locations of the table's equality deletes, which say which keys have been changed."""
@@ -296,7 +296,8 @@ def _unpartitioned_spec(metadata: Metadata) -> tuple[TableUpdate, ...]:
     return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=number)),)
 
 
-def _current(metadata: Metadata) -> int | None:
+def current_snapshot_id(metadata: Metadata) -> int | None:
+    """The snapshot that a table is at; None for an empty one."""
     snapshot = parent_snapshot(metadata, MAIN)
     return None if snapshot is None else int(snapshot["snapshot-id"])
 
@@ -310,9 +311,11 @@ def _unchanged(base: LoadedTable) -> tuple[TableRequirement, ...]:
     )
 
 
-def _operation(added: Sequence[AddedFiles], replaces: bool) -> Operation:
+def _operation(
+    added: Sequence[AddedFiles], removed: Sequence[DataFile], replaces: bool
+) -> Operation:
     data = any(files.data for files in added)
-    deletes = any(files.deletes for files in added)
+    deletes = any(files.deletes for files in added) or bool(removed)
     if replaces or (data and deletes):
         return Operation.OVERWRITE
     return Operation.DELETE if deletes else Operation.APPEND

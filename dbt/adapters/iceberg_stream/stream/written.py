@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+
+from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.stream.positions import Positions
 from dbt.adapters.iceberg_stream.stream.progress import Frontier
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.sub_batch import SubBatch
+from dbt.adapters.iceberg_stream.stream.sub_batch import NewData, SubBatch
+
+NO_ROWS = pa.array([], pa.int64())
 
 
 @dataclass(frozen=True)
@@ -22,11 +28,26 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Located:
-    """Rows of the table that a batch deletes: their positions, and the snapshot they are of."""
+class Replaced:
+    """A data file of the table that has lost rows, and what is in its place, if a row is left."""
 
-    positions: Positions
+    old: DataFile
+    made: WrittenFile | None
+
+
+@dataclass(frozen=True)
+class Located:
+    """Rows of the table that a batch deletes.
+
+    Attributes:
+        snapshot_id: where they were found.
+        positions: where they are to be deleted.
+        replaced: files that have lost them already.
+    """
+
     snapshot_id: int | None
+    positions: Positions = field(default_factory=dict)
+    replaced: Sequence[Replaced] = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +84,9 @@ class WrittenBatch:
         """Locations of all its files."""
         subs = [sub for delta in self.deltas for sub in delta.sub_batches]
         data = [made.file.location for sub in subs for made in sub.data]
-        return data + [file.location for sub in subs for file, _ in sub.equality_deletes]
+        replaced = self.located.replaced if self.located is not None else ()
+        data += [one.made.location for one in replaced if one.made is not None]
+        return data + self.equality_deletes
 
     @property
     def equality_deletes(self) -> list[str]:
@@ -72,12 +95,30 @@ class WrittenBatch:
         return [file.location for sub in subs for file, _ in sub.equality_deletes]
 
     def by_position(self, located: Located) -> WrittenBatch:
-        """The same, with positions in place of equality deletes."""
+        """The same, with rows that were found in place of equality deletes."""
+        found = self._with(lambda sub: replace(sub, equality_deletes=[]))
+        return replace(found, located=located)
+
+    def with_files(self, instead: Mapping[str, WrittenFile | None]) -> WrittenBatch:
+        """The same with files without dead rows in place of some, known by their locations."""
+
+        def changed(sub: SubBatch) -> SubBatch:
+            data = []
+            for new in sub.data:
+                file = instead.get(new.file.location, new.file)
+                if file is not None:
+                    dead = new.dead if file is new.file else NO_ROWS
+                    data.append(NewData(file, new.partition, dead))
+            return replace(sub, data=data)
+
+        return self._with(changed)
+
+    def _with(self, change: Callable[[SubBatch], SubBatch]) -> WrittenBatch:
         deltas = [
-            replace(delta, sub_batches=[replace(s, equality_deletes=[]) for s in delta.sub_batches])
+            replace(delta, sub_batches=[change(sub) for sub in delta.sub_batches])
             for delta in self.deltas
         ]
-        return replace(self, deltas=deltas, located=located)
+        return replace(self, deltas=deltas)
 
     def sub_batches(self) -> Iterator[SubBatch]:
         """Tasks have different keys: their n-th sub-batches share a data sequence number."""
@@ -87,4 +128,5 @@ class WrittenBatch:
                 if one is not None:
                     merged.data += one.data
                     merged.equality_deletes += one.equality_deletes
-            yield merged
+            if merged.data or merged.equality_deletes:
+                yield merged

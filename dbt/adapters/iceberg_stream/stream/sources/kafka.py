@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka_options import IN_QUERY_TEXTS, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, KafkaError
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 SECONDS = 30.0
+# Between two looks at what the client says of its connections.
+LOOK_SECONDS = 3.0
+REDACTION = "spark.sql.redaction.string.regex"
 MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
@@ -31,18 +36,19 @@ class KafkaSource:
 
     Attributes:
         topic: name.
-        options: of Kafka's clients, as both librdkafka and Java's know them: bootstrap.servers, …
+        options: of Kafka's clients, as librdkafka names them: bootstrap.servers, …
         envelope: what the messages are.
         starting: `earliest` or `latest`, for a stream that begins.
         transactions: whether a batch holds whole transactions of the database.
     """
 
     topic: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     envelope: Envelope
     starting: str = "earliest"
     transactions: bool = False
     ordered: bool = field(default=True, init=False)
+    _errors: list[KafkaError] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.transactions and self.envelope.name not in ENDS:
@@ -102,8 +108,9 @@ class KafkaSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         first, last = self._bounds()
         begin = self._begin(lower, first, last)
+        hide_secrets(spark)
         reader = spark.read.format("kafka").option("subscribe", self.topic)
-        for name, value in self.options.items():
+        for name, value in java_options(self.options).items():
             reader = reader.option(f"kafka.{name}", value)
         reader = reader.option("startingOffsets", self._offsets(begin, upper))
         reader = reader.option("endingOffsets", self._offsets(upper, upper))
@@ -119,12 +126,12 @@ class KafkaSource:
     @cached_property
     def _consumer(self) -> Consumer:
         try:
-            from confluent_kafka import Consumer
+            from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
             raise StreamError(
                 "Streams from Kafka need its client: pip install 'dbt-iceberg-stream[kafka]'."
             ) from error
-        asked = {
+        asked: dict[str, Any] = {
             "group.id": "dbt-iceberg-stream",
             "enable.auto.commit": "false",
             # The few messages that it reads need not fill its memory.
@@ -132,7 +139,11 @@ class KafkaSource:
             "fetch.wait.max.ms": "10",
             "enable.partition.eof": "true",
         }
-        return Consumer({**asked, **self.options}, logger=_silent())
+        told = {"error_cb": self._errors.append}
+        try:
+            return Consumer({**asked, **self.options, **told}, logger=_silent())
+        except KafkaException as error:
+            raise StreamError(f"The options of Kafka are refused: {error.args[0].str()}") from error
 
     def _bounds(self) -> tuple[dict[str, int], dict[str, int]]:
         """The first offset and the one behind the last, of each partition."""
@@ -140,22 +151,43 @@ class KafkaSource:
 
         first, last = {}, {}
         try:
-            topics = self._consumer.list_topics(self.topic, timeout=SECONDS).topics
-            found = topics[self.topic]
-            if found.error is not None:
-                raise StreamError(f"The topic {self.topic} cannot be read: {found.error.str()}.")
-            for number in sorted(found.partitions):
+            for number in self._partitions():
                 low, high = self._consumer.get_watermark_offsets(
                     TopicPartition(self.topic, number), timeout=SECONDS
                 )
                 first[str(number)], last[str(number)] = low, high
         except KafkaException as error:
-            servers = self.options.get("bootstrap.servers")
-            raise StreamError(
-                f"Kafka at {servers} does not answer for the topic {self.topic}: "
-                f"{error.args[0].str()}"
-            ) from error
+            raise self._unanswered(error.args[0].str()) from error
         return first, last
+
+    def _partitions(self) -> list[int]:
+        """Asked several times, for the client itself would try a wrong password until the end."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        refusals = KafkaError._AUTHENTICATION, KafkaError._SSL
+        deadline = time.monotonic() + SECONDS
+        self._errors.clear()
+        while True:
+            try:
+                topics = self._consumer.list_topics(self.topic, timeout=LOOK_SECONDS).topics
+                break
+            except KafkaException as error:
+                self._consumer.poll(0)  # tells what happened meanwhile
+                told = [one for one in self._errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
+                refused = [one for one in told if one.code() in refusals]
+                if refused or time.monotonic() > deadline:
+                    cause = (refused or told or [error.args[0]])[-1]
+                    raise self._unanswered(cause.str()) from error
+        found = topics[self.topic]
+        if found.error is not None:
+            raise StreamError(f"The topic {self.topic} cannot be read: {found.error.str()}.")
+        return sorted(found.partitions)
+
+    def _unanswered(self, cause: str) -> StreamError:
+        servers = self.options.get("bootstrap.servers")
+        return StreamError(
+            f"Kafka at {servers} does not answer for the topic {self.topic}: {cause}"
+        )
 
     def _begin(
         self, lower: Frontier | None, first: Mapping[str, int], last: Mapping[str, int]
@@ -182,6 +214,13 @@ class KafkaSource:
     def _offsets(self, frontier: Frontier, all_of: Frontier) -> str:
         # -2 and -1 would be the earliest and the latest.
         return json.dumps({self.topic: {p: frontier.get(p, 0) for p in all_of}})
+
+
+def hide_secrets(spark: SparkSession) -> None:
+    """Have Spark leave them out of the texts of queries, which its event log and web pages show."""
+    known = spark.conf.get(REDACTION, None)
+    if IN_QUERY_TEXTS not in (known or ""):
+        spark.conf.set(REDACTION, f"{known}|{IN_QUERY_TEXTS}" if known else IN_QUERY_TEXTS)
 
 
 def _silent() -> Any:

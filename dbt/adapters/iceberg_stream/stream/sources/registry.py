@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,21 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka_options import java_options, secret_options
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
-    | {"tombstones", "starting", "transactions"},
+    | {"tombstones", "starting", "connection", "key", "transactions"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
+# Options of Kafka's clients by a name that sources give.
+Connections = Mapping[str, Mapping[str, Any]]
+NO_CONNECTIONS: Connections = {}
 
 # How records are read, which those who read one source may do differently.
-READING = {"format", "columns", "table", "tombstones"}
+READING = {"format", "columns", "table", "tombstones", "key"}
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,17 @@ class SourceDefinition:
 
 
 def open_source(
-    definition: SourceDefinition, lake: Lake, project_root: Path, storage: Mapping[str, str]
+    definition: SourceDefinition,
+    lake: Lake,
+    project_root: Path,
+    storage: Mapping[str, str],
+    connections: Connections = NO_CONNECTIONS,
+    keys: Sequence[str] = (),
 ) -> Source:
-    """The source, not asked yet; `storage` are the properties of the storage's client.
+    """The source, not asked yet.
+
+    `storage` are the properties of the storage's client, `connections` options of Kafka's, and
+    `keys` columns that tell a row of the table that the stream writes.
 
     Raises:
         StreamError: the definition has faults.
@@ -66,7 +78,7 @@ def open_source(
             f"{', '.join(sorted(KNOWN[kind]))}."
         )
     if kind == "kafka":
-        return _kafka(spec)
+        return _kafka(spec, connections, keys)
     if kind == "files":
         return _files(spec, project_root, storage)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
@@ -75,8 +87,15 @@ def open_source(
     return IcebergSource(lake, definition.name, definition.relation, skip, changes)
 
 
-def _kafka(spec: dict[str, Any]) -> Source:
-    options = {str(k): str(v) for k, v in (spec.get("options") or {}).items()}
+def _kafka(spec: dict[str, Any], connections: Connections, keys: Sequence[str]) -> Source:
+    own = {str(k): str(v) for k, v in (spec.get("options") or {}).items()}
+    if secrets := secret_options(own):
+        raise StreamError(
+            f"The options of a Kafka source hold a secret, {', '.join(secrets)}, and dbt writes "
+            "sources into its artifacts. Put it into the profile, as an option of a connection "
+            "under `kafka`, and name that by `connection`."
+        )
+    options = _connection(spec.get("connection"), connections) | own
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
     if "bootstrap.servers" not in options or not spec.get("topic"):
@@ -84,8 +103,21 @@ def _kafka(spec: dict[str, Any]) -> Source:
     starting = str(spec.get("starting") or "earliest")
     if starting not in ("earliest", "latest"):
         raise StreamError(f"`starting: {starting}` is none of earliest, latest.")
+    java_options(options)  # what is wrong with them is told now
     whole = bool(spec.get("transactions"))
-    return KafkaSource(str(spec["topic"]), options, envelope(spec), starting, whole)
+    return KafkaSource(str(spec["topic"]), options, envelope(spec, keys), starting, whole)
+
+
+def _connection(name: object, connections: Connections) -> dict[str, str]:
+    if name is None:
+        return {}
+    if name not in connections:
+        known = ", ".join(connections) or "none"
+        raise StreamError(
+            f"`connection: {name}` of a Kafka source is not in the profile's `kafka`, which has: "
+            f"{known}."
+        )
+    return {str(k): str(v) for k, v in connections[str(name)].items()}
 
 
 def _files(spec: dict[str, Any], project_root: Path, storage: Mapping[str, str]) -> Source:

@@ -1,0 +1,187 @@
+"""A data file without some of its rows, for readers that refuse deletes.
+
+Worker code: the standard library, PyArrow and other worker code. It runs in this process, or is
+shipped to Spark's tasks by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+
+from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
+from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting, read_rows, require_ids
+
+# What rows of format version 3 take along to another file (spec, "Row Lineage").
+ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A data file that loses rows.
+
+    Attributes:
+        location: of the file, as the table names it; `path` is the same on the filesystem.
+        rows: positions (from 0) of the rows that go.
+        first_row_id, sequence_number: the file's, for rows that do not tell their own.
+    """
+
+    location: str
+    path: str
+    rows: pa.Int64Array
+    first_row_id: int | None = None
+    sequence_number: int | None = None
+
+
+@dataclass(frozen=True)
+class RowRemoval:
+    """Writes files without rows, row group by row group.
+
+    Attributes:
+        filesystem: where the files are.
+        schema: of the table's files as they are now, with field ids; rows of format version 3 have
+            their lineage in it.
+        options: of new files.
+        write_id: of the write, in the names of new files.
+    """
+
+    filesystem: fs.FileSystem
+    schema: pa.Schema
+    options: ParquetOptions
+    write_id: str
+
+    def run(self, loss: Loss) -> WrittenFile | None:
+        """The file anew, beside the one that is there; None if no row is left.
+
+        Raises:
+            NotByRewriting: the file is not as it must be.
+            ColumnError: it holds what the table cannot.
+            OSError: the file is damaged, or the storage refuses; names the file.
+        """
+        try:
+            opened = self.filesystem.open_input_file(loss.path)
+            with opened, pq.ParquetFile(opened) as parquet:
+                require_ids(parquet, self.schema)
+                return self._write(parquet, loss)
+        except (OSError, pa.ArrowException) as error:
+            raise OSError(f"{loss.location}: {error}") from error
+
+    def sweep(self, losses: Iterable[Loss]) -> None:
+        """Remove whatever was put beside the files, known or not."""
+        for folder in {loss.path.rsplit("/", 1)[0] for loss in losses}:
+            with contextlib.suppress(OSError):
+                for found in self.filesystem.get_file_info(fs.FileSelector(folder)):
+                    if found.base_name.startswith(self._prefix):
+                        self.filesystem.delete_file(found.path)
+
+    @property
+    def _prefix(self) -> str:
+        return f"stream-{self.write_id}-rest-"
+
+    def _write(self, parquet: pq.ParquetFile, loss: Loss) -> WrittenFile | None:
+        # A name of its own each time: a task may run twice.
+        name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
+        location, path = (
+            f"{place.rsplit('/', 1)[0]}/{name}" for place in (loss.location, loss.path)
+        )
+        writer = RollingWriter(
+            self.filesystem, self.schema, self.options, lambda: location, lambda _: path
+        )
+        begin = 0
+        with writer:
+            for group in range(parquet.metadata.num_row_groups):
+                count = parquet.metadata.row_group(group).num_rows
+                places = pa.array(range(begin, begin + count), pa.int64())
+                kept = pc.invert(pc.is_in(places, value_set=loss.rows))
+                if pc.any(kept).as_py():
+                    rows = self._with_lineage(read_rows(parquet, self.schema, group), places, loss)
+                    writer.write(rows.filter(kept), may_roll=False)
+                begin += count
+            return next(iter(writer.close()), None)
+
+    def _with_lineage(self, rows: pa.Table, places: pa.Int64Array, loss: Loss) -> pa.Table:
+        """Rows with what they have inherited from their file until now."""
+        if ROW_ID not in self.schema.names or loss.first_row_id is None:
+            return rows
+        inherited = {
+            ROW_ID: pc.add(places, loss.first_row_id),
+            LAST_UPDATED: pa.repeat(pa.scalar(loss.sequence_number, pa.int64()), len(places)),
+        }
+        for name, values in inherited.items():
+            at = self.schema.get_field_index(name)
+            told = pc.coalesce(rows[name], values)
+            rows = rows.set_column(at, self.schema.field(name), told)
+        return rows
+
+
+LOSSES = pa.schema(
+    [
+        ("location", pa.string()),
+        ("path", pa.string()),
+        ("rows", pa.list_(pa.int64())),
+        ("first_row_id", pa.int64()),
+        ("sequence_number", pa.int64()),
+    ]
+)
+# What a task says of each file; without a location, no row is left.
+TASK_RESULT = pa.schema(
+    [
+        ("replaced", pa.string()),
+        ("location", pa.string()),
+        ("size", pa.int64()),
+        ("footer", pa.binary()),
+        ("row_groups", pa.int32()),
+        ("refused", pa.string()),
+        ("failed", pa.string()),
+    ]
+)
+
+
+def run_task(removal: RowRemoval, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task of Spark: losses come in, the files that take their place go out."""
+    for batch in batches:
+        for loss in losses_of(batch):
+            yield pa.RecordBatch.from_pylist([_said(removal, loss)], TASK_RESULT)
+
+
+def losses_of(batch: pa.RecordBatch) -> Iterator[Loss]:
+    """The losses that a table of them holds."""
+    for number, row in enumerate(batch.drop_columns(["rows"]).to_pylist()):
+        yield Loss(rows=batch["rows"][number].values, **row)
+
+
+def _said(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
+    """What became of a file. A task does not fail, for others would go on to write files then."""
+    said: dict[str, Any] = {"replaced": loss.location}
+    try:
+        made = removal.run(loss)
+        return said | (vars(made) if made is not None else {})
+    except (NotByRewriting, ColumnError) as error:
+        return said | {"refused": str(error)}
+    except OSError as error:
+        return said | {"failed": str(error)}
+
+
+def read_task_result(row: Mapping[str, Any]) -> WrittenFile | None:
+    """What a task said of a file.
+
+    Raises:
+        NotByRewriting: it was refused.
+        OSError: the storage or the file has failed the task.
+    """
+    if row["failed"] is not None:
+        raise OSError(row["failed"])
+    if row["refused"] is not None:
+        raise NotByRewriting(row["refused"])
+    if row["location"] is None:
+        return None
+    return WrittenFile(**{name: row[name] for name in ("location", "size", "footer", "row_groups")})

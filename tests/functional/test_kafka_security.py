@@ -1,0 +1,181 @@
+"""Kafka behind passwords and certificates, which nobody else gets to see."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
+
+from dbt.adapters.iceberg_stream.engines.embedded import stop
+from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from tests.functional.lake import rows
+from tests.integration.leaks import leaks, write_spark_ui
+from tests.servers.kafka import SecuredKafka, secured_kafka
+from tests.servers.ports import free_port
+
+KINDS = ("plain", "scram", "certificate")
+COLUMNS = "columns: 'id bigint, status string'"
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    with secured_kafka(tmp_path_factory.mktemp("secured")) as server:
+        admin = AdminClient({"bootstrap.servers": server.open})
+        admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result()
+        producer = Producer({"bootstrap.servers": server.open})
+        for number in range(10):
+            producer.produce("orders", value=json.dumps({"id": number, "status": "new"}))
+        assert producer.flush(30) == 0
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client_key(kafka: SecuredKafka) -> tuple[Path, Path]:
+    return kafka.authority.issue("client")
+
+
+@pytest.fixture(scope="module")
+def connections(kafka: SecuredKafka, client_key: tuple[Path, Path]) -> dict[str, dict[str, str]]:
+    login = {"sasl.username": "alice", "sasl.password": kafka.password}
+    trust = {"ssl.ca.location": str(kafka.authority.certificate)}
+    certificate, key = (str(file) for file in client_key)
+    plain = {
+        "bootstrap.servers": kafka.plain,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+    }
+    scram = {
+        "bootstrap.servers": kafka.scram,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+    }
+    ours = {"ssl.certificate.location": certificate, "ssl.key.location": key}
+    return {
+        "plain": plain | login,
+        "scram": scram | login | trust,
+        "certificate": {
+            "bootstrap.servers": kafka.certificate,
+            "security.protocol": "ssl",
+            **trust,
+            **ours,
+        },
+        "mistyped": plain | login | {"sasl.password": "mistyped-password"},
+        "stranger": scram | login,
+    }
+
+
+def sources(*names: str) -> str:
+    tables = "".join(
+        f"""
+      - name: {name}
+        config: {{meta: {{stream: {{type: kafka, connection: {name}, topic: orders, {COLUMNS}}}}}}}
+"""
+        for name in names
+    )
+    return f"sources:\n  - name: kafka\n    tables:{tables}"
+
+
+def model(name: str) -> str:
+    return (
+        "{{ config(materialized='stream', unique_key='id') }}\n"
+        f"select * from {{{{ stream(source('kafka', '{name}')) }}}}"
+    )
+
+
+class TestSecuredKafka:
+    """With an engine of its own, which shows and writes down all that Spark can."""
+
+    @pytest.fixture(scope="class")
+    def place(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        folder = tmp_path_factory.mktemp("shown")
+        (folder / "events").mkdir()
+        yield folder
+        stop(folder / "engine")
+
+    @pytest.fixture(scope="class")
+    def ui_port(self) -> int:
+        return free_port()
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(
+        self, place: Path, ui_port: int, connections: dict[str, dict[str, str]]
+    ) -> dict[str, object]:
+        return {
+            "type": "iceberg_stream",
+            "threads": 3,
+            "warehouse": str(place / "warehouse"),
+            "engine_home": str(place / "engine"),
+            "keep_alive": 120,
+            "progress": False,
+            "kafka": connections,
+            "spark_conf": {
+                "spark.ui.enabled": "true",
+                "spark.ui.port": str(ui_port),
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": str(place / "events"),
+                "spark.eventLog.compress": "false",
+            },
+        }
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        names = (*KINDS, "mistyped", "stranger", "nobody")
+        found = {f"{name}.sql": model(name) for name in names}
+        return {"sources.yml": sources(*names), **found}
+
+    def test_reads(self, project: Any) -> None:
+        run_dbt(["--log-level-file", "debug", "run", "-s", *KINDS])
+        for name in KINDS:
+            assert [
+                n for (n,) in rows(project, f"select id from {{schema}}.{name} order by 1")
+            ] == [*range(10)]
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("mistyped", "Invalid username or password"),
+            ("stranger", "broker certificate could not be verified"),
+            ("nobody", "`connection: nobody` of a Kafka source is not in the profile's `kafka`"),
+        ],
+    )
+    def test_refusals_say_why_and_soon(self, project: Any, name: str, words: str) -> None:
+        begun = time.monotonic()
+        _, said = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
+        assert words in " ".join(said.split())
+        assert time.monotonic() - begun < 30
+
+    def test_no_secret_is_shown(
+        self,
+        project: Any,
+        place: Path,
+        ui_port: int,
+        kafka: SecuredKafka,
+        client_key: tuple[Path, Path],
+        connections: dict[str, dict[str, str]],
+    ) -> None:
+        # Spark cuts the texts of deep queries: this one it shows to its end.
+        with get_connection(project.adapter) as connection:
+            for name in KINDS:
+                source = KafkaSource("orders", connections[name], Envelope("raw", ""))
+                upper = source.present(None)
+                frame = source.read(connection.handle.session.spark, None, upper)
+                assert connection.handle.session.fetch(frame).num_rows == 10
+        write_spark_ui(ui_port, place / "ui")
+        secrets = {
+            "password": kafka.password,
+            "mistyped": "mistyped-password",
+            "key": client_key[1].read_text().splitlines()[2],
+        }
+        assert leaks(place, secrets, but=place / "none") == []
+        assert leaks(Path(project.project_root), secrets, but=place / "none") == []
+        shown = b"".join(file.read_bytes() for file in place.rglob("events_*"))
+        assert b"kafka.security.protocol" in shown
+        assert kafka.password not in run_dbt_and_capture(["debug"])[1]
