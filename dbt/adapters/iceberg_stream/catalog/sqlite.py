@@ -269,7 +269,8 @@ class SqliteNames:
 
         new, (namespace, name) = next_location(base), base.name
         metadata = updated(base.metadata, base.location, updates)
-        with base.io.new_output(new).create() as stream:
+        # Nobody else has this name: whether the file is there need not be asked.
+        with base.io.new_output(new).create(overwrite=True) as stream:
             stream.write(orjson.dumps(metadata))
         try:
             names = {"namespace": namespace, "name": name, "new": new}
