@@ -44,6 +44,7 @@ LAYERS = (
 WORKER_CODE = (
     "files/casting.py",
     "files/parquet.py",
+    "files/uploads.py",
     "merge/rows.py",
     "merge/file_rewrite.py",
     "stream/changes.py",

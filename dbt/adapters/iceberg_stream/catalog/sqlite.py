@@ -343,6 +343,7 @@ def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
 
     base = commit.base
     new, metadata = next_location(base), updated(base.metadata, base.location, commit.updates)
-    with base.io.new_output(new).create() as stream:
+    # Nobody else has this name: whether the file is there need not be asked.
+    with base.io.new_output(new).create(overwrite=True) as stream:
         stream.write(orjson.dumps(metadata))
     return new, metadata

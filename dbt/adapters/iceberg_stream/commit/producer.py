@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
@@ -73,9 +75,10 @@ class SnapshotProducer:
         """
         parent = parent_snapshot(metadata, self.change.branch)
         last = metadata.get("last-sequence-number", 0)
-        manifests = read_manifest_list(self.io, parent["manifest-list"]) if parent else []
-        rest, removed = self._without_removed(metadata, manifests)
+        # The storage takes a while for each file: those that do not need each other go at once.
+        reading = _pool().submit(self._base_manifests, parent)
         new = self._new_manifests(metadata, last)
+        rest, removed = self._without_removed(metadata, reading.result())
         rest = merge_small(self.io, metadata, new, rest, self._rewrite)
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
@@ -107,6 +110,9 @@ class SnapshotProducer:
     def attempt_failed(self) -> None:
         """Another attempt follows: keep what it can use again."""
         self.discard(keep=[m.manifest_path for m in self.kept or []])
+
+    def _base_manifests(self, parent: dict[str, Any] | None) -> list[ManifestFile]:
+        return read_manifest_list(self.io, parent["manifest-list"]) if parent else []
 
     def _without_removed(
         self, metadata: Metadata, manifests: list[ManifestFile]
@@ -176,7 +182,12 @@ class SnapshotProducer:
             for item in self._entries(added, added.sequence_number or assigned):
                 content = CONTENTS[item.data_file.content != DataFileContent.DATA]
                 grouped[item.data_file.spec_id, content].append(item)
-        made = [self._write(metadata, spec, c, items) for (spec, c), items in grouped.items()]
+        writing = [
+            _pool().submit(self._write, metadata, spec, content, items)
+            for (spec, content), items in grouped.items()
+        ]
+        wait(writing)
+        made = [written.result() for written in writing]
         self.kept = None if explicit else made
         return made
 
@@ -233,6 +244,11 @@ def remove_quietly(io: FileIO, location: str) -> None:
         io.delete(location)
     except OSError:
         return
+
+
+def _pool() -> Executor:
+    """PyIceberg's, for calls that do not wait for others in it."""
+    return ExecutorFactory.get_or_create()
 
 
 def _paths(manifests: Iterable[ManifestFile]) -> list[str]:

@@ -1,15 +1,21 @@
-"""Parquet files that roll over at a size. Worker code: the standard library and PyArrow only."""
+"""Parquet files that roll over at a size.
+
+Worker code: the standard library, PyArrow and other worker code.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
+
+from dbt.adapters.iceberg_stream.files.uploads import Uploads
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class RollingWriter:
         schema: of the files, with field ids.
         name_file: gives the location of each new file.
         path_of: a location's path on the filesystem.
+        uploads: sends files after they are finished; they are there when it has finished.
     """
 
     filesystem: fs.FileSystem
@@ -62,6 +69,7 @@ class RollingWriter:
     options: ParquetOptions
     name_file: Callable[[], str]
     path_of: Callable[[str], str]
+    uploads: Uploads | None = None
     finished: list[WrittenFile] = field(default_factory=list)
     _location: str = ""
     _sink: Any = None
@@ -120,6 +128,9 @@ class RollingWriter:
             locations.append(self._location)
             # Closing writes the last part: a full disk fails here once more.
             with contextlib.suppress(OSError):
+                if self._writer is not None:
+                    self._writer.close()
+            with contextlib.suppress(OSError):
                 self._sink.close()
         self._writer = self._sink = None
         self.finished = []
@@ -132,7 +143,10 @@ class RollingWriter:
         path = self.path_of(self._location)
         if isinstance(self.filesystem, fs.LocalFileSystem):
             self.filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
-        self._sink = self.filesystem.open_output_stream(path)
+        open_file = self.filesystem.open_output_stream
+        if self.uploads is not None:
+            open_file = partial(self.uploads.open, self.filesystem)
+        self._sink = open_file(path)
         self._writer = pq.ParquetWriter(self._sink, self.schema, **self.options.arguments())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.files import casting, parquet
+from dbt.adapters.iceberg_stream.files import casting, parquet, uploads
 from dbt.adapters.iceberg_stream.merge import file_rewrite, rows
 from dbt.adapters.iceberg_stream.merge.file_rewrite import (
     TASK_RESULT,
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.merge.file_rewrite import (
 )
 from dbt.adapters.iceberg_stream.merge.rewrite import Runner
 
-WORKER_CODE = (casting, parquet, rows, file_rewrite)
+WORKER_CODE = (casting, parquet, uploads, rows, file_rewrite)
 # The source travels with the statement, and servers take messages of 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
 # Rows, what a task makes of them, the columns of that, and modules that travel along.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,15 +28,24 @@ class Seen:
     truncates: int
 
 
-def observed(frame: DataFrame, has_bad: bool) -> tuple[DataFrame, Callable[[], Seen]]:
+def observed(
+    frame: DataFrame, has_bad: bool, has_truncates: bool
+) -> tuple[DataFrame, Callable[[], Seen]]:
     """The frame without bad records, and what tells of them once all rows were taken."""
     from pyspark.sql.connect import functions as f
+    from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.observation import Observation
+    from pyspark.sql.connect.plan import CollectMetrics
 
+    counts = _counts(has_bad, has_truncates)
+    if not counts:
+        return frame, lambda: Seen(0, 0)
+    metrics = [f.expr(sql).alias(name) for name, sql in counts.items()]
+    # `frame.observe` would have the server look at the frame first, to see if it is a stream.
     observation = Observation(SEEN)
-    bad = f.count_if(f.col(BAD).isNotNull() if has_bad else f.lit(False)).alias("bad")
-    truncates = f.count_if(f.col(f"{CHANGE}.truncated")).alias("truncates")
-    watched = frame.observe(observation, bad, truncates)
+    observation._result = {}
+    plan = CollectMetrics(frame._plan, observation, metrics)
+    watched: DataFrame = DataFrame(plan, frame._session)
     if has_bad:
         watched = watched.where(f"{BAD} is null")
 
@@ -46,30 +55,39 @@ def observed(frame: DataFrame, has_bad: bool) -> tuple[DataFrame, Callable[[], S
             # Where Spark finds that nothing is left to do, it does not observe either. All columns
             # are asked for, because it refuses to look for bad records without any other.
             whole = f.max(f.length(f.to_json(f.struct("*"))))
-            found = frame.agg(bad, truncates, whole).first().asDict()
-        return Seen(int(found["bad"]), int(found["truncates"]))
+            found = frame.agg(*metrics, whole).first().asDict()
+        return _seen(found)
 
     return watched, seen
 
 
 def counted(
-    session: Session, frame: DataFrame, has_bad: bool
+    session: Session, frame: DataFrame, has_bad: bool, has_truncates: bool
 ) -> tuple[DataFrame, Callable[[], Seen]]:
     """The same for a query that reads the frame several times.
 
     Spark may leave some of the reads out, and then it tells what those have observed: nothing.
     """
-    listed = [f"count_if({CHANGE}.truncated) as truncates"]
+    counts = _counts(has_bad, has_truncates)
+    if not counts:
+        return frame, lambda: Seen(0, 0)
+    listed = [f"{sql} as {name}" for name, sql in counts.items()]
     if has_bad:
         # All columns are read, as by `BadRecords.take`.
-        listed += [
-            f"count_if({BAD} is not null) as bad",
-            "max(length(to_json(struct(*)))) as whole",
-        ]
+        listed.append("max(length(to_json(struct(*)))) as whole")
     sql = f"select {', '.join(listed)} from __stream_records"
-    found = session.rows(sql, __stream_records=frame).to_pylist()[0]
-    seen = Seen(int(found.get("bad") or 0), int(found["truncates"]))
+    seen = _seen(session.rows(sql, __stream_records=frame).to_pylist()[0])
     return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: seen
+
+
+def _counts(has_bad: bool, has_truncates: bool) -> dict[str, str]:
+    """What there is to count."""
+    counts = {"bad": f"count_if({BAD} is not null)"} if has_bad else {}
+    return counts | ({"truncates": f"count_if({CHANGE}.truncated)"} if has_truncates else {})
+
+
+def _seen(counted: Mapping[str, Any]) -> Seen:
+    return Seen(int(counted.get("bad") or 0), int(counted.get("truncates") or 0))
 
 
 @dataclass

@@ -71,14 +71,15 @@ class BatchWriter:
         Raises:
             StreamError: the stream cannot go on; nothing is left of the batch.
         """
-        frame = self.source.read(session.spark, described.lower, _end(described))
+        source = self.source
+        frame = source.read(session.spark, described.lower, _end(described))
         if not self.query.looks_up:
-            watched = observed(frame, self.source.has_bad)
+            watched = observed(frame, source.has_bad, source.has_truncates)
             return self._write(session, described, write_id, late, *watched)
         # The query reads the batch several times.
         frame = frame.persist()
         try:
-            watched = counted(session, frame, self.source.has_bad)
+            watched = counted(session, frame, source.has_bad, source.has_truncates)
             return self._write(session, described, write_id, late, *watched)
         finally:
             frame.unpersist()

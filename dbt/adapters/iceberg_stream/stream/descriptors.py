@@ -50,6 +50,7 @@ class Descriptors:
         self._v3 = metadata["format-version"] >= 3
         properties = dict(target.properties)
         self._data = Describer(target.schema, properties, target.spec.spec_id)
+        self._of_keys: dict[tuple[tuple[int, ...], int], Describer] = {}
         everywhere = unpartitioned(metadata)
         self._global = everywhere.spec_id if everywhere is not None else target.spec.spec_id
 
@@ -85,15 +86,20 @@ class Descriptors:
         return describe_in_place(schema, dict(self._target.properties), old, made)
 
     def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
-        ids = [int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file)]
+        ids = tuple(int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file))
         key = self._key(partition)
         spec = self._target.spec.spec_id if key is not None else self._global
-        known = self._target.schema
-        schema = known.select(*(str(known.find_column_name(number)) for number in ids))
-        describer = Describer(schema, dict(self._target.properties), spec)
-        return describer.describe(
+        return self._describer(ids, spec).describe(
             file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
         )
+
+    def _describer(self, ids: tuple[int, ...], spec: int) -> Describer:
+        """Of files that have only some of the table's columns."""
+        if (ids, spec) not in self._of_keys:
+            known = self._target.schema
+            schema = known.select(*(str(known.find_column_name(number)) for number in ids))
+            self._of_keys[ids, spec] = Describer(schema, dict(self._target.properties), spec)
+        return self._of_keys[ids, spec]
 
     def _vectors(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
         vectors = [DeletionVector(file, made.dead.to_pylist()) for file, made in dead]

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.files.uploads import Uploads
 from dbt.adapters.iceberg_stream.stream.changes import ORDER, chunks, last_changes, order_columns
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, OpenSubBatch, SubBatch
 
@@ -95,7 +96,8 @@ class DeltaWriter:
     def __init__(self, plan: DeltaPlan) -> None:
         self._plan = plan
         self._delta = Delta()
-        self._sub_batch = OpenSubBatch(plan)
+        self._uploads = Uploads()
+        self._sub_batch = OpenSubBatch(plan, self._uploads)
         self._finished: list[OpenSubBatch] = []
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stream-files")
         self._work: Future[None] | None = None
@@ -105,6 +107,7 @@ class DeltaWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._pool.shutdown(cancel_futures=kind is not None)
+        self._uploads.shutdown()
         if kind is not None:
             for sub_batch in [*self._finished, self._sub_batch]:
                 sub_batch.abort()
@@ -117,6 +120,7 @@ class DeltaWriter:
     def close(self) -> Delta:
         self._wait()
         self._finish_sub_batch()
+        self._uploads.finish()
         return self._delta
 
     def _wait(self) -> None:
@@ -154,7 +158,7 @@ class DeltaWriter:
         self._finished.append(self._sub_batch)
         if made.data or made.equality_deletes:
             self._delta.sub_batches.append(made)
-        self._sub_batch = OpenSubBatch(self._plan)
+        self._sub_batch = OpenSubBatch(self._plan, self._uploads)
 
 
 def sweep(plan: DeltaPlan) -> None:

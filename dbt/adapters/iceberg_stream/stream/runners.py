@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files import casting, parquet
+from dbt.adapters.iceberg_stream.files import casting, parquet, uploads
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.merge import rows as merge_rows
@@ -33,7 +33,7 @@ from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, Sub
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-WORKER_CODE = (casting, parquet, merge_rows, changes, sub_batch, row_delta)
+WORKER_CODE = (casting, parquet, uploads, merge_rows, changes, sub_batch, row_delta)
 # Where the files are written: in this process, or in Spark's tasks.
 Runner = Callable[[Session, DeltaPlan, str, dict[str, "DataFrame"]], list[Delta]]
 

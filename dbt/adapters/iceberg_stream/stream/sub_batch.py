@@ -17,6 +17,7 @@ import pyarrow.fs as fs
 
 from dbt.adapters.iceberg_stream.files.casting import conform
 from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
+from dbt.adapters.iceberg_stream.files.uploads import Uploads
 from dbt.adapters.iceberg_stream.merge.rows import Source
 from dbt.adapters.iceberg_stream.stream.changes import (
     DELETED,
@@ -25,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.changes import (
     Partition,
     later,
     order_columns,
+    places_of,
     split,
     without,
 )
@@ -75,8 +77,10 @@ class DeltaPlan:
     def path_of(self, location: str) -> str:
         return f"{self.path}/{location.rsplit('/', 1)[1]}"
 
-    def writer(self, schema: pa.Schema) -> RollingWriter:
-        return RollingWriter(self.filesystem, schema, self.options, self.new_location, self.path_of)
+    def writer(self, schema: pa.Schema, uploads: Uploads) -> RollingWriter:
+        return RollingWriter(
+            self.filesystem, schema, self.options, self.new_location, self.path_of, uploads
+        )
 
 
 @dataclass
@@ -97,10 +101,12 @@ class SubBatch:
 
 
 class OpenSubBatch:
-    """Files of one data sequence number while they are written."""
+    """Files of one data sequence number while they are written; they are there when the uploads
+    have finished."""
 
-    def __init__(self, plan: DeltaPlan) -> None:
+    def __init__(self, plan: DeltaPlan, uploads: Uploads) -> None:
         self._plan = plan
+        self._uploads = uploads
         self._open: dict[Partition, RollingWriter] = {}
         self._closed: list[RollingWriter] = []
         self._deletes: list[RollingWriter] = []
@@ -182,7 +188,7 @@ class OpenSubBatch:
             number, begin = self._write_part(partition, part)
             parts.append(part)
             files.append(pa.repeat(pa.scalar(number, pa.int32()), part.num_rows))
-            places.append(pa.array(range(begin, begin + part.num_rows), pa.int64()))
+            places.append(places_of(part.num_rows, begin))
         return (
             pa.concat_tables(parts),
             pa.chunked_array(files, pa.int32()).combine_chunks(),
@@ -194,7 +200,7 @@ class OpenSubBatch:
         if partition not in self._open:
             if len(self._open) >= MAX_OPEN:
                 self._finish_data()
-            self._open[partition] = self._plan.writer(self._plan.schema)
+            self._open[partition] = self._plan.writer(self._plan.schema, self._uploads)
         writer = self._open[partition]
         schema = self._plan.schema
         # Columns that the query does not give, or no longer, are null.
@@ -233,7 +239,7 @@ class OpenSubBatch:
         for partition, part in parts:
             keys = part.select(columns).rename_columns(names).combine_chunks()
             batches = [conform(batch, schema) for batch in keys.to_batches()]
-            writer = self._plan.writer(schema)
+            writer = self._plan.writer(schema, self._uploads)
             self._deletes.append(writer)
             writer.write(pa.Table.from_batches(batches, schema), may_roll=False)
             for file in writer.close():

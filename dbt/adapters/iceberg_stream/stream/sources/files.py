@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.fs as fs
+import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.query import CHANGE
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructType
 
 FORMATS = ("json", "csv", "parquet")
 # A batch's bytes, where rows are not known before it is read.
@@ -65,6 +68,8 @@ class FilesSource:
     options: Mapping[str, str] = field(default_factory=dict)
     late_seconds: float = 600.0
     ordered: bool = False
+    has_truncates: bool = field(default=False, init=False)
+    _known: tuple[pa.Schema | None, StructType | None] = field(default=(None, None), init=False)
 
     @property
     def of_rows(self) -> bool:
@@ -132,6 +137,8 @@ class FilesSource:
             reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
         elif self.columns:
             reader = reader.schema(self.columns)
+        elif not self._merges:
+            reader = reader.schema(self._schema(spark, files))
         frame = reader.format(self.file_format).load([self._spark_path(file) for file in files])
         where = [f.col("_metadata.file_path").alias(WHERE)] if self.has_bad else []
         change = f.struct(
@@ -141,6 +148,25 @@ class FilesSource:
             f.lit(False).alias("truncated"),
         )
         return frame.select("*", *where, change.alias(CHANGE))
+
+    @property
+    def _merges(self) -> bool:
+        """Whether Spark is to look at all files for the schema."""
+        return "mergeschema" in (name.lower() for name in self.options)
+
+    def _schema(self, spark: SparkSession, files: Sequence[_File]) -> StructType:
+        """What Spark takes for the schema, that of the first file by path; it is asked once."""
+        first = min(files, key=lambda file: file.path)
+        try:
+            with self.filesystem.open_input_file(first.path) as opened:
+                stored = pq.read_schema(opened)
+        except (OSError, pa.ArrowException) as error:
+            raise StreamError(f"The file {first.path} cannot be read: {error}") from error
+        known, schema = self._known
+        if schema is None or not stored.equals(known, check_metadata=True):
+            schema = spark.read.options(**self.options).parquet(self._spark_path(first)).schema
+            self._known = stored, schema
+        return schema
 
     def _major(self, files: Sequence[_File]) -> Column:
         """What orders files: their time, then their path."""

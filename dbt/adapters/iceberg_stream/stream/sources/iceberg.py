@@ -44,6 +44,7 @@ class IcebergSource:
     changes: bool = False
     ordered: bool = False
     has_bad: bool = field(default=False, init=False)
+    has_truncates: bool = field(default=False, init=False)
 
     @property
     def of_rows(self) -> bool:

@@ -61,6 +61,10 @@ class KafkaSource:
         return self.envelope.name != "raw"
 
     @property
+    def has_truncates(self) -> bool:
+        return self.envelope.name == "debezium"
+
+    @property
     def of_rows(self) -> bool:
         return self.envelope.name in ("debezium", "maxwell")
 

@@ -39,6 +39,10 @@ class Source(Protocol):
         """Whether there may be records that cannot be read."""
 
     @property
+    def has_truncates(self) -> bool:
+        """Whether there may be changes that delete all rows."""
+
+    @property
     def of_rows(self) -> bool:
         """Whether changes are of a table's rows, and not events that name a row."""
 
