@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,7 @@ from dbt.adapters.iceberg_stream.stream.options import (
     parse_stream_options,
 )
 from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
-from dbt.adapters.iceberg_stream.stream.progress import Progress
+from dbt.adapters.iceberg_stream.stream.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.query import (
     CHANGE,
     StreamQuery,
@@ -74,12 +74,13 @@ def thread_session(adapter: IcebergStreamAdapter) -> Session:
 
 @dataclass
 class StreamModel:
-    """A model that is materialized as a stream, and what it reads."""
+    """A model that is materialized as a stream, and what it reads after a frontier."""
 
     adapter: IcebergStreamAdapter
     sql: str
     model: Mapping[str, Any]
     source: SourceDefinition
+    lower: Frontier | None = None
 
     @cached_property
     def options(self) -> StreamOptions:
@@ -103,10 +104,16 @@ class StreamModel:
     def types(self) -> dict[str, DataType]:
         """Columns that the query returns."""
         session = thread_session(self.adapter)
-        frame = self.opened.empty(session.spark)
+        frame = self.opened.empty(session.spark, self.lower)
         with self.adapter.connections.exception_handler(self.sql):
             fields = session.frame(self.carried, **{VIEW: frame}).schema.fields
         return {field.name: field.dataType for field in fields}
+
+    def frontier(self, relation: BaseRelation) -> Frontier | None:
+        """Where the stream of the model's table stands, as far as the table tells."""
+        metadata = self._loaded((str(relation.schema), str(relation.identifier))).metadata
+        told = read_property(metadata, self.options.sink_id)
+        return None if told is None else told.frontier
 
     def columns(self, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns of a table with such options."""
@@ -175,11 +182,18 @@ class StreamModel:
         )
         report = _Report()
 
+        def reopen(lower: Frontier | None) -> tuple[BatchWriter, str]:
+            again = replace(self, lower=lower)
+            table = again._table_stream(relation, options, label, begin)
+            return table.writer, table.schema_id
+
         def told(status: StreamStatus) -> None:
             adapter.connections.refresh_cached(relation.render())
             report.tell(status)
 
-        return TableStream(writer, StreamStatus(label), told)
+        status = StreamStatus(label)
+        schema_id = self.opened.schema_id(self.lower)
+        return TableStream(writer, status, told, schema_id=schema_id, reopen=reopen)
 
     def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns in the letters in which the table has them."""

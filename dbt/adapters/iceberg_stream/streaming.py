@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation
@@ -65,6 +66,8 @@ def run_stream(
 
     with adapter.connections.exception_handler(sql):
         opened = StreamModel(adapter, sql, model, source)
+        if not refresh:
+            opened = replace(opened, lower=opened.frontier(relation))
         own = opened.table_stream(relation)
         tables = [own]
         if running is not None:

@@ -36,6 +36,9 @@ class Numbers:
         done = 0 if lower is None else lower["n"]
         return {"n": done + 1} if done < self.batches else None
 
+    def schema_id(self, lower: Offset | None, upper: Offset | None = None) -> str:
+        return ""
+
     def lag(self, frontier: Offset | None) -> Lag:
         return Lag(self.batches - (frontier or {"n": 0})["n"], "rows")
 

@@ -19,3 +19,7 @@ class Overtaken(StreamError):
 
 class RolledBack(StreamError):
     """The table is older than the stream's progress."""
+
+
+class SchemaChanged(StreamError):
+    """The source's next batch has other columns; what was begun is to be committed before it."""

@@ -17,7 +17,7 @@ from threading import Event
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.commits import commit_batches
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
@@ -87,9 +87,6 @@ class Stream:
         with self._writers, self._committers, ExitStack() as undo:
             undo.callback(self._fail)
             while not self._done(stop, follow, refresh):
-                # An older run was faster once more, and is fenced now; or another writer has
-                # changed what was looked up.
-                self._abandon()
                 refresh = refresh and not any(table.status.commits for table in self.tables)
             undo.pop_all()
         self._tell("stopped")
@@ -97,20 +94,29 @@ class Stream:
     def _done(self, stop: Event, follow: bool, refresh: bool) -> bool:
         """Go on until the end; False if it has to begin again from what is committed."""
         try:
-            self._begin(stop, follow, refresh)
-            while not stop.is_set():
-                if not self._next(refresh) and not self._rest(stop, follow):
-                    break
-            if stop.is_set() and refresh and self._replaces:
-                # A part of what is to replace the tables would be worse than what they have.
-                self._abandon()
+            try:
+                self._go_on(stop, follow, refresh)
                 return True
-            self._finish()
-            if refresh and self._replaces:
-                self._replace_with_nothing()
+            except SchemaChanged:
+                self._follow_schema()
         except Overtaken:
-            return False
-        return True
+            # An older run was faster once more, and is fenced now; or another writer has changed
+            # what was looked up.
+            self._abandon()
+        return False
+
+    def _go_on(self, stop: Event, follow: bool, refresh: bool) -> None:
+        self._begin(stop, follow, refresh)
+        while not stop.is_set():
+            if not self._next(refresh) and not self._rest(stop, follow):
+                break
+        if stop.is_set() and refresh and self._replaces:
+            # A part of what is to replace the tables would be worse than what they have.
+            self._abandon()
+            return
+        self._finish()
+        if refresh and self._replaces:
+            self._replace_with_nothing()
 
     @property
     def _replaces(self) -> bool:
@@ -190,6 +196,7 @@ class Stream:
                 table.status.looked = time.time()
             if upper is None:
                 return
+            self._check_schema(upper)
             described = Description(self._minted, upper)
             self._minted = upper
             self._grow(described)
@@ -197,6 +204,20 @@ class Stream:
             self._writing.append(
                 self._writers.submit(self._write, self.session(), described, late, list(self._fed))
             )
+
+    def _check_schema(self, upper: Frontier) -> None:
+        for table in self._fed:
+            if table.schema_id != table.writer.source.schema_id(self._minted, upper):
+                raise SchemaChanged("The source's next batch has other columns.")
+
+    def _follow_schema(self) -> None:
+        """Commit what was begun, and open the tables for the columns that come."""
+        while self._writing:
+            self._take()
+        self._flush()
+        self._settle()
+        for table in self._fed:
+            table.follow_schema()
 
     def _grow(self, described: Description) -> None:
         # A table that catches up has the rows of its own route only.

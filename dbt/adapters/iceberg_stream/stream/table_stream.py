@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable
@@ -28,6 +29,8 @@ class TableStream:
         writer: makes files of batches.
         status: what is told of it.
         told: is called after each commit.
+        schema_id: of the source's columns that the writer is for.
+        reopen: gives a writer, and its schema id, for what comes after a frontier.
         pending: batches that wait for their commit.
         frontier: of the source, to which its batches have come.
         is_late: whether changes have come that are older than their rows.
@@ -36,6 +39,8 @@ class TableStream:
     writer: BatchWriter
     status: StreamStatus
     told: Callable[[StreamStatus], None] = lambda status: None
+    schema_id: str = ""
+    reopen: Callable[[Frontier | None], tuple[BatchWriter, str]] | None = None
     pending: list[WrittenBatch] = field(default_factory=list)
     frontier: Frontier | None = None
     is_late: bool = False
@@ -61,10 +66,20 @@ class TableStream:
             if refresh:
                 self.sink.replace_with(self.writer.schema)
         except ColumnError as error:
-            raise StreamError(f"{self.status.name}: {error}") from error
+            stands = json.dumps(self.sink.progress.frontier)
+            raise StreamError(
+                f"{self.status.name}: {error}. The stream stands at {stands}, and will go on there."
+            ) from error
         progress = self.sink.progress
         self.frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
+
+    def follow_schema(self) -> None:
+        """Write what comes with the columns that the source has now."""
+        assert self.reopen is not None, "a source that changes its columns can be opened again"
+        where = self.writer.query.where
+        self.writer, self.schema_id = self.reopen(self.frontier)
+        self.writer.query = replace(self.writer.query, where=where)
 
     def write(self, session: Session, described: Description, late: bool) -> WrittenBatch:
         """Write the files of a batch, which may be before its turn."""

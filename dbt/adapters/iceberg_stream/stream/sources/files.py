@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
+# Files whose columns are remembered.
+KNOWN_SCHEMAS = 10_000
 FORMATS = ("json", "csv", "parquet")
 # A batch's bytes, where rows are not known before it is read.
 BYTES_PER_ROW = 64
@@ -69,7 +71,8 @@ class FilesSource:
     late_seconds: float = 600.0
     ordered: bool = False
     has_truncates: bool = field(default=False, init=False)
-    _known: tuple[pa.Schema | None, StructType | None] = field(default=(None, None), init=False)
+    _known: tuple[str, StructType | None] = field(default=("", None), init=False)
+    _schemas: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def of_rows(self) -> bool:
@@ -79,21 +82,28 @@ class FilesSource:
     def has_bad(self) -> bool:
         return self.file_format != "parquet"
 
-    def empty(self, spark: SparkSession) -> DataFrame:
+    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
         if self.columns:
             columns = (
                 f"{self.columns}, {BAD} string, {WHERE} string" if self.has_bad else self.columns
             )
             frame = spark.createDataFrame([], columns)
         else:
-            files = self._after(None)
+            files = self._first_after(lower)
             if not files:
                 raise StreamError(
                     f"{self.path} has no files yet, so the columns are not known. Put a first file "
                     "there, or give `columns`."
                 )
-            frame = spark.read.parquet(self._spark_path(files[-1])).where("false")
+            reader = spark.read.options(**self.options)
+            frame = reader.parquet(self._spark_path(files[0])).where("false")
         return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
+
+    def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
+        if not self._knows_schemas:
+            return ""
+        files = self._first_after(lower)
+        return self._schema_text(files[0]) if files else ""
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         files = self._after(lower)
@@ -108,7 +118,7 @@ class FilesSource:
             if until is not None and not self._is_in(file, until):
                 continue
             size += file.size
-            if chosen and size > rows * BYTES_PER_ROW:
+            if chosen and (size > rows * BYTES_PER_ROW or self._differ(chosen[0], file)):
                 break
             chosen.append(file)
         return self._frontier(lower, chosen) if chosen else None
@@ -137,8 +147,8 @@ class FilesSource:
             reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
         elif self.columns:
             reader = reader.schema(self.columns)
-        elif not self._merges:
-            reader = reader.schema(self._schema(spark, files))
+        elif self._knows_schemas:
+            reader = reader.schema(self._schema(spark, files[0]))
         frame = reader.format(self.file_format).load([self._spark_path(file) for file in files])
         where = [f.col("_metadata.file_path").alias(WHERE)] if self.has_bad else []
         change = f.struct(
@@ -149,22 +159,41 @@ class FilesSource:
         )
         return frame.select("*", *where, change.alias(CHANGE))
 
-    @property
-    def _merges(self) -> bool:
-        """Whether Spark is to look at all files for the schema."""
-        return "mergeschema" in (name.lower() for name in self.options)
+    def _first_after(self, lower: Frontier | None) -> list[_File]:
+        """The file that says what the columns are: the next one, or the last that is there."""
+        return self._after(lower)[:1] or self._after(None)[-1:]
 
-    def _schema(self, spark: SparkSession, files: Sequence[_File]) -> StructType:
-        """What Spark takes for the schema, that of the first file by path; it is asked once."""
-        first = min(files, key=lambda file: file.path)
-        try:
-            with self.filesystem.open_input_file(first.path) as opened:
-                stored = pq.read_schema(opened)
-        except (OSError, pa.ArrowException) as error:
-            raise StreamError(f"The file {first.path} cannot be read: {error}") from error
+    @property
+    def _knows_schemas(self) -> bool:
+        """Whether files say what their columns are, and Spark is not to look at all of them."""
+        merges = "mergeschema" in (name.lower() for name in self.options)
+        return self.columns is None and self.file_format == "parquet" and not merges
+
+    def _differ(self, file: _File, other: _File) -> bool:
+        """Whether files may not be in one batch: Spark would read them all as the first."""
+        return self._knows_schemas and self._schema_text(file) != self._schema_text(other)
+
+    def _schema_text(self, file: _File) -> str:
+        """The columns of a Parquet file."""
+        known = self._schemas.get(file.name)
+        if known is None:
+            try:
+                with self.filesystem.open_input_file(file.path) as opened:
+                    schema = pq.read_schema(opened)
+            except (OSError, pa.ArrowException) as error:
+                raise StreamError(f"The file {file.path} cannot be read: {error}") from error
+            known = schema.remove_metadata().to_string(show_field_metadata=False)
+            if len(self._schemas) >= KNOWN_SCHEMAS:
+                self._schemas.clear()
+            self._schemas[file.name] = known
+        return known
+
+    def _schema(self, spark: SparkSession, file: _File) -> StructType:
+        """What Spark takes for the schema of a file; asked once for files that are alike."""
+        stored = self._schema_text(file)
         known, schema = self._known
-        if schema is None or not stored.equals(known, check_metadata=True):
-            schema = spark.read.options(**self.options).parquet(self._spark_path(first)).schema
+        if schema is None or stored != known:
+            schema = spark.read.options(**self.options).parquet(self._spark_path(file)).schema
             self._known = stored, schema
         return schema
 

@@ -45,16 +45,18 @@ class IcebergSource:
     ordered: bool = False
     has_bad: bool = field(default=False, init=False)
     has_truncates: bool = field(default=False, init=False)
+    _schema_id: str = field(default="", init=False)
 
     @property
     def of_rows(self) -> bool:
         return self.changes
 
-    def empty(self, spark: SparkSession) -> DataFrame:
+    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
         return self._with_change(spark.table(self.relation).where("false"), 0)
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         metadata = self._metadata()
+        self._schema_id = str(metadata["current-schema-id"])
         current = parent_snapshot(metadata, MAIN)
         return None if current is None else self._frontier(metadata, current)
 
@@ -78,6 +80,10 @@ class IcebergSource:
             if until is not None and upper == until:
                 break
         return upper
+
+    def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
+        # Spark reads what was appended as the table is now.
+        return self._schema_id or str(self._metadata()["current-schema-id"])
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
         later = self._since(self._metadata(), lower)

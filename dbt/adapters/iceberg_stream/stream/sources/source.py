@@ -46,8 +46,11 @@ class Source(Protocol):
     def of_rows(self) -> bool:
         """Whether changes are of a table's rows, and not events that name a row."""
 
-    def empty(self, spark: SparkSession) -> DataFrame:
-        """The columns of all batches, without rows."""
+    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
+        """The columns of the batch that comes after a frontier, without rows."""
+
+    def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
+        """What tells the columns of a batch, or of `empty`, where the source may change them."""
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         """The end of all that the source has now; None if there is nothing new."""

@@ -1,0 +1,106 @@
+"""Sources whose columns change while a stream runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+
+from tests.functional.lake import rows, run, table
+from tests.functional.test_stream_service import service, wait_for
+
+SOURCES = """
+sources:
+  - name: landing
+    schema: "{{ target.schema }}"
+    tables:
+      - name: files
+        config: {meta: {stream: {type: files, path: landing, format: parquet}}}
+"""
+FILES = """
+{{ config(materialized='stream', unique_key='id') }}
+select * from {{ stream(source('landing', 'files')) }}
+"""
+BRONZE = "{{ config(materialized='table') }} select 1 as id, 'a' as name"
+SILVER = """
+{{ config(materialized='stream', unique_key='id', commit_interval=0.5) }}
+select * from {{ stream(ref('bronze')) }}
+"""
+
+
+def land(project: Any, name: str, **columns: pa.Array) -> None:
+    folder = Path(project.project_root) / "landing"
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), folder / f".{name}")
+    (folder / f".{name}").rename(folder / f"{name}.parquet")
+
+
+def ids(*values: int, kind: pa.DataType | None = None) -> pa.Array:
+    return pa.array(values, kind or pa.int32())
+
+
+class TestFiles:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"sources.yml": SOURCES, "files.sql": FILES}
+
+    def test_in_one_run(self, project: Any) -> None:
+        """Another column, a wider one, and one that is missing: each in its place."""
+        land(project, "1", id=ids(1), a=pa.array(["x"]))
+        land(project, "2", id=ids(1, 2), a=pa.array(["y", "y"]), b=pa.array([1.5, 2.5]))
+        land(project, "3", id=ids(2**40, kind=pa.int64()), a=pa.array(["z"]), b=pa.array([3.5]))
+        land(project, "4", id=ids(4, kind=pa.int64()), b=pa.array([4.5]))
+        run_dbt(["run"])
+        found = rows(project, "select id, a, b from {schema}.files order by id")
+        assert found == [(1, "y", 1.5), (2, "y", 2.5), (4, None, 4.5), (2**40, "z", 3.5)]
+        schema = table(project, "files").schema()
+        assert [(f.name, str(f.field_type)) for f in schema.fields] == [
+            ("id", "long"),
+            ("a", "string"),
+            ("b", "double"),
+        ]
+
+    def test_one_that_does_not_fit(self, project: Any) -> None:
+        """What comes before it is taken in, and what comes after waits."""
+        land(project, "5", id=ids(5, kind=pa.int64()), b=pa.array([5.5]))
+        land(project, "6", id=ids(6, kind=pa.int64()), b=pa.array(["text"]))
+        land(project, "7", id=ids(7, kind=pa.int64()), b=pa.array([7.5]))
+        _, said = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "b" in said and "comes as string now" in said
+        assert '"settled"' in said
+        assert rows(project, "select max(b) from {schema}.files") == [(5.5,)]
+        (Path(project.project_root) / "landing" / "6.parquet").unlink()
+        run_dbt(["run"])
+        assert rows(project, "select max(b) from {schema}.files") == [(7.5,)]
+
+    def test_full_refresh(self, project: Any) -> None:
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, "select count(*), max(b) from {schema}.files") == [(6, 7.5)]
+
+
+class TestTables:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"bronze.sql": BRONZE, "silver.sql": SILVER}
+
+    def test_while_a_service_runs(self, project: Any) -> None:
+        run_dbt(["run", "-s", "bronze"])
+        with service(project, "silver", "-s", "silver") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            run(project, "alter table {schema}.bronze add column more int")
+            run(project, "alter table {schema}.bronze alter column id type bigint")
+            run(project, "insert into {schema}.bronze values (5000000000, 'b', 7)")
+            found = "select id, name, {more} from {schema}.silver order by id"
+
+            def there() -> bool:
+                columns = [field.name for field in table(project, "silver").schema().fields]
+                return "more" in columns and rows(
+                    project, found.format(more="more", schema="{schema}")
+                ) == [(1, "a", None), (5000000000, "b", 7)]
+
+            wait_for(there)
+            assert running.stop() == 0
