@@ -84,7 +84,7 @@ class Flink:
 @contextlib.contextmanager
 def flink(folder: Path) -> Iterator[Flink]:
     """Start Flink with two slots and the heap that our engine has."""
-    python = _environment()
+    python = python_of_flink()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "flink.log"
     java = find_java().executable.resolve()
@@ -138,7 +138,7 @@ def kafka_source(bootstrap: str, topic: str) -> dict[str, str]:
     }
 
 
-def _environment() -> Path:
+def python_of_flink() -> Path:
     """The Python that has Flink and the jars, made on first use."""
     cache = Path(platformdirs.user_cache_dir("dbt-iceberg-stream")) / "tests"
     home = cache / f"flink-{FLINK}-{ICEBERG}"
