@@ -21,8 +21,10 @@ TOPICS = {
     "maxwell": "format: maxwell, table: orders",
     "spoiled": "format: json",
     "raw": "format: raw",
+    "numbers": "format: json",
 }
 COLUMNS = "columns: 'id bigint, status string, amount decimal(10,2)'"
+PLAIN_COLUMNS = "columns: 'id bigint, status string'"
 ALL = "select id, status, amount from {schema}.%s order by id"
 
 
@@ -43,7 +45,7 @@ def sources(bootstrap: str) -> str:
         config:
           meta:
             stream: {{type: kafka, bootstrap_servers: '{bootstrap}', topic: {topic}, {form},
-                     {COLUMNS}}}
+                     {PLAIN_COLUMNS if topic == "numbers" else COLUMNS}}}
 """
         for topic, form in TOPICS.items()
     )
@@ -68,6 +70,9 @@ class TestKafka:
             "spoiled.sql": model("spoiled"),
             "letters.sql": model("spoiled", on_bad_record="dead_letters", bad_record_limit=3),
             "raw.sql": model("raw"),
+            "numbers.sql": model("numbers", unique_key="id", batch_rows=10).replace(
+                "select *", "select id, status as state"
+            ),
         }
 
     @pytest.fixture(scope="class")
@@ -146,6 +151,19 @@ class TestKafka:
         run_dbt(["run", "-s", "raw"])
         sql = "select cast(value as string) from {schema}.raw order by 1"
         assert rows(project, sql) == [("one",), ("two",)]
+
+    def test_columns_as_they_are(self, project: Any, send: Any) -> None:
+        """Without a decimal and with columns only, Spark decodes what is odd, and nothing else."""
+        send("numbers", *((n % 20, {"id": n % 20, "status": f"s{n}"}) for n in range(100)))
+        run_dbt(["run", "-s", "numbers"])
+        sql = "select id, state from {schema}.numbers order by id"
+        assert rows(project, sql) == [(n, f"s{80 + n}") for n in range(20)]
+        send("numbers", (1, "{'id': 1, 'status': 'odd'}"), (2, {"id": 2, "status": 5}), (3, None))
+        run_dbt(["run", "-s", "numbers"])
+        assert rows(project, sql)[1:4] == [(1, "odd"), (2, "5"), (3, "s83")]
+        send("numbers", (4, {"id": 4, "status": "late"}), (5, "null"))
+        _, said = run_dbt_and_capture(["run", "-s", "numbers"], expect_pass=False)
+        assert "1 records cannot be read" in said and "null" in said
 
     def test_offsets_that_are_gone(self, project: Any, send: Any, bootstrap: str) -> None:
         from confluent_kafka import TopicPartition

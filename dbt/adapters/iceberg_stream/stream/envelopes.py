@@ -13,9 +13,12 @@ from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructField
 
 FORMATS = ("json", "debezium", "maxwell", "raw")
 RAW = "key, value, topic, partition, offset, timestamp, headers"
+# Of texts of columns.
+_fields: dict[str, list[StructField]] = {}
 MODE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}')"
 
 
@@ -52,12 +55,23 @@ class Envelope:
         return unpack[self.name](spark, text)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a message with a value is a record, and nothing else is a change."""
+        return self.name == "json" and not self.tombstone_deletes
+
+    def fields(self, spark: SparkSession) -> list[StructField]:
+        """Columns of the record; the server, which is asked what the text means, is asked once."""
+        if self.columns not in _fields:
+            _fields[self.columns] = spark.createDataFrame([], self.columns).schema.fields
+        return _fields[self.columns]
+
+    @property
     def _table_literal(self) -> str:
         escaped = str(self.table).replace("\\", "\\\\").replace("'", "\\'")
         return f"'{escaped}'"
 
     def _names(self, spark: SparkSession) -> list[str]:
-        return list(spark.createDataFrame([], self.columns).columns)
+        return [field.name for field in self.fields(spark)]
 
     def _json(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         parsed = self._parse(text, f"{self.columns}, {BAD} string", "coalesce(v, k)")
@@ -116,7 +130,7 @@ class Envelope:
         return text.selectExpr("*", f"from_json({value}, '{literal}', {MODE}) as r")
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:
-        fields = spark.createDataFrame([], self.columns).schema.fields
+        fields = self.fields(spark)
         return ", ".join(f"{quote(f.name)}: {f.dataType.simpleString()}" for f in fields)
 
 

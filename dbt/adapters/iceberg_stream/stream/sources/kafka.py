@@ -78,6 +78,10 @@ class KafkaSource:
         return {p: begin[p] + taken.get(p, 0) for p in begin}
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        return self.envelope.unpack(spark, self.messages(spark, lower, upper))
+
+    def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        """The batch as Kafka has it."""
         first, last = self._bounds()
         begin = self._begin(lower, first, last)
         reader = spark.read.format("kafka").option("subscribe", self.topic)
@@ -87,7 +91,7 @@ class KafkaSource:
         reader = reader.option("endingOffsets", self._offsets(upper, upper))
         reader = reader.option("failOnDataLoss", "true")
         reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
-        return self.envelope.unpack(spark, reader.load())
+        return reader.load()
 
     def lag(self, frontier: Frontier | None) -> Lag:
         first, last = self._bounds()
