@@ -32,8 +32,8 @@ TYPES = {
     "string": pa.string(),
     "boolean": pa.bool_(),
 }
-# Anything but one object. PyArrow does not mind several in a message, and falls over a lone `null`.
-NOT_ONE_OBJECT = r"^[^{]|[^}]$|^$|\}\s*[^,}\]\s]"
+# What comes after an object that is no part of another one.
+MORE = r"\}\s*[^,}\]\s]"
 
 
 class NotPlain(Exception):
@@ -71,7 +71,7 @@ class PlainRecords:
     def _decode(self, values: pa.Array) -> pa.Table:
         try:
             texts = values.cast(pa.string())
-            if pc.any(pc.match_substring_regex(texts, NOT_ONE_OBJECT)).as_py():
+            if not _are_objects(texts):
                 raise NotPlain
             # A line for each. An object that does not end runs into the next, and is an error.
             lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
@@ -85,6 +85,16 @@ class PlainRecords:
         if records.num_rows != len(values):
             raise NotPlain
         return records
+
+
+def _are_objects(texts: pa.StringArray) -> bool:
+    """Whether each text is one object, if it is JSON.
+
+    PyArrow does not mind several in a text, and does not survive a lone `null`.
+    """
+    framed = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    more = pc.match_substring_regex(texts, MORE)
+    return bool(pc.all(framed).as_py() and not pc.any(more).as_py())
 
 
 def plain_records(source: Source, query: StreamQuery, spark: SparkSession) -> PlainRecords | None:
