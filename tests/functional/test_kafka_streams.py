@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from tests.functional.lake import rows, snapshot_ids
+from tests.functional.lake import rows, snapshot_ids, summary
 from tests.servers.kafka import kafka_server
 
 PARTITIONS = 3
@@ -22,8 +22,11 @@ TOPICS = {
     "spoiled": "format: json",
     "raw": "format: raw",
     "transactions": "format: raw",
+    "numbers": "format: json",
+    "mixed": "format: debezium, table_column: kind",
 }
 COLUMNS = "columns: 'id bigint, status string, amount decimal(10,2)'"
+PLAIN_COLUMNS = "columns: 'id bigint, status string'"
 ALL = "select id, status, amount from {schema}.%s order by id"
 RENAMED = """
 {{ config(materialized='stream', unique_key='order_id') }}
@@ -48,7 +51,7 @@ def sources(bootstrap: str) -> str:
         config:
           meta:
             stream: {{type: kafka, bootstrap_servers: '{bootstrap}', topic: {topic}, {form},
-                     {COLUMNS}}}
+                     {PLAIN_COLUMNS if topic == "numbers" else COLUMNS}}}
 """
         for topic, form in TOPICS.items()
     )
@@ -75,6 +78,11 @@ class TestKafka:
             "letters.sql": model("spoiled", on_bad_record="dead_letters", bad_record_limit=3),
             "raw.sql": model("raw"),
             "transactions.sql": model("transactions"),
+            "mixed.sql": model("mixed", unique_key="id", route_by="kind", create_tables=True),
+            "places.sql": model("numbers", unique_key="id", delete_encoding="position"),
+            "numbers.sql": model("numbers", unique_key="id", batch_rows=10).replace(
+                "select *", "select id, status as state"
+            ),
         }
 
     @pytest.fixture(scope="class")
@@ -120,6 +128,23 @@ class TestKafka:
         run_dbt(["run", "-s", "debezium"])
         left = [row[0] for row in rows(project, ALL % "debezium")]
         assert 7 in left
+
+    def test_tables_of_a_topic(self, project: Any, send: Any) -> None:
+        """Each goes to a table of its own, updates and deletes included."""
+
+        def told(op: str, table: str, id: int, status: str) -> Any:
+            row = {"id": id, "status": status, "amount": 1}
+            images = {"before": row} if op == "d" else {"after": row}
+            return {"op": op, "source": {"table": table}, **images}
+
+        send("mixed", (1, told("c", "Orders", 1, "new")), (1, told("c", "items", 1, "in")))
+        send("mixed", (2, told("c", "Orders", 2, "new")), (1, told("u", "Orders", 1, "paid")))
+        run_dbt(["run", "-s", "mixed"])
+        send("mixed", (2, told("d", "Orders", 2, "new")), (2, told("c", "items", 2, "in")))
+        run_dbt(["run", "-s", "mixed"])
+        assert [row[:2] for row in rows(project, ALL % "mixed__orders")] == [(1, "paid")]
+        assert [row[:2] for row in rows(project, ALL % "mixed__items")] == [(1, "in"), (2, "in")]
+        assert rows(project, ALL % "mixed") == []
 
     def test_maxwell(self, project: Any, send: Any) -> None:
         def told(kind: str, table: str = "orders", old: Any = None, **data: Any) -> Any:
@@ -190,6 +215,28 @@ class TestKafka:
         run_dbt(["run", "-s", "transactions"])
         sql = "select cast(value as string) from {schema}.transactions"
         assert rows(project, sql) == [("committed",)]
+
+    def test_columns_as_they_are(self, project: Any, send: Any) -> None:
+        """Without a decimal and with columns only, Spark decodes what is odd, and nothing else."""
+        send("numbers", *((n % 20, {"id": n % 20, "status": f"s{n}"}) for n in range(100)))
+        run_dbt(["run", "-s", "numbers"])
+        sql = "select id, state from {schema}.numbers order by id"
+        assert rows(project, sql) == [(n, f"s{80 + n}") for n in range(20)]
+        run_dbt(["run", "-s", "places"])
+        send("numbers", (1, {"id": 1, "status": "s81"}))
+        run_dbt(["run", "-s", "places"])
+        assert rows(project, sql.replace("state", "status").replace("numbers", "places")) == rows(
+            project, sql
+        )
+        assert "total-equality-deletes" not in summary(project, "places") or (
+            summary(project, "places")["total-equality-deletes"] == "0"
+        )
+        send("numbers", (1, "{'id': 1, 'status': 'odd'}"), (2, {"id": 2, "status": 5}), (3, None))
+        run_dbt(["run", "-s", "numbers"])
+        assert rows(project, sql)[1:4] == [(1, "odd"), (2, "5"), (3, "s83")]
+        send("numbers", (4, {"id": 4, "status": "late"}), (5, "null"))
+        _, said = run_dbt_and_capture(["run", "-s", "numbers"], expect_pass=False)
+        assert "1 records cannot be read" in said and "null" in said
 
     def test_offsets_that_are_gone(self, project: Any, send: Any, bootstrap: str) -> None:
         from confluent_kafka import TopicPartition

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query import carry_change, output_columns
+from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change, output_columns
 
 KEYED = StreamOptions("s", keys=("id",))
 
@@ -85,3 +87,62 @@ def test_columns_of_the_table() -> None:
 def test_columns_that_are_not_there(options: StreamOptions, because: str) -> None:
     with pytest.raises(StreamError, match=because):
         output_columns(["id", "op", "at"], options)
+
+
+def picked(
+    sql: str, options: StreamOptions = KEYED, partition: str = "", where: str = ""
+) -> dict[str, str] | None:
+    columns = ("id", "total")
+    query = StreamQuery(carry_change(sql, "v"), "v", "s.t", columns, options, partition)
+    return replace(query, where=where).picked(["id", "Total", "note"])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from v",
+        "select id, total, note from v",
+        "select v.ID, Total from v",
+        "select *, note as extra from v",
+    ],
+)
+def test_a_query_that_picks_columns(sql: str) -> None:
+    assert picked(sql) == {"id": "id", "total": "Total"}
+
+
+def test_a_query_that_renames_columns() -> None:
+    assert picked("select id, note as total from v") == {"id": "id", "total": "note"}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from v where id > 1",
+        "select id, total + 1 as total from v",
+        "select id, 1 as total from v",
+        "select id, note from v",
+        "select * except (note) from v",
+        "select v.* from v join s.c as c on c.id = v.id",
+        "select x.* from v as x",
+        "with r as (select * from v) select * from r",
+        "select id, total from (select * from v)",
+        "select id, note.total from v",
+        "select id, cast(total as bigint) as total from v",
+        "select * from v tablesample (10 percent)",
+        "select /*+ coalesce(1) */ * from v",
+    ],
+)
+def test_a_query_that_does_more(sql: str) -> None:
+    assert picked(sql) is None
+
+
+def test_options_that_need_spark() -> None:
+    for more in (
+        {"sequence_by": ("id",)},
+        {"deletes": "id = 1"},
+        {"truncates": "id = 1"},
+        {"soft_deletes": "gone"},
+    ):
+        assert picked("select * from v", StreamOptions("s", keys=("id",), **more)) is None
+    assert picked("select * from v", partition="struct(id)") is None
+    assert picked("select * from v", where="note = 'a'") is None

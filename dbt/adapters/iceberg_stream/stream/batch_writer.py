@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,11 +13,19 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, Seen, counted, observed
 from dbt.adapters.iceberg_stream.stream.copy_on_write import CopyOnWrite, Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.plain_json import (
+    MESSAGES,
+    MESSAGES_SQL,
+    NotPlain,
+    PlainRecords,
+    plain_records,
+)
 from dbt.adapters.iceberg_stream.stream.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.runners import Runner
+from dbt.adapters.iceberg_stream.stream.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.sink import Sink, current_snapshot_id
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
 from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.watermark import as_json
@@ -28,6 +36,8 @@ if TYPE_CHECKING:
 
 # Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
 ALL_KEYS = 1 << 62
+# Batches one after the other that Spark had to decode after all.
+MOST_NOT_PLAIN = 3
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 
 
@@ -51,6 +61,7 @@ class BatchWriter:
     bad_records: BadRecords
     schema: pa.Schema
     rewriter: Rewriter = in_threads
+    _not_plain: int = field(default=0, init=False)
 
     @property
     def looks_up(self) -> bool:
@@ -72,6 +83,11 @@ class BatchWriter:
             StreamError: the stream cannot go on; nothing is left of the batch.
         """
         source = self.source
+        plain = self._plain(session)
+        if plain is not None:
+            with suppress(NotPlain):
+                return self._write_plain(session, plain, described, write_id)
+            self._not_plain += 1
         frame = source.read(session.spark, described.lower, _end(described))
         if not self.query.looks_up:
             watched = observed(frame, source.has_bad, source.has_truncates)
@@ -83,6 +99,23 @@ class BatchWriter:
             return self._write(session, described, write_id, late, *watched)
         finally:
             frame.unpersist()
+
+    def _plain(self, session: Session) -> PlainRecords | None:
+        """How to go without Spark's decoding, if that has done for most batches."""
+        if self.looks_up or self.runner is not in_process or self._not_plain >= MOST_NOT_PLAIN:
+            return None
+        return plain_records(self.source, self.query, session.spark)
+
+    def _write_plain(
+        self, session: Session, plain: PlainRecords, described: Description, write_id: str
+    ) -> WrittenBatch:
+        assert isinstance(self.source, KafkaSource), "others have no plain records"
+        frame = self.source.messages(session.spark, described.lower, _end(described))
+        messages = session.stream(MESSAGES_SQL, **{MESSAGES: frame})
+        next(messages)
+        delta = write_here(self._plan(write_id), plain.changes(messages))
+        self._not_plain = 0
+        return WrittenBatch(described, [delta])
 
     def _write(
         self,

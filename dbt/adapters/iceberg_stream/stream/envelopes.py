@@ -14,9 +14,12 @@ from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructField
 
 FORMATS = ("json", "debezium", "maxwell", "raw")
 RAW = "key, value, topic, partition, offset, timestamp, headers"
+# Of texts of columns.
+_fields: dict[str, list[StructField]] = {}
 MODE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}')"
 
 
@@ -29,6 +32,7 @@ class Envelope:
             the message itself.
         columns: of the record, as Spark's DDL.
         table: of those that a Maxwell or Debezium topic holds; all of them if it is not given.
+        table_column: of the rows, which takes the name of their table; none if it is not given.
         tombstone_deletes: whether a JSON message without value deletes the row of its key.
         key: columns that tell a row; a Maxwell update that changes them deletes the row of before.
     """
@@ -36,12 +40,15 @@ class Envelope:
     name: str
     columns: str
     table: str | None = None
+    table_column: str | None = None
     tombstone_deletes: bool = False
     key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
             raise StreamError(f"`format: {self.name}` is none of {', '.join(FORMATS)}.")
+        if self.table_column and self.name not in ("debezium", "maxwell"):
+            raise StreamError("`table_column` is for the formats debezium and maxwell.")
         if not self.columns and self.name != "raw":
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
 
@@ -54,8 +61,19 @@ class Envelope:
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a message with a value is a record, and nothing else is a change."""
+        return self.name == "json" and not self.tombstone_deletes
+
+    def fields(self, spark: SparkSession) -> list[StructField]:
+        """Columns of the record; the server, which is asked what the text means, is asked once."""
+        if self.columns not in _fields:
+            _fields[self.columns] = spark.createDataFrame([], self.columns).schema.fields
+        return _fields[self.columns]
+
     def _names(self, spark: SparkSession) -> list[str]:
-        return list(spark.createDataFrame([], self.columns).columns)
+        return [field.name for field in self.fields(spark)]
 
     def _json(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         parsed = self._parse(text, f"{self.columns}, {BAD} string", "coalesce(v, k)")
@@ -87,6 +105,7 @@ class Envelope:
             parsed = parsed.where(f"source_table = {_literal(self.table)} or r.{BAD} is not null")
         names = [quote(name) for name in self._names(spark)]
         columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
+        columns += self._table_name("source_table")
         change = _change("op = 'd'", "op = 't'")
         bad = f"coalesce(r.{BAD}, if(op is null or op not in ('c','r','u','d','t','m'), v, null))"
         told = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
@@ -122,11 +141,15 @@ class Envelope:
             f"as {quote(name)}"
             for name in names
         ]
+        columns += self._table_name("r.`table`")
         change = _change("was or r.`type` = 'delete'", "false", "2 * offset + if(was, 0, 1)")
         bad = f"coalesce(r.{BAD}, if(r.`type` is null, v, null))"
         return told.selectExpr(
             *columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", f"{WHERE_TEXT} as {WHERE}"
         )
+
+    def _table_name(self, place: str) -> list[str]:
+        return [f"{place} as {quote(self.table_column)}"] if self.table_column else []
 
     def _keys(self, names: list[str]) -> list[str]:
         """The key's columns as the message has them."""
@@ -144,7 +167,7 @@ class Envelope:
         return text.selectExpr("*", f"from_json({value}, '{literal}', {MODE}) as r")
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:
-        fields = spark.createDataFrame([], self.columns).schema.fields
+        fields = self.fields(spark)
         return ", ".join(f"{quote(f.name)}: {f.dataType.simpleString()}" for f in fields)
 
 
@@ -183,9 +206,10 @@ def envelope(spec: dict[str, Any], keys: Sequence[str] = ()) -> Envelope:
     own = spec.get("key")
     key = [own] if isinstance(own, str) else list(own or keys)
     return Envelope(
-        str(spec.get("format") or "json"),
-        str(spec.get("columns") or ""),
-        spec.get("table"),
-        spec.get("tombstones") == "delete",
-        tuple(key) if keys else (),
+        name=str(spec.get("format") or "json"),
+        columns=str(spec.get("columns") or ""),
+        table=spec.get("table"),
+        table_column=spec.get("table_column"),
+        tombstone_deletes=spec.get("tombstones") == "delete",
+        key=tuple(key) if keys else (),
     )

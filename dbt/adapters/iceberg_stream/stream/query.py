@@ -251,6 +251,20 @@ class StreamQuery:
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
+    def picked(self, names: Sequence[str]) -> dict[str, str] | None:
+        """The source's column that each of the table's is; None where the query does more.
+
+        The names are those of the source's columns.
+        """
+        options = self.options
+        by_options = (options.sequence_by, options.deletes, options.truncates)
+        if any(by_options) or self.looks_up or self.partition or self.where:
+            return None
+        given = _picked(self.carried, self.view, names)
+        if given is None or not {name.lower() for name in self.columns} <= given.keys():
+            return None
+        return {name: given[name.lower()] for name in self.columns}
+
     def changes(self) -> str:
         """Changes: the table's columns, what orders them, whether they delete."""
         return self._finished(self._plain)
@@ -319,3 +333,27 @@ class StreamQuery:
 
 def _any_of(*conditions: str | None) -> str:
     return " or ".join(f"coalesce(({c}), false)" for c in conditions if c)
+
+
+def _picked(sql: str, view: str, names: Sequence[str]) -> dict[str, str] | None:
+    """The source's column that each of a query's is, if it only picks columns."""
+    tree = sqlglot.parse_one(sql, dialect="spark")
+    source = tree.find(exp.Table)
+    known = {name.lower(): name for name in names}
+    bare = exp.select().from_(exp.to_table(view))
+    if not isinstance(tree, exp.Select) or source is None or len(known) < len(names):
+        return None
+    if tree.select("1", append=False) != bare.select("1", append=False):
+        return None
+    found: dict[str, str] = {}
+    for projection in tree.expressions:
+        column = projection.unalias()
+        if isinstance(column, exp.Star) and not any(column.args.values()):
+            found |= known
+        elif not isinstance(column, exp.Column) or column.table not in ("", view):
+            return None
+        elif column.name.lower() in known:
+            found[projection.alias_or_name.lower()] = known[column.name.lower()]
+        elif column.name != CHANGE:
+            return None
+    return found

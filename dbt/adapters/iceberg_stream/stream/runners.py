@@ -57,6 +57,15 @@ def in_process(
 def _write(session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]) -> Delta:
     batches = session.stream(sql, **views)
     next(batches)
+    return write_here(plan, batches)
+
+
+def write_here(plan: DeltaPlan, batches: Iterator[pa.RecordBatch]) -> Delta:
+    """Write changes in this process.
+
+    Raises:
+        StreamError: a change cannot be written.
+    """
     try:
         return write_changes(plan, batches)
     except (NoOrder, ColumnError) as error:

@@ -113,6 +113,10 @@ class KafkaSource:
         return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        return self.envelope.unpack(spark, self.messages(spark, lower, upper))
+
+    def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        """The batch as Kafka has it."""
         first, last = self._bounds()
         begin = self._begin(lower, first, last)
         hide_secrets(spark)
@@ -123,7 +127,7 @@ class KafkaSource:
         reader = reader.option("endingOffsets", self._offsets(upper, upper))
         reader = reader.option("failOnDataLoss", "true")
         reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
-        return self.envelope.unpack(spark, reader.load())
+        return reader.load()
 
     def lag(self, frontier: Frontier | None) -> Lag:
         first, last = self._bounds()

@@ -20,7 +20,8 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
-    | {"tombstones", "starting", "connection", "key", "transactions"},
+    | {"tombstones", "starting", "connection", "key", "transactions"}
+    | {"table_column"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -29,7 +30,7 @@ Connections = Mapping[str, Mapping[str, Any]]
 NO_CONNECTIONS: Connections = {}
 
 # How records are read, which those who read one source may do differently.
-READING = {"format", "columns", "table", "tombstones", "key"}
+READING = {"format", "columns", "table", "tombstones", "key", "table_column"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,108 @@
+"""JSON messages of Kafka, decoded by PyArrow where the query takes their columns as they are.
+
+It takes a third of what Spark's `from_json` does. What PyArrow and Spark could see differently is
+left to Spark, the whole batch with it: it knows what is a bad record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.source import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+MESSAGES = "__stream_messages"
+# Messages without value are none, or deletes, which Spark knows.
+MESSAGES_SQL = f"select value, offset from {MESSAGES} where value is not null"
+TYPES = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+}
+# What comes after an object that is no part of another one.
+MORE = r"\}\s*[^,}\]\s]"
+
+
+class NotPlain(Exception):
+    """Spark must look at these messages."""
+
+
+@dataclass(frozen=True)
+class PlainRecords:
+    """Turns messages into changes.
+
+    Attributes:
+        schema: of the records.
+        columns: the record's column that each of the table's is.
+    """
+
+    schema: pa.Schema
+    columns: Mapping[str, str]
+
+    def changes(self, messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Changes as `StreamQuery.changes` has them.
+
+        Raises:
+            NotPlain: a message may be bad, or Spark may see it differently.
+        """
+        for batch in messages:
+            if not batch.num_rows:
+                continue
+            records = self._decode(batch["value"])
+            columns = {name: records[column] for name, column in self.columns.items()}
+            columns[f"{ORDER}0"] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+            columns[f"{ORDER}1"] = batch["offset"]
+            columns[DELETED] = pa.repeat(pa.scalar(False), batch.num_rows)
+            yield from pa.table(columns).combine_chunks().to_batches()
+
+    def _decode(self, values: pa.Array) -> pa.Table:
+        try:
+            texts = values.cast(pa.string())
+            if not _are_objects(texts):
+                raise NotPlain
+            # A line for each. An object that does not end runs into the next, and is an error.
+            lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
+            records = pj.read_json(
+                pa.BufferReader(lines),
+                read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
+                parse_options=pj.ParseOptions(self.schema, unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowException as error:
+            raise NotPlain from error
+        if records.num_rows != len(values):
+            raise NotPlain
+        return records
+
+
+def _are_objects(texts: pa.StringArray) -> bool:
+    """Whether each text is one object, if it is JSON.
+
+    PyArrow does not mind several in a text, and does not survive a lone `null`.
+    """
+    framed = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    more = pc.match_substring_regex(texts, MORE)
+    return bool(pc.all(framed).as_py() and not pc.any(more).as_py())
+
+
+def plain_records(source: Source, query: StreamQuery, spark: SparkSession) -> PlainRecords | None:
+    """How to decode a source's messages without Spark; None where they or the query need it."""
+    if not isinstance(source, KafkaSource) or not source.envelope.is_plain:
+        return None
+    types = {field.name: field.dataType.simpleString() for field in source.envelope.fields(spark)}
+    columns = query.picked(list(types))
+    if columns is None or not TYPES.keys() >= set(types.values()):
+        return None
+    return PlainRecords(pa.schema([(name, TYPES[kind]) for name, kind in types.items()]), columns)

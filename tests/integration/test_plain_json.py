@@ -1,0 +1,83 @@
+"""What is decoded without Spark is what Spark would have decoded."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.plain_json import NotPlain, PlainRecords
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD
+
+DDL = "id bigint, small int, name string, amount double, done boolean"
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("small", pa.int32()),
+        ("name", pa.string()),
+        ("amount", pa.float64()),
+        ("done", pa.bool_()),
+    ]
+)
+PLAIN = PlainRecords(SCHEMA, {name: name for name in SCHEMA.names})
+RECORDS = [
+    '{"id": 1, "small": 2, "name": "x", "amount": 1.5, "done": true}',
+    '{"id": null, "more": {"id": [1, null, {"id": null}]}, "amount": 2, "ID": 3}',
+    '{"id": -9223372036854775808, "small": 2147483648, "amount": 4.9e-324, "done": false}',
+    '{"name": "\\u00e9\\ud83d\\ude00\\"\\/\\u0000", "amount": 0.1, "name2": "é"}',
+    '{"amount": 123456789012345678901234567890, "id": 1, "more": 1, "more": "2"}',
+    '{"amount": -0.0, "done": null, "small": -0}',
+    '{"amount": NaN, "name": "2024-01-01 00:00:00", "small": 7}',
+]
+PARTS = ["null", "{", "}", "[", "]", ",", ":", '"', "1", "-", "true", "e", ".", " ", "\n", '"id"']
+SPOILED = 3000
+
+
+def messages() -> list[str]:
+    """Records, and such as have been spoiled in one or two places."""
+    chance = random.Random(5)
+    made = list(RECORDS)
+    for _ in range(SPOILED):
+        text = chance.choice(RECORDS)
+        for _ in range(chance.randint(1, 2)):
+            place = chance.randrange(len(text))
+            cut = chance.choice([0, 0, 1, 3])
+            text = text[:place] + chance.choice([*PARTS, ""]) + text[place + cut :]
+        made.append(text)
+    return made
+
+
+def decoded(text: str) -> dict[str, object] | None:
+    batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})
+    try:
+        [change] = pa.Table.from_batches(PLAIN.changes([batch])).to_pylist()
+    except NotPlain:
+        return None
+    return {name: change[name] for name in SCHEMA.names}
+
+
+def test_spark_decodes_the_same(spark: Session) -> None:
+    texts = messages()
+    rows = pa.table(
+        {
+            "key": pa.nulls(len(texts), pa.binary()),
+            "value": pa.array([text.encode() for text in texts]),
+            "partition": pa.array([0] * len(texts), pa.int32()),
+            "offset": pa.array(range(len(texts)), pa.int64()),
+        }
+    )
+    frame = envelope({"columns": DDL}).unpack(spark.spark, spark.spark.createDataFrame(rows))
+    sql = f"select {', '.join(SCHEMA.names)}, {BAD} as bad from v order by __stream.minor"
+    expected = spark.rows(sql, v=frame).to_pylist()
+    plain = 0
+    for text, row in zip(texts, expected, strict=True):
+        here = decoded(text)
+        if here is not None:
+            plain += 1
+            bad = row.pop("bad")
+            assert bad is None, text
+            assert json.dumps(here) == json.dumps(row), text  # NaN is not equal to itself
+    assert plain > SPOILED / 20

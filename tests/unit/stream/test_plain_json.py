@@ -1,0 +1,60 @@
+"""Which messages are decoded without Spark, and what they become."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.plain_json import NotPlain, PlainRecords
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
+PLAIN = PlainRecords(SCHEMA, {"id": "id", "called": "name"})
+
+
+def changes(*values: bytes) -> pa.Table:
+    offsets = pa.array(range(7, 7 + len(values)), pa.int64())
+    messages = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
+    return pa.Table.from_batches(PLAIN.changes([messages]))
+
+
+def test_records_become_changes() -> None:
+    made = changes(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
+    assert made.to_pylist() == [
+        {"id": 1, "called": "a\n", f"{ORDER}0": 0, f"{ORDER}1": 7, DELETED: False},
+        {"id": None, "called": None, f"{ORDER}0": 0, f"{ORDER}1": 8, DELETED: False},
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (b"",),
+        (b" ",),
+        (b"null",),
+        (b"1",),
+        (b'[{"id": 1}]',),
+        (b'{"id": 1',),
+        (b'{"id": 1} {"id": 2}', b""),
+        (b'{"id": 1} null {"id": 2}',),
+        (b'{"id": 1', b"}", b'{"id": 2}{"id": 3}'),
+        (b'{"name": "a', b'b"}'),
+        (b'{"more": {"id": 1}', b'{"id": 2}}'),
+        (b'{"id": "1"}',),
+        (b'{"id": 1.0}',),
+        (b'{"id": 9223372036854775808}',),
+        (b'{"id": 1, "id": 2}',),
+        (b'{"name": 1}',),
+        (b'{"name": {"a": 1}}',),
+        (b"{'id': 1}",),
+        (b'{"id": 01}',),
+        (b'{"amount": 1e400}',),
+        (b'{"name": "\xff"}',),
+        (b'{"name": "\\ud800"}',),
+    ],
+)
+def test_what_spark_must_see(values: tuple[bytes, ...]) -> None:
+    with pytest.raises(NotPlain):
+        changes(b'{"id": 0}', *values)
+    with pytest.raises(NotPlain):
+        changes(*values, b'{"id": 0}')
