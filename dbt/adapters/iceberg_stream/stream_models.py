@@ -32,11 +32,11 @@ from dbt.adapters.iceberg_stream.stream.options import (
 from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.query import (
-    CHANGE,
     StreamQuery,
     added_columns,
     added_names,
     carry_change,
+    given_columns,
     output_columns,
 )
 from dbt.adapters.iceberg_stream.stream.routes import (
@@ -131,13 +131,15 @@ class StreamModel:
         name = str(relation.schema), str(relation.identifier)
 
         def open_route(route: str, frontier: Frontier | None) -> TableStream:
+            # A route that comes up in the midst has the columns of its first batch.
+            opened = self if frontier is None else replace(self, lower=frontier)
             options = options_of(self.options, route)
             identifier = route_table(name[1], route)
-            columns = [column for column, _ in self._spelled(name, options)]
+            columns = [column for column, _ in opened._spelled(name, options)]
             metadata = self._loaded(name).metadata
             make_table_like(self.adapter.lake, metadata, (name[0], identifier), columns)
             routed = relation.incorporate(path={"identifier": identifier})
-            return self._table_stream(routed, options, identifier, frontier)
+            return opened._table_stream(routed, options, identifier, frontier)
 
         assert self.options.route_by is not None
         return Router(self.options.route_by, own, open_route, self.options.create_tables)
@@ -165,7 +167,7 @@ class StreamModel:
             names[: len(names) - len(added_names(options))],
             options,
             self._partition(name),
-            [column for column in self.types if column != CHANGE],
+            given_columns(list(self.types)),
         )
         said = stamps("", adapter.connections.get_thread_connection().handle.principal)
         progress = Progress(options.sink_id, frontier=begin)

@@ -158,13 +158,18 @@ def _covers(projection: exp.Expression, alias: str) -> bool:
     )
 
 
+def given_columns(names: Sequence[str]) -> list[str]:
+    """Columns that the query gives, without those that the source has added."""
+    return [name for name in names if name not in (CHANGE, BAD, WHERE)]
+
+
 def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     """Columns of the table, of those that the query gives.
 
     Raises:
         StreamError: an option names a column that is not there.
     """
-    given = [name for name in names if name not in (CHANGE, BAD, WHERE)]
+    given = given_columns(names)
     known = {name.lower(): name for name in given}
     nulls = options.ignore_null_updates
     named = (*options.keys, *options.sequence_by, *(options.columns or ()), *options.excluded)
