@@ -83,6 +83,24 @@ class TestSchemas:
         assert len(found) == 4
 
 
+class TestNoDeleteFiles:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        config = "delete_encoding='copy_on_write', partition_by='status', table_properties={'format-version': '3'}, **{"
+        return {"orders.sql": ORDERS.replace("**{", config), "sources.yml": SOURCES}
+
+    def test_changes_flow(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"), (2, "new", 2.0, "c"), (3, "new", 3.0, "c"))
+        run_dbt(["run"])
+        land(project, "2", (1, "paid", 1.0, "u"), (2, None, None, "d"))
+        run_dbt(["run"])
+        assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
+        said = summary(project, "orders")
+        assert said["operation"] == "overwrite" and said["total-delete-files"] == "0"
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
+
+
 class TestFiles:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.written import Located
 from tests.integration.streams import NAME, Change, Truth, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
 from tests.integration.test_commits import LATER
+from tests.integration.test_iceberg_changes import Replica
 from tests.integration.test_stream_options import Bed, last_of_each, random_changes
 
 MakeBed = Callable[..., Bed]
@@ -107,6 +108,51 @@ def test_rows_that_stay_keep_their_ids(bed: MakeBed) -> None:
     assert after.keys() == before.keys() - {14, 15}
     assert all(after[key] == before[key] for key in after.keys() - {3, 4})
     assert len({row[1] for row in after.values()}) == 28
+
+
+def test_a_table_that_was_of_version_2_until_now(bed: MakeBed) -> None:
+    made = bed(2)
+    for number in range(2):
+        made.land(changed(*range(10 * number, 10 * number + 3)))
+        made.drain()
+    made.spark.run(f"alter table s.{made.name} set tblproperties ('format-version' = '3')")
+    for number in range(2):
+        made.land(changed(number, b=1) + changed(10 + number, op="d"))
+        made.drain()
+    rows = made.rows("id, b, _row_id")
+    assert [row[:2] for row in rows] == [(0, 1), (1, 1), (2, 0), (12, 0)]
+    assert len({row[2] for row in rows}) == 4
+
+
+def test_columns_that_the_stream_does_not_give_stay(bed: MakeBed) -> None:
+    made = bed()
+    made.land(changed(1, 2))
+    made.drain()
+    table = f"s.{made.name}"
+    made.spark.run(f"alter table {table} add column note string first")
+    made.spark.run(f"insert into {table} (id, note) values (3, 'c'), (4, 'd')")
+    made.land(changed(1, 3, b=1))
+    made.drain()
+    assert made.rows("id, b, note") == [(1, 1, None), (2, 0, None), (3, 1, None), (4, None, "d")]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_stream_of_its_changes(bed: MakeBed, version: int) -> None:
+    """Rows that only moved to another file are none."""
+    made = bed(version)
+    replica = Replica(made.lake, made.spark, made.name)
+    changes = random_changes(11, 60)
+    for begin in range(0, 60, 15):
+        made.land(changes[begin : begin + 15])
+        made.drain()
+        replica.read()
+        replica.expect_the_table()
+    made.land(changed(100, 101))
+    made.drain()
+    replica.read()
+    made.land(changed(100, op="d"))
+    made.drain()
+    assert [(row["id"], row["__stream"]["deleted"]) for row in replica.read()] == [(100, True)]
 
 
 def test_what_changes_nothing_is_not_committed(bed: MakeBed) -> None:

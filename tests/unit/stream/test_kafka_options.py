@@ -88,8 +88,10 @@ def opened(spec: dict[str, Any], connections: dict[str, dict[str, str]]) -> Any:
 
 def test_a_source_takes_the_options_of_its_connection() -> None:
     shop = {"bootstrap.servers": "a:1", "client.id": "shop"}
-    source = opened({"connection": "shop", "options": {"client.id": "own"}}, {"shop": shop})
-    assert source.options == {"bootstrap.servers": "a:1", "client.id": "own"}
+    source = opened(
+        {"connection": "shop", "options": {"client.id": "own", "log.queue": True}}, {"shop": shop}
+    )
+    assert source.options == {"bootstrap.servers": "a:1", "client.id": "own", "log.queue": "true"}
     assert "a:1" not in repr(source)
 
 

@@ -177,7 +177,8 @@ class KafkaSource:
 
         refusals = KafkaError._AUTHENTICATION, KafkaError._SSL
         deadline = time.monotonic() + SECONDS
-        self._errors.clear()
+        self._consumer.poll(0)
+        self._errors.clear()  # they are of earlier times
         while True:
             try:
                 topics = self._consumer.list_topics(self.topic, timeout=LOOK_SECONDS).topics

@@ -89,7 +89,7 @@ def open_source(
 
 
 def _kafka(spec: dict[str, Any], connections: Connections, keys: Sequence[str]) -> Source:
-    own = {str(k): str(v) for k, v in (spec.get("options") or {}).items()}
+    own = _texts(spec.get("options") or {})
     if secrets := secret_options(own):
         raise StreamError(
             f"The options of a Kafka source hold a secret, {', '.join(secrets)}, and dbt writes "
@@ -118,7 +118,15 @@ def _connection(name: object, connections: Connections) -> dict[str, str]:
             f"`connection: {name}` of a Kafka source is not in the profile's `kafka`, which has: "
             f"{known}."
         )
-    return {str(k): str(v) for k, v in connections[str(name)].items()}
+    return _texts(connections[str(name)])
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """As Kafka's clients take them."""
+    return {
+        str(name): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
 
 
 def _files(spec: dict[str, Any], project_root: Path, storage: Mapping[str, str]) -> Source:
