@@ -18,13 +18,13 @@ from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change
-from dbt.adapters.iceberg_stream.stream.runners import in_process
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream

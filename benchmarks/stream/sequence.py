@@ -19,11 +19,11 @@ from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list
-from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 
 from .data import changes
 from .rig import SCHEMA

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
-from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from tests.functional.lake import rows
 from tests.integration.leaks import leaks, write_spark_ui

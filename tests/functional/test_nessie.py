@@ -12,8 +12,8 @@ import pytest
 from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
-from dbt.adapters.iceberg_stream.stream.commits import commit_batches
-from dbt.adapters.iceberg_stream.stream.progress import read_property
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from tests.functional.lake import rows, run, summary, table
 from tests.functional.test_principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.functional.test_stream_groups import (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
-from dbt.adapters.iceberg_stream.stream.progress import read_property
+from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from tests.functional.lake import rows, snapshot_ids
 from tests.functional.test_streams import ALL, ORDERS, SOURCES, land
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from dbt.adapters.iceberg_stream.stream.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from tests.integration.streams import NAME, Change, Truth, open_sink, write
 from tests.integration.writers import open_lake
 

@@ -15,11 +15,11 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.commit.committer import Committed
-from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER, PARTITION
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 
 NAME = ("s", "t")
 SCHEMA = Schema(

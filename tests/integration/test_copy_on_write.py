@@ -15,11 +15,11 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream import copy_on_write, runners
-from dbt.adapters.iceberg_stream.stream.copy_on_write import CopyOnWrite, in_threads
+from dbt.adapters.iceberg_stream.stream.batches import copy_on_write, runners
+from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import CopyOnWrite, in_threads
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_removal import Loss, RowRemoval
-from dbt.adapters.iceberg_stream.stream.written import Located
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import Loss, RowRemoval
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
 from tests.integration.streams import NAME, Change, Truth, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
 from tests.integration.test_commits import LATER

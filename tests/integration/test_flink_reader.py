@@ -23,8 +23,8 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settin
 from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
 from dbt.adapters.iceberg_stream.engines.java import find_java
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.streams import SINK, Change, Truth, commit, make_table
 
 # Flink and its jars are 0.9 GB, fetched on first use.

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transactions
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from tests.servers.kafka import kafka_server
 

@@ -8,8 +8,8 @@ import random
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.envelopes import envelope
-from dbt.adapters.iceberg_stream.stream.plain_json import NotPlain, PlainRecords
+from dbt.adapters.iceberg_stream.stream.batches.plain_json import NotPlain, PlainRecords
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 
 DDL = "id bigint, small int, name string, amount double, done boolean"

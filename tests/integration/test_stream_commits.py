@@ -14,10 +14,10 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict, CommitUnknown
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.commit.committer import Committed
-from dbt.adapters.iceberg_stream.stream.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
-from dbt.adapters.iceberg_stream.stream.sink import Sink
-from dbt.adapters.iceberg_stream.stream.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration import stream_writer
 from tests.integration.streams import SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows

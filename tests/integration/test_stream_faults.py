@@ -19,9 +19,9 @@ from dbt.adapters.iceberg_stream.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink import Sink, accept_rollback
-from dbt.adapters.iceberg_stream.stream.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
 from tests.integration import stream_writer
 from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows

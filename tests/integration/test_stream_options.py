@@ -16,15 +16,15 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
-from dbt.adapters.iceberg_stream.stream.copy_on_write import Rewriter, in_threads
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, in_threads
+from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change
-from dbt.adapters.iceberg_stream.stream.runners import Runner, in_process, in_tasks
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream

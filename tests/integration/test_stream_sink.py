@@ -15,8 +15,8 @@ from pyiceberg.transforms import IdentityTransform
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.streams import (
     NAME,
     SINK,

@@ -41,16 +41,28 @@ LAYERS = (
     {"engines"},
     {"__version__", "garbage"},
 )
+STREAM_LAYERS: tuple[set[str], ...] = (
+    {"stream", "groups", "routes"},
+    {"table_stream"},
+    {"batches"},
+    {"sink", "query"},
+    {"row_deltas"},
+    {"service"},
+    {"status"},
+    {"sources"},
+    {"options"},
+    {"errors"},
+)
 WORKER_CODE = (
     "files/casting.py",
     "files/parquet.py",
     "files/uploads.py",
     "merge/rows.py",
     "merge/file_rewrite.py",
-    "stream/changes.py",
-    "stream/sub_batch.py",
-    "stream/row_delta.py",
-    "stream/row_removal.py",
+    "stream/row_deltas/changes.py",
+    "stream/row_deltas/sub_batch.py",
+    "stream/row_deltas/row_delta.py",
+    "stream/row_deltas/row_removal.py",
     "stream/sources/file_rows.py",
 )
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
@@ -60,11 +72,11 @@ def room_of(module: Path) -> str:
     return module.parts[0].removesuffix(".py")
 
 
-def level(room: str) -> int:
-    return next(index for index, rooms in enumerate(LAYERS) if room in rooms)
+def level(room: str, layers: tuple[set[str], ...] = LAYERS) -> int:
+    return next(index for index, rooms in enumerate(layers) if room in rooms)
 
 
-def imports(module: Path) -> set[str]:
+def imports(module: Path, prefix: str = PREFIX) -> set[str]:
     """Rooms that a module imports when it runs; those for type checking only do not count."""
     tree = ast.parse((ROOT / module).read_text())
     checking = {
@@ -77,8 +89,8 @@ def imports(module: Path) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node not in checking:
             name = node.module or ""
-            if name.startswith(PREFIX):
-                found.add(name.removeprefix(PREFIX).split(".")[0])
+            if name.startswith(prefix):
+                found.add(name.removeprefix(prefix).split(".")[0])
     return found
 
 
@@ -87,6 +99,14 @@ def test_dependencies_point_one_way(module: Path) -> None:
     room = room_of(module)
     wrong = {other for other in imports(module) if other != room and level(other) <= level(room)}
     assert not wrong
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] == "stream"], ids=str)
+def test_dependencies_of_streams_point_one_way(module: Path) -> None:
+    room = module.parts[1].removesuffix(".py")
+    others = imports(module, f"{PREFIX}stream.") - {room}
+    own = -1 if room == "__init__" else level(room, STREAM_LAYERS)
+    assert not {other for other in others if level(other, STREAM_LAYERS) <= own}
 
 
 def test_the_supervisor_imports_nothing_of_the_package() -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dbt_common.events.base_types import EventMsg
 
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-    from dbt.adapters.iceberg_stream.stream.progress import Progress
     from dbt.adapters.iceberg_stream.stream.service import Service
+    from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 
 ONLY_STREAMS = "config.materialized:stream"
 FAILED, FENCED = 1, 3
@@ -122,7 +122,7 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Tell how far the streams are that write to TABLE (schema.name)."""
     from dbt.adapters.iceberg_stream.projects import open_lake
-    from dbt.adapters.iceberg_stream.stream.progress import sinks
+    from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
 
     with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
         loaded = lake.load(table_name(table))
@@ -149,8 +149,8 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
 def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Have the streams into TABLE go on from what it holds, after it was rolled back."""
     from dbt.adapters.iceberg_stream.projects import open_lake
-    from dbt.adapters.iceberg_stream.stream.progress import sinks
-    from dbt.adapters.iceberg_stream.stream.sink import accept_rollback
+    from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
+    from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
 
     with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
         name = table_name(table)
@@ -168,7 +168,7 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
 def is_rolled_back(table: LoadedTable, progress: Progress) -> bool:
     """Whether a table was set back behind what a stream has committed."""
     from dbt.adapters.iceberg_stream.stream.errors import RolledBack
-    from dbt.adapters.iceberg_stream.stream.progress import recover
+    from dbt.adapters.iceberg_stream.stream.sink.progress import recover
 
     try:
         recover(table.metadata, progress.sink_id)

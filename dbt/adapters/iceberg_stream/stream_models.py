@@ -20,18 +20,18 @@ from dbt.adapters.iceberg_stream.commit.stamps import stamps
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.stream import copy_on_write
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords
-from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches import copy_on_write
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.runners import in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import (
     StreamOptions,
     named_as,
     parse_stream_options,
 )
-from dbt.adapters.iceberg_stream.stream.partition_sql import partition_sql
-from dbt.adapters.iceberg_stream.stream.progress import Progress, read_property
-from dbt.adapters.iceberg_stream.stream.query import (
+from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
     added_names,
@@ -46,8 +46,8 @@ from dbt.adapters.iceberg_stream.stream.routes import (
     options_of,
     route_table,
 )
-from dbt.adapters.iceberg_stream.stream.runners import in_process, in_tasks
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus

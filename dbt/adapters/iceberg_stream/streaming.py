@@ -14,10 +14,10 @@ from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.groups import Group
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.stream.written import Description
 from dbt.adapters.iceberg_stream.stream_models import StreamModel, thread_session
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 Offset = Mapping[str, int]
 

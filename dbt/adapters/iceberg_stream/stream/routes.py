@@ -19,10 +19,10 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import ROUTE, StreamOptions, column_names
-from dbt.adapters.iceberg_stream.stream.progress import property_name
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
+from dbt.adapters.iceberg_stream.stream.sink.progress import property_name
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.stream.written import Description
 
 
 def route_table(model: str, route: str) -> str:

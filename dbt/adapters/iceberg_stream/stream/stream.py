@@ -16,12 +16,12 @@ from threading import Event
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000

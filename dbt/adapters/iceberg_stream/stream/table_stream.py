@@ -12,13 +12,13 @@ from typing import Any
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.stream.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sink import Sink
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
-from dbt.adapters.iceberg_stream.stream.watermark import as_json, from_json
-from dbt.adapters.iceberg_stream.stream.written import Description, WrittenBatch
 
 
 @dataclass

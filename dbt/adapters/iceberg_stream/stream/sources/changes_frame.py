@@ -16,10 +16,10 @@ from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.query import CHANGE
 from dbt.adapters.iceberg_stream.stream.sources import file_rows
 from dbt.adapters.iceberg_stream.stream.sources.file_rows import CHANGE_TYPE, PIECE, FileRows
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import Piece, SnapshotChanges
+from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -12,8 +12,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.query import CHANGE
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE, Frontier, Lag
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE, Frontier, Lag
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column

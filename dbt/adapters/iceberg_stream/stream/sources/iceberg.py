@@ -12,10 +12,9 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.query import CHANGE
 from dbt.adapters.iceberg_stream.stream.sources.changes_frame import ChangesFrame
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag
+from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, Frontier, Lag
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.iceberg_stream.stream.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_options import IN_QUERY_TEXTS, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag

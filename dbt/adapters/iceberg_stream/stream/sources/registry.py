@@ -10,8 +10,8 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
-from dbt.adapters.iceberg_stream.stream.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource

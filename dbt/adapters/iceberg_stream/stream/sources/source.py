@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 Frontier = Mapping[str, Any]
+# The one column that a source adds: a struct of major and minor (bigint, the change's place in its
+# source), deleted and truncated (boolean).
+CHANGE = "__stream"
 # Columns that a source may add to those of a record: what could not be read, and where it stands.
 BAD, WHERE = "__bad", "__where"
 

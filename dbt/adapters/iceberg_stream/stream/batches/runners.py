@@ -16,10 +16,10 @@ from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.merge import rows as merge_rows
 from dbt.adapters.iceberg_stream.relation import quote
-from dbt.adapters.iceberg_stream.stream import changes, row_delta, sub_batch
-from dbt.adapters.iceberg_stream.stream.changes import ORDER
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_delta import (
+from dbt.adapters.iceberg_stream.stream.row_deltas import changes, row_delta, sub_batch
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     TASK_RESULT,
     Delta,
     NoOrder,
@@ -28,7 +28,7 @@ from dbt.adapters.iceberg_stream.stream.row_delta import (
     sweep,
     write_changes,
 )
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan, NewData, SubBatch
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.plain_json import NotPlain, PlainRecords
+from dbt.adapters.iceberg_stream.stream.batches.plain_json import NotPlain, PlainRecords
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
 PLAIN = PlainRecords(SCHEMA, {"id": "id", "called": "name"})

@@ -8,7 +8,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery, carry_change, output_columns
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change, output_columns
 
 KEYED = StreamOptions("s", keys=("id",))
 

@@ -36,17 +36,18 @@ from dbt.adapters.iceberg_stream.commit.producer import (
 )
 from dbt.adapters.iceberg_stream.commit.schema_updates import evolving, replacing
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.stream.descriptors import (
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
+    live_deletes,
+)
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
     unpartitioned,
 )
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
-from dbt.adapters.iceberg_stream.stream.positions import (
-    live_deletes,
-)
-from dbt.adapters.iceberg_stream.stream.progress import (
-    Frontier,
+from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     begin_anew,
     check_turn,
@@ -54,8 +55,7 @@ from dbt.adapters.iceberg_stream.stream.progress import (
     read_property,
     recover,
 )
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.written import Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 CLAIMS = 10
 

@@ -11,9 +11,9 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from dbt.adapters.iceberg_stream.relation import quote
-from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.lookups import (
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.lookups import (
     END,
     START,
     Lookup,
@@ -22,13 +22,10 @@ from dbt.adapters.iceberg_stream.stream.lookups import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
-from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
 
 T = TypeVar("T")
-# The one column that a source adds: a struct of major and minor (bigint, the change's place in its
-# source), deleted and truncated (boolean).
-CHANGE = "__stream"
 REFUSED = {
     "laterals": "has a `lateral view`",
     "group": "groups",

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.query import CHANGE
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.files.casting import conform
 from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
 from dbt.adapters.iceberg_stream.files.uploads import Uploads
 from dbt.adapters.iceberg_stream.merge.rows import Source
-from dbt.adapters.iceberg_stream.stream.changes import (
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     DELETED,
     ORDER,
     PARTITION,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.query import CHANGE
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -21,14 +21,13 @@ from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.commit.stamps import PREFIX, WRITE_ID
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, Overtaken, RolledBack
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 SINK_ID = f"{PREFIX}sink-id"
 SINK_VERSION = f"{PREFIX}sink-version"
 SINK_RUN = f"{PREFIX}sink-run"
 FRONTIER = f"{PREFIX}frontier"
 WATERMARK = f"{PREFIX}watermark"
-
-Frontier = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,14 @@ from dbt.adapters.iceberg_stream.files.deletion_vectors import (
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge.candidates import live_files
-from dbt.adapters.iceberg_stream.stream.changes import Partition
-from dbt.adapters.iceberg_stream.stream.positions import (
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     deletion_vectors,
     live_deletes,
     position_deletes,
 )
-from dbt.adapters.iceberg_stream.stream.sub_batch import NewData, SubBatch
-from dbt.adapters.iceberg_stream.stream.written import Located
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
 
 
 class Descriptors:

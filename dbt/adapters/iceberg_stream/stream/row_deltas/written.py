@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
-from dbt.adapters.iceberg_stream.stream.positions import Positions
-from dbt.adapters.iceberg_stream.stream.progress import Frontier
-from dbt.adapters.iceberg_stream.stream.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.sub_batch import NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 NO_ROWS = pa.array([], pa.int64())
 

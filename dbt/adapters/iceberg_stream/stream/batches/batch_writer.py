@@ -10,26 +10,35 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.bad_records import BadRecords, Seen, counted, observed
-from dbt.adapters.iceberg_stream.stream.copy_on_write import CopyOnWrite, Rewriter, in_threads
-from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.plain_json import (
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
+    BadRecords,
+    Seen,
+    counted,
+    observed,
+)
+from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
+    CopyOnWrite,
+    Rewriter,
+    in_threads,
+)
+from dbt.adapters.iceberg_stream.stream.batches.plain_json import (
     MESSAGES,
     MESSAGES_SQL,
     NotPlain,
     PlainRecords,
     plain_records,
 )
-from dbt.adapters.iceberg_stream.stream.positions import Positions, find_positions
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery
-from dbt.adapters.iceberg_stream.stream.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.runners import Runner, in_process, write_here
-from dbt.adapters.iceberg_stream.stream.sink import Sink, current_snapshot_id
+from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
+from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.watermark import as_json
-from dbt.adapters.iceberg_stream.stream.written import Description, Located, WrittenBatch
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -20,8 +20,17 @@ import pyarrow.fs as fs
 
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.files.uploads import Uploads
-from dbt.adapters.iceberg_stream.stream.changes import ORDER, chunks, last_changes, order_columns
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan, OpenSubBatch, SubBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
+    ORDER,
+    chunks,
+    last_changes,
+    order_columns,
+)
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
+    DeltaPlan,
+    OpenSubBatch,
+    SubBatch,
+)
 
 FILE_TYPE = [
     ("location", pa.string()),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dbt.adapters.iceberg_stream.relation import quote
-from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 
 START, END = "__START_AT", "__END_AT"
 

@@ -27,10 +27,10 @@ from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge import file_rewrite, rows
 from dbt.adapters.iceberg_stream.merge.candidates import has_deletes, live_entries
 from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
-from dbt.adapters.iceberg_stream.stream import row_removal
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
-from dbt.adapters.iceberg_stream.stream.positions import Positions
-from dbt.adapters.iceberg_stream.stream.row_removal import (
+from dbt.adapters.iceberg_stream.stream.row_deltas import row_removal
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
     LOSSES,
     TASK_RESULT,
     Loss,
@@ -38,8 +38,8 @@ from dbt.adapters.iceberg_stream.stream.row_removal import (
     read_task_result,
     run_task,
 )
-from dbt.adapters.iceberg_stream.stream.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.written import Replaced, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Replaced, WrittenBatch
 
 WORKER_CODE = (casting, parquet, rows, file_rewrite, row_removal)
 WORKERS = max(1, min(4, os.cpu_count() or 1))

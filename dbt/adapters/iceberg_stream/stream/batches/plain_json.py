@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from dbt.adapters.iceberg_stream.stream.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed, commit_together
-from dbt.adapters.iceberg_stream.stream.sink import Sink, SinkCommit
-from dbt.adapters.iceberg_stream.stream.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, SinkCommit
 
 # A table, and the batches of it that wait.
 Part = tuple[Sink, Sequence[WrittenBatch]]
