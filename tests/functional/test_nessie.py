@@ -19,10 +19,7 @@ from tests.functional.test_principals import DROP, INCREMENTAL, SNAPSHOT, TABLE,
 from tests.functional.test_stream_groups import (
     ALL_ITEMS,
     ALL_ORDERS,
-    CONFIG,
-    ITEMS,
-    ORDERS,
-    SOURCES,
+    MODELS,
     WRITE_ID,
     item,
     land,
@@ -193,11 +190,7 @@ class TestStreams:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {
-            "sources.yml": SOURCES,
-            "orders.sql": ORDERS % CONFIG,
-            "items.sql": ITEMS % CONFIG,
-        }
+        return MODELS
 
     def test_they_are_committed_together(self, project: Any) -> None:
         land(project, "1", order(1, "new"), order(2, "new"), item(10, 1))

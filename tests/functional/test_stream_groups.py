@@ -41,6 +41,7 @@ select id, order_id, deleted from {{ stream(source('landing', 'shop')) }} where 
 NOTES = "select id, value, deleted from {{ stream(source('landing', 'shop')) }} where tbl = 'notes'"
 ALL_ORDERS = "select id, value from {schema}.orders order by id"
 ALL_ITEMS = "select id, order_id from {schema}.items order by id"
+MODELS = {"sources.yml": SOURCES, "orders.sql": ORDERS % CONFIG, "items.sql": ITEMS % CONFIG}
 FRONTIER, WRITE_ID = "iceberg-stream.frontier", "iceberg-stream.write-id"
 
 
@@ -63,9 +64,7 @@ class TestGroup:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         return {
-            "sources.yml": SOURCES,
-            "orders.sql": ORDERS % CONFIG,
-            "items.sql": ITEMS % CONFIG,
+            **MODELS,
             "worth.sql": "select count(*) as n from {{ ref('orders') }} join {{ ref('items') }}"
             " on items.order_id = orders.id",
         }
@@ -176,9 +175,7 @@ class TestWithoutTransactions:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         return {
-            "sources.yml": SOURCES,
-            "orders.sql": ORDERS % CONFIG,
-            "items.sql": ITEMS % CONFIG,
+            **MODELS,
             "strict.sql": ORDERS % f"{CONFIG}, on_no_transactions='stop'".replace("shop", "strict"),
             "strict_items.sql": ITEMS
             % f"{CONFIG}, on_no_transactions='stop'".replace("shop", "strict"),

@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settin
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from tests.servers.rest_catalog import rest_catalog
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +33,18 @@ def spark(lake: Lake, lakehouse: Path) -> Iterator[Session]:
     yield session
     session.close()
     engine.release()
+
+
+@pytest.fixture(scope="module")
+def rest_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield {"uri": server.uri, "token": server.token("tess")}
+
+
+@pytest.fixture(params=["sqlite", "rest"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Where `writers.open_lake` finds a catalog: a SQLite file, then a REST server."""
+    if request.param == "sqlite":
+        return {"folder": str(tmp_path / "warehouse")}
+    found: dict[str, str] = request.getfixturevalue("rest_place")
+    return found

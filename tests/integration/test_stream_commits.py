@@ -22,25 +22,10 @@ from tests.integration import stream_writer
 from tests.integration.streams import SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
 from tests.integration.writers import open_lake
-from tests.servers.rest_catalog import rest_catalog
 
 NAMES = stream_writer.TWO
 KILLS = 10
 COMMITS = 60
-
-
-@pytest.fixture(scope="module")
-def rest_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield {"uri": server.uri, "token": server.token("tess")}
-
-
-@pytest.fixture(params=["sqlite", "rest"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    if request.param == "sqlite":
-        return {"folder": str(tmp_path / "warehouse")}
-    found: dict[str, str] = request.getfixturevalue("rest_place")
-    return found
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Worker code: the standard library, PyArrow and other worker code.
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -148,6 +149,21 @@ class RollingWriter:
             open_file = partial(self.uploads.open, self.filesystem)
         self._sink = open_file(path)
         self._writer = pq.ParquetWriter(self._sink, self.schema, **self.options.arguments())
+
+
+def writer_beside(
+    filesystem: fs.FileSystem,
+    schema: pa.Schema,
+    options: ParquetOptions,
+    location: str,
+    path: str,
+    prefix: str,
+) -> RollingWriter:
+    """Writes a file into the folder of another one, whose path on the filesystem is given."""
+    # A name of its own each time: a task may run twice.
+    name = f"{prefix}{uuid.uuid4().hex[:12]}.parquet"
+    beside, there = (f"{place.rsplit('/', 1)[0]}/{name}" for place in (location, path))
+    return RollingWriter(filesystem, schema, options, lambda: beside, lambda _: there)
 
 
 def footer_bytes(metadata: pq.FileMetaData) -> bytes:

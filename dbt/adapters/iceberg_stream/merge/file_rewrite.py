@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.files.casting import ColumnError, conform
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
+from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, WrittenFile, writer_beside
 from dbt.adapters.iceberg_stream.merge.rows import Deletes, Matches, Source, changed, updated
 
 
@@ -149,13 +148,9 @@ class FileMerge:
         self, parquet: pq.ParquetFile, candidate: Candidate, matches: Matches
     ) -> tuple[tuple[WrittenFile, ...], int]:
         """The file anew, row group by row group, and how many of its rows changed."""
-        # A name of its own each time: a task may run twice.
-        name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
-        location, path = (
-            f"{place.rsplit('/', 1)[0]}/{name}" for place in (candidate.location, candidate.path)
-        )
-        writer = RollingWriter(
-            self.filesystem, self.schema, self.options, lambda: location, lambda _: path
+        place = candidate.location, candidate.path
+        writer = writer_beside(
+            self.filesystem, self.schema, self.options, *place, prefix=self._prefix
         )
         count = 0
         with writer:

@@ -7,7 +7,6 @@ shipped to Spark's tasks by value.
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
+from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, WrittenFile, writer_beside
 from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting, read_rows, require_ids
 
 # What rows of format version 3 take along to another file (spec, "Row Lineage").
@@ -88,13 +87,8 @@ class RowRemoval:
         return f"stream-{self.write_id}-rest-"
 
     def _write(self, parquet: pq.ParquetFile, loss: Loss) -> WrittenFile | None:
-        # A name of its own each time: a task may run twice.
-        name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
-        location, path = (
-            f"{place.rsplit('/', 1)[0]}/{name}" for place in (loss.location, loss.path)
-        )
-        writer = RollingWriter(
-            self.filesystem, self.schema, self.options, lambda: location, lambda _: path
+        writer = writer_beside(
+            self.filesystem, self.schema, self.options, loss.location, loss.path, self._prefix
         )
         begin = 0
         with writer:
