@@ -60,13 +60,14 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None) -> None:
 
 
 def drain_two(place: dict[str, str], upto: int) -> None:
-    """Take in the source up to an offset, into two tables at once."""
+    """Take in the source up to an offset, into two tables at once; one that is behind goes first."""
     lake = open_lake(place)
     sinks = [open_sink(lake, name) for name in TWO]
-    offset = int((sinks[0].progress.frontier or {"offset": 0})["offset"])
-    for upper in range(offset + BATCH, upto + 1, BATCH):
-        written = [write(sink, changes(upper - BATCH, upper), upper, rows=7) for sink in sinks]
-        parts = [(sink, [one]) for sink, (_, one) in zip(sinks, written, strict=True)]
+    at = [int((sink.progress.frontier or {"offset": 0})["offset"]) for sink in sinks]
+    for upper in range(min(at) + BATCH, upto + 1, BATCH):
+        behind = [sink for sink, offset in zip(sinks, at, strict=True) if offset < upper]
+        written = [write(sink, changes(upper - BATCH, upper), upper, rows=7) for sink in behind]
+        parts = [(sink, [one]) for sink, (_, one) in zip(behind, written, strict=True)]
         commit_batches(written[0][0], parts)
     lake.close()
 

@@ -74,6 +74,7 @@ def test_killed_at_random_moments(table: Lake, place: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_killed_two_hundred_times(table: Lake, place: dict[str, str]) -> None:
     assert killed_and_restarted(place, SOAK_KILLS, 2500) > SOAK_KILLS / 2
     require_truth(table)
