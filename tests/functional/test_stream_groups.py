@@ -91,7 +91,7 @@ class TestGroup:
 
     def test_a_part_of_it_is_refused(self, project: Any) -> None:
         _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
-        assert "committed together with model.test.items" in said
+        assert "are committed together, and this run leaves out model.test.items" in said
         run_dbt(["run", "-s", "config.commit_group:shop"])
 
     def test_threads_for_all(self, project: Any) -> None:
@@ -167,6 +167,43 @@ class TestMembersThatDoNotGoTogether:
     def test_different_batches(self, project: Any) -> None:
         _, said = run_dbt_and_capture(["run", "-s", "slow", "quick"], expect_pass=False)
         assert "`batch_rows` is" in said and "paces" in said
+
+
+class TestMembersThatDoNotCome:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        waits = "-- depends_on: {{ ref('%s') }}\n"
+        return {
+            **MODELS,
+            "items.sql": waits % "bad" + ITEMS % CONFIG,
+            "bad.sql": "select no_such_column as a",
+            "first.sql": ORDERS % CONFIG.replace("'shop'", "'circle'"),
+            "second.sql": waits % "between" + ITEMS % CONFIG.replace("'shop'", "'circle'"),
+            "between.sql": "select * from {{ ref('first') }}",
+        }
+
+    def test_one_that_is_skipped_before_another_comes(self, project: Any) -> None:
+        land(project, "1", order(1, "new"), item(10, 1))
+        _, said = run_dbt_and_capture(["run", "-s", "orders", "items", "bad"], expect_pass=False)
+        assert "model.test.items of the commit group `shop` was not run" in said
+
+    def test_one_that_reads_another(self, project: Any) -> None:
+        chosen = ["run", "-s", "first", "second", "between"]
+        _, said = run_dbt_and_capture(chosen, expect_pass=False)
+        assert "models of a group must not read each other" in said
+
+
+class TestFullRefresh:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {**MODELS, "orders.sql": ORDERS % f"{CONFIG}, full_refresh=false"}
+
+    def test_members_that_differ(self, project: Any) -> None:
+        land(project, "1", order(1, "old"), item(10, 1))
+        run_dbt(["run"])
+        _, said = run_dbt_and_capture(["run", "--full-refresh"], expect_pass=False)
+        assert "set `full_refresh` alike" in said
+        assert rows(project, ALL_ORDERS) == [(1, "old")]
 
 
 class TestWithoutTransactions:

@@ -111,6 +111,29 @@ class TestNewTables:
         assert found(project, "shop__people", "id, value") == [(1, "c")]
 
 
+class TestForeignTables:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "sources.yml": SOURCES,
+            "shop.sql": SHOP % "create_tables=true, on_bad_record='dead_letters'",
+            "shop__orders.sql": "{{ config(materialized='table') }} select 7L as mine",
+        }
+
+    def test_one_that_somebody_else_has_made(self, project: Any) -> None:
+        run_dbt(["run", "-s", "shop__orders"])
+        land(project, "1", ("orders", 1, None, "a"))
+        _, said = run_dbt_and_capture(["run", "-s", "shop"], expect_pass=False)
+        assert "shop__orders, which somebody else has made" in said
+        assert rows(project, "select * from {schema}.shop__orders") == [(7,)]
+
+    def test_the_name_of_the_table_of_bad_records(self, project: Any) -> None:
+        (Path(project.project_root) / "landing" / "shop" / "1.json").unlink()
+        land(project, "2", ("dead_letters", 1, None, "a"), ("good\n", 2, None, "b"))
+        run_dbt(["run", "-s", "shop"])
+        assert found(project, "shop", "id, value") == [(1, "a"), (2, "b")]
+
+
 class TestFaults:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

@@ -220,3 +220,52 @@ def test_one_is_dropped_meanwhile(lake: Lake) -> None:
         commit_batches(write_id, parts)
     assert duckdb_rows(lake, NAMES[0][1]) == [(1, "a", "x")]
     assert [path for path in files(parts) if path.exists()] == []
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_lost_answer_and_a_catalog_that_is_away(lake: Lake, several: bool) -> None:
+    """The commit lands after it was given up: its files are there."""
+    sinks = open_sinks(lake)
+    commit_both(sinks, "x", 1)
+    write_id, parts = prepared(sinks, "y", 2)
+    parts = parts if several else parts[:1]
+    real, load, held, away = lake.commit_all, lake.load, [], [0]
+
+    def lost(commits: Sequence[Any]) -> None:
+        held.append(commits)
+        away[0] = 1
+        raise CommitUnknown("a gateway has waited for too long")
+
+    def loading(name: tuple[str, str]) -> Any:
+        if away[0]:
+            away[0] -= 1
+            raise CatalogError("the catalog does not answer")
+        return load(name)
+
+    lake.commit_all, lake.load = lost, loading  # type: ignore[method-assign]
+    with pytest.raises(CommitUnknown):
+        commit_batches(write_id, parts)
+    real(held[0])
+    assert [path for path in files(parts) if not path.exists()] == []
+
+
+def test_a_catalog_that_is_away_after_a_refusal(lake: Lake) -> None:
+    """Whether a server that keeps no word has kept it cannot be seen: nothing is removed."""
+    sinks = open_sinks(lake)
+    commit_both(sinks, "x", 1)
+    write_id, parts = prepared(sinks, "y", 2)
+    real, load = lake.commit_all, lake.load
+
+    def torn(commits: Sequence[Any]) -> None:
+        real(commits[:1])
+        lake.load = away  # type: ignore[method-assign]
+        raise CatalogError("refused")
+
+    def away(name: tuple[str, str]) -> Any:
+        raise CatalogError("the catalog does not answer")
+
+    lake.commit_all = torn  # type: ignore[method-assign]
+    with pytest.raises(CommitUnknown):
+        commit_batches(write_id, parts)
+    lake.load = load  # type: ignore[method-assign]
+    assert [path for path in files(parts) if not path.exists()] == []

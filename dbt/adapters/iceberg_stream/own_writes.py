@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import SpawnContext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,7 @@ from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.stream.groups import Group, Groups, require_whole
+from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
@@ -29,7 +29,12 @@ class OwnWrites(SQLAdapter):
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
         self._streams: dict[str, SourceDefinition] = {}
-        self._groups = Groups(lambda told: get_event_manager().add_callback(told))
+        self._groups = Groups(_listen)
+
+    def set_macro_resolver(self, macro_resolver: Any) -> None:
+        """Called by dbt as each of its runs begins: the groups are those of the run."""
+        super().set_macro_resolver(macro_resolver)
+        self._groups = Groups(_listen)
 
     @available.parse_none
     def merge_by_rewrite(self, *arguments: Any) -> AdapterResponse | None:
@@ -94,28 +99,19 @@ class OwnWrites(SQLAdapter):
         relation: BaseRelation,
         sql: str,
         refresh: bool,
-        grouped: Mapping[str, Mapping[str, bool]],
+        nodes: Mapping[str, Mapping[str, Any]],
+        selected: Sequence[str],
     ) -> AdapterResponse | None:
-        """Take in what the model's source has.
-
-        `grouped` has the models of each commit group, and whether they are selected.
-        """
+        """Take in what the model's source has; `nodes` are those of dbt's graph."""
         from dbt.adapters.iceberg_stream.streaming import run_stream
 
-        source, group = self._stream_of(model), self._group_of(model, grouped)
+        source, group = self._stream_of(model), None
+        if name := model["config"].get("commit_group"):
+            grouping = Grouping.of(nodes, selected)
+            grouping.require_whole(name, self.config.threads)
+            group = self._groups.meet(name, frozenset(grouping.members[name]))
         adapter = self._adapter()
         return self._noticed(run_stream(adapter, relation, sql, model, source, refresh, group))
-
-    def _group_of(
-        self, model: Mapping[str, Any], grouped: Mapping[str, Mapping[str, bool]]
-    ) -> Group | None:
-        name = model["config"].get("commit_group")
-        if not name:
-            return None
-        needed = sum(selected for members in grouped.values() for selected in members.values())
-        members = grouped[name]
-        require_whole(model["unique_id"], name, members, self.config.threads, needed)
-        return self._groups.meet(name, frozenset(members))
 
     def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:
         found = self._streams.get(str(model["unique_id"]))
@@ -143,3 +139,7 @@ class OwnWrites(SQLAdapter):
         from dbt.adapters.iceberg_stream.local_data import run_to_view
 
         run_to_view(self, model, code, view)
+
+
+def _listen(told: Callable[[Any], None]) -> None:
+    get_event_manager().add_callback(told)

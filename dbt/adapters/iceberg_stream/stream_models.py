@@ -137,7 +137,8 @@ class StreamModel:
             identifier = route_table(name[1], route)
             columns = [column for column, _ in opened._spelled(name, options)]
             metadata = self._loaded(name).metadata
-            make_table_like(self.adapter.lake, metadata, (name[0], identifier), columns)
+            begin = Progress(options.sink_id, frontier=frontier)
+            make_table_like(self.adapter.lake, metadata, (name[0], identifier), columns, begin)
             routed = relation.incorporate(path={"identifier": identifier})
             return opened._table_stream(routed, options, identifier, frontier)
 

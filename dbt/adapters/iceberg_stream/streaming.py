@@ -59,6 +59,14 @@ def run_stream(
     """
     name, running = str(model["unique_id"]), service.current()
 
+    def start(all: Sequence[TableStream]) -> None:
+        _start(adapter, list(all), refresh)
+
+    def told(routed: Sequence[TableStream]) -> Sequence[TableStream]:
+        if running is not None:
+            running.streams |= {f"{name}/{one.status.name}": one.status for one in routed}
+        return routed
+
     def look() -> None:
         adapter.connections.refuse_if_canceled()
         if running is not None and running.stop.is_set() and own.status.state == "starting":
@@ -75,11 +83,12 @@ def run_stream(
         try:
             if group is not None:
                 place = source.place
-                group.run(name, place, own, lambda all: _start(adapter, list(all), refresh), look)
+                group.run(name, place, refresh, own, start, look)
             elif opened.options.route_by:
                 router = opened.router(relation, own)
                 tables = router.open(opened.routes(relation))
-                _start(adapter, tables, refresh, router.grow)
+                told(tables[1:])
+                _start(adapter, tables, refresh, lambda *batch: told(router.grow(*batch)))
             else:
                 _start(adapter, tables, refresh)
         except Fenced:

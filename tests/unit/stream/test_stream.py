@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
@@ -48,6 +49,7 @@ class Table:
     """Takes commits; none of them changes anything."""
 
     replaces: bool = False
+    updates: Any = ()
     commits: list[list[Any]] = field(default_factory=list)
     recorded: list[Any] = field(default_factory=list)
     discarded: list[Any] = field(default_factory=list)
@@ -151,3 +153,69 @@ def test_changes_at_the_watermark(sequence_by: tuple[str, ...], late: list[bool]
     writer = writer_of(2, (5, 5), keys=("id",), sequence_by=sequence_by)
     stream_of(writer).drain()
     assert writer.late == late
+
+
+def test_progress_of_a_table_that_is_quiet_beside_a_busy_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy, quiet = (writer_of(5, commit_interval=0.0, idle_interval=0.0) for _ in range(2))
+    done: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
+    monkeypatch.setattr(
+        "dbt.adapters.iceberg_stream.stream.stream.commit_batches", lambda *_: [done, None]
+    )
+    tables = [TableStream(writer, StreamStatus("m")) for writer in (busy, quiet)]  # type: ignore[arg-type]
+    Stream(object, tables).drain()  # type: ignore[arg-type]
+    assert quiet.sink.recorded[:3] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_what_was_to_be_replaced_is_forgotten_when_another_run_was_faster() -> None:
+    writer, seen = writer_of(3, commit_interval=0.0), []
+    write, commit = writer.write, writer.sink.commit
+
+    def truncates(session: Any, described: Description, *more: Any) -> WrittenBatch:
+        first = described.upper == {"n": 1}
+        return replace(write(session, described, *more), truncates=first)
+
+    def overtaken(write_id: str, batches: list[WrittenBatch]) -> None:
+        seen.append(writer.sink.replaces)
+        if len(seen) == 1:
+            # An older run has committed this very batch.
+            writer.sink.progress.frontier = {"n": 1}
+            raise Overtaken("an older run was faster")
+        commit(write_id, batches)
+
+    writer.write, writer.sink.commit = truncates, overtaken  # type: ignore[method-assign]
+    stream_of(writer).drain()
+    assert seen == [True, False, False]
+
+
+def test_writers_that_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.MOST_TURNS", 2)
+    writer = writer_of(3, commit_interval=0.0)
+
+    def overtaken(*_: Any) -> None:
+        raise Overtaken("Another writer has committed.")
+
+    writer.sink.commit = overtaken  # type: ignore[method-assign]
+    with pytest.raises(StreamError, match="faster 3 times"):
+        stream_of(writer).drain()
+
+
+def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is committed before; the new table has nothing that waits."""
+    options = {"keys": ("id",), "sequence_by": ("at", "n"), "commit_interval": 100.0}
+    writer, new, sizes = writer_of(2, (5, 5), **options), writer_of(2), []
+    new.source = writer.source
+
+    def commit(write_id: str, parts: Any) -> list[None]:
+        sizes.append([len(batches) for _, batches in parts])
+        return [None] * len(parts)
+
+    def grow(session: Any, described: Description) -> list[TableStream]:
+        two: Any = new
+        return [TableStream(two, StreamStatus("new"))] if described.upper == {"n": 2} else []
+
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.commit_batches", commit)
+    one: Any = writer
+    Stream(object, [TableStream(one, StreamStatus("m"))], 1, grow).drain()  # type: ignore[arg-type]
+    assert sizes == [[1], [1, 1]]

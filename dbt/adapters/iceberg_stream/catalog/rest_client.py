@@ -78,6 +78,7 @@ class RestClient(RestCatalog):
         """Change several tables in one step (REST specification, `commitTransaction`).
 
         Raises:
+            NotImplementedError: the catalog has nothing of the kind.
             CommitFailedException: a table is not what it was, or is gone; nothing was changed.
             RESTError: it was refused, or what became of it is not known.
         """
@@ -97,6 +98,11 @@ class RestClient(RestCatalog):
         try:
             response.raise_for_status()
         except HTTPError as error:
+            if response.status_code == 404 and "NoSuchTable" not in response.text:
+                raise NotImplementedError(
+                    f"it has no {CAPABILITIES[COMMITS_TOGETHER]}. Take "
+                    f"`{TRANSACTION_ENDPOINT_SUPPORTED}` out of `catalog_properties`."
+                ) from error
             answers: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
             answers |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
             _handle_non_200_response(error, answers)

@@ -166,13 +166,16 @@ class Committer:
         for file in self.change.new_files:
             remove_quietly(self.base.io, file.file_path)
 
-    def is_in(self) -> bool:
-        """Whether the change is in the table; also where nobody can tell."""
+    def is_out(self) -> bool:
+        """Whether the change is certainly not in the table; if nobody can tell, it is unknown."""
         try:
             table = self.lake.load(self.name)
-            return table is not None and self._find(table, thoroughly=True) is not None
-        except (CatalogError, OSError):
-            return True
+            return table is None or self._find(table, thoroughly=True) is None
+        except (CatalogError, OSError) as error:
+            self._unknown = self._unknown or CommitUnknown(
+                f"{'.'.join(self.name)} cannot be looked at after its commit was refused: {error}"
+            )
+            return False
 
     def _load(self) -> LoadedTable:
         if self.attempts == 1:
@@ -237,19 +240,24 @@ def commit_together(parts: Sequence[Committer]) -> list[Committed]:
     except CommitUnknown:
         raise
     except (CatalogError, OSError) as error:
-        for part in parts:
-            part.raise_if_unknown(error)
+        _raise_if_unknown(parts, error)
         for part in _outside(parts):
             if isinstance(error, ChangedMeanwhile):
                 part.discard()
             else:
                 part.give_up()
+        _raise_if_unknown(parts, error)
         raise
+
+
+def _raise_if_unknown(parts: Sequence[Committer], error: Exception) -> None:
+    for part in parts:
+        part.raise_if_unknown(error)
 
 
 def _outside(parts: Sequence[Committer]) -> list[Committer]:
     """Those whose files no table has, though all were refused: a server may not keep its word."""
-    return [part for part in parts if len(parts) == 1 or not part.is_in()]
+    return [part for part in parts if len(parts) == 1 or part.is_out()]
 
 
 def _attempt(parts: Sequence[Committer]) -> list[Committed]:
@@ -267,8 +275,10 @@ def _retrying(parts: Sequence[Committer]) -> Retrying:
     attempts = property_as_int(properties, "commit.retry.num-retries", ATTEMPTS - 1)
 
     def before_sleep(state: RetryCallState) -> None:
-        for part in _outside(parts):
-            part.attempt_failed(state.outcome.exception() if state.outcome else None)
+        error = state.outcome.exception() if state.outcome else None
+        # After a lost answer nothing may be removed, and nobody need be asked.
+        for part in parts if isinstance(error, CommitUnknown) else _outside(parts):
+            part.attempt_failed(error)
 
     return Retrying(
         retry=retry_if_exception_type((CommitConflict, CommitUnknown)),

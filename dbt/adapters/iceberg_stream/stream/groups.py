@@ -31,7 +31,7 @@ class Group:
     name: str
     members: frozenset[str]
     _tables: dict[str, TableStream] = field(default_factory=dict)
-    _place: tuple[str, Any] | None = None
+    _first: tuple[str, Any, bool] | None = None
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _end: Future[None] = field(default_factory=Future)
 
@@ -39,23 +39,25 @@ class Group:
         self,
         member: str,
         place: Any,
+        refresh: bool,
         table: TableStream,
         start: Callable[[Sequence[TableStream]], None],
         look: Callable[[], None],
     ) -> None:
         """Run the stream of all members, once all are here; ends when it ends.
 
-        `place` tells the source; `start` runs the stream, and is called by one member only; `look`
-        is called now and then by those that wait, and raises where waiting is of no use.
+        `place` tells the source, and `refresh` whether the member begins anew; `start` runs the
+        stream, and is called by one member only; `look` is called now and then by those that wait,
+        and raises where waiting is of no use.
 
         Raises:
             StreamError: members do not go together, or one of them did not come; otherwise what
                 the stream raises.
         """
         with self._turn:
-            self._check(member, place, table.writer.options)
+            self._check(member, place, refresh, table.writer.options)
             self._tables[member] = table
-            leads = len(self._tables) == len(self.members)
+            leads = len(self._tables) == len(self.members) and not self._end.done()
         if not leads:
             self._wait(look)
             return
@@ -66,11 +68,8 @@ class Group:
             raise
         self._end.set_result(None)
 
-    def node_finished(self, event: Any) -> None:
-        """Notice events of dbt's: a member that has failed or was skipped will not come."""
-        if event.info.name != "NodeFinished":
-            return
-        member = str(event.data.node_info.unique_id)
+    def leave(self, member: str) -> None:
+        """A node of dbt's has ended: a member that has not come will not come any more."""
         with self._turn:
             missing = member in self.members and member not in self._tables
             if missing and not self._end.done():
@@ -81,10 +80,6 @@ class Group:
                     )
                 )
 
-    @property
-    def is_over(self) -> bool:
-        return self._end.done()
-
     def _wait(self, look: Callable[[], None]) -> None:
         while True:
             try:
@@ -92,10 +87,16 @@ class Group:
             except NotYet:
                 look()
 
-    def _check(self, member: str, place: Any, options: StreamOptions) -> None:
-        if self._place is None:
-            self._place = member, place
-        other, known = self._place
+    def _check(self, member: str, place: Any, refresh: bool, options: StreamOptions) -> None:
+        if self._first is None:
+            self._first = member, place, refresh
+        other, known, anew = self._first
+        if refresh != anew:
+            raise StreamError(
+                f"{member if refresh else other} is to be built anew (`full_refresh`) and "
+                f"{other if refresh else member} is not, and both are in the commit group "
+                f"`{self.name}`: set `full_refresh` alike for all of them."
+            )
         if place != known:
             raise StreamError(
                 f"{member} and {other} are in the commit group `{self.name}` and read different "
@@ -117,38 +118,96 @@ class Groups:
     """The commit groups of one run of dbt; `listen` has a function called with dbt's events."""
 
     def __init__(self, listen: Callable[[Callable[[Any], None]], None]) -> None:
-        self._listen = listen
         self._groups: dict[str, Group] = {}
+        self._ended: set[str] = set()
         self._turn = threading.Lock()
+        listen(self._notice)
 
     def meet(self, name: str, members: frozenset[str]) -> Group:
         """The group, for one of its members."""
         with self._turn:
-            group = self._groups.get(name)
-            if group is None or group.is_over:
-                group = self._groups[name] = Group(name, members)
-                self._listen(group.node_finished)
-            return group
+            group = self._groups.setdefault(name, Group(name, members))
+            ended = members & self._ended
+        for member in ended:
+            group.leave(member)
+        return group
+
+    def _notice(self, event: Any) -> None:
+        """A node that has ended: a member may have failed before it came, or was skipped."""
+        if event.info.name != "NodeFinished":
+            return
+        with self._turn:
+            ended = str(event.data.node_info.unique_id)
+            self._ended.add(ended)
+            groups = list(self._groups.values())
+        for group in groups:
+            group.leave(ended)
 
 
-def require_whole(
-    model: str, name: str, members: Mapping[str, bool], threads: int, needed: int
-) -> None:
-    """Check that a group can be run as one.
+@dataclass(frozen=True)
+class Grouping:
+    """The models of all commit groups, as dbt's graph has them.
 
-    `members` says of each whether it is selected; `needed` are the models of all groups that are.
-
-    Raises:
-        StreamError: a member is not selected, or there are not threads enough for all.
+    Attributes:
+        members: of each group.
+        reads: what each node of the graph reads.
+        selected: nodes that this run has.
     """
-    if missing := [member for member, selected in members.items() if not selected]:
-        raise StreamError(
-            f"{model} is committed together with {', '.join(missing)} (commit group `{name}`), "
-            f"which this run leaves out. Select all of them, as by --select "
-            f"config.commit_group:{name}"
-        )
-    if threads < needed:
-        raise StreamError(
-            f"The {needed} models of commit groups run at the same time, and dbt has {threads} "
-            f"threads: set `threads: {needed}` in the profile, or run with --threads {needed}."
-        )
+
+    members: Mapping[str, Sequence[str]]
+    reads: Mapping[str, Sequence[str]]
+    selected: frozenset[str]
+
+    @classmethod
+    def of(cls, nodes: Mapping[str, Mapping[str, Any]], selected: Sequence[str]) -> Grouping:
+        """What the nodes of dbt's graph say."""
+        members: dict[str, list[str]] = {}
+        for name, node in nodes.items():
+            group = node["config"].get("commit_group")
+            if group and node["config"].get("materialized") == "stream":
+                members.setdefault(group, []).append(name)
+        reads = {
+            name: (node.get("depends_on") or {}).get("nodes", []) for name, node in nodes.items()
+        }
+        return cls(members, reads, frozenset(selected))
+
+    def require_whole(self, group: str, threads: int) -> None:
+        """Check that a group can be run as one.
+
+        Raises:
+            StreamError: a member is not selected or reads another one, or there are not threads
+                enough for all.
+        """
+        members = self.members[group]
+        if missing := [member for member in members if member not in self.selected]:
+            raise StreamError(
+                f"The models of the commit group `{group}` are committed together, and this run "
+                f"leaves out {', '.join(missing)}. Select all of them, as by "
+                f"--select config.commit_group:{group}"
+            )
+        if through := self._reads_itself(group):
+            raise StreamError(
+                f"{through} waits for the commit group `{group}` to end, and a model of the group "
+                f"for it: models of a group must not read each other, be it by way of others."
+            )
+        needed = sum(len(self.selected & set(several)) for several in self.members.values())
+        if threads < needed:
+            raise StreamError(
+                f"The {needed} models of commit groups run at the same time, and dbt has {threads} "
+                f"threads: set `threads: {needed}` in the profile, or run with --threads {needed}."
+            )
+
+    def _reads_itself(self, group: str) -> str | None:
+        """A node that reads a group and is waited for by it; a group ends as a whole."""
+        group_of = {name: group for group, several in self.members.items() for name in several}
+        waiting, seen = list(self.members[group]), set(self.members[group])
+        while waiting:
+            name = waiting.pop()
+            for read in self.reads.get(name, ()):
+                if group_of.get(read) == group:
+                    return name
+                for more in self.members.get(group_of.get(read, ""), [read]):
+                    if more not in seen:
+                        seen.add(more)
+                        waiting.append(more)
+        return None

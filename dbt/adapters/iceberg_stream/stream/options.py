@@ -15,7 +15,9 @@ OnBadRecord = Literal["stop", "dead_letters"]
 OnNoTransactions = Literal["warn", "stop"]
 
 # What may be a part of a table's name; rows of other routes stay in the model's own table.
-ROUTE = "[a-z0-9_]+"
+LETTERS = "a-z0-9_"
+# The table of this name is for what cannot be read.
+NO_ROUTE = "dead_letters"
 # Databricks' names for the same options.
 ALIASES = {"column_list": "columns", "except_column_list": "except"}
 CHOICES = {
@@ -207,8 +209,12 @@ def _wrong_routes(config: Mapping[str, Any]) -> list[str]:
     if config.get("commit_group"):
         faults.append("`route_by` and `commit_group` exclude each other: give one of them")
     for route, said in _routes(config).items():
-        if not re.fullmatch(ROUTE, str(route).lower()):
-            faults.append(f"the route `{route}` cannot be in a table's name: a-z, 0-9 and _ can")
+        lower = str(route).lower()
+        if not re.fullmatch(f"[{LETTERS}]+", lower) or lower == NO_ROUTE:
+            faults.append(
+                f"the route `{route}` cannot be in a table's name: a-z, 0-9 and _ can, and "
+                f"{NO_ROUTE} is taken"
+            )
         if unknown := set(said or {}) - {"unique_key", "columns", "except"}:
             faults.append(
                 f"the route `{route}` has no {', '.join(sorted(unknown))}: it can have unique_key, "

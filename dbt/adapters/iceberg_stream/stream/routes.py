@@ -18,9 +18,14 @@ from dbt.adapters.iceberg_stream.commit.stamps import PREFIX
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.options import ROUTE, StreamOptions, column_names
+from dbt.adapters.iceberg_stream.stream.options import (
+    LETTERS,
+    NO_ROUTE,
+    StreamOptions,
+    column_names,
+)
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
-from dbt.adapters.iceberg_stream.stream.sink.progress import property_name
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, property_name
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
@@ -55,13 +60,18 @@ def known_routes(lake: Lake, name: Name, options: StreamOptions) -> list[str]:
     return sorted(known)
 
 
-def make_table_like(lake: Lake, own: Metadata, name: Name, columns: Sequence[str]) -> None:
-    """Make a table with some of another's columns, its partitions and properties; if it is missing.
+def make_table_like(
+    lake: Lake, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
+) -> None:
+    """Make a route's table with some of the columns of the model's own, its partitions and
+    properties, from which the stream begins; if it is missing.
 
     Raises:
+        StreamError: there is such a table, and it is not this stream's.
         CatalogError: the catalog refuses.
     """
-    if lake.load(name) is not None:
+    if (there := lake.metadata(name)) is not None:
+        _require_ours(there, name, begin.sink_id)
         return
     schema, wanted = current_schema(own), set(columns)
     fields = [field for field in schema.fields if field.name in wanted]
@@ -74,12 +84,22 @@ def make_table_like(lake: Lake, own: Metadata, name: Name, columns: Sequence[str
         for key, value in (own.get("properties") or {}).items()
         if not key.startswith(PREFIX) and key != "comment"
     }
-    version = {"format-version": str(own["format-version"])}
+    properties |= {"format-version": str(own["format-version"]), **begin.as_property().updates}
     try:
-        lake.commit(lake.stage(name, fresh, spec, properties | version), (AssertCreate(),), ())
+        lake.commit(lake.stage(name, fresh, spec, properties), (AssertCreate(),), ())
     except CommitConflict:
-        if lake.load(name) is None:
+        there = lake.metadata(name)
+        if there is None:
             raise
+        _require_ours(there, name, begin.sink_id)
+
+
+def _require_ours(metadata: Metadata, name: Name, sink_id: str) -> None:
+    if property_name(sink_id) not in (metadata.get("properties") or {}):
+        raise StreamError(
+            f"Rows are to go to {'.'.join(name)}, which somebody else has made: give that another "
+            "name, or the model, whose routes have tables named <model>__<route>."
+        )
 
 
 @dataclass
@@ -123,7 +143,8 @@ class Router:
         frame = writer.good(session, described)
         sql = (
             f"select distinct {self._route} as route from (\n{writer.query.carried}\n) "
-            f"where {self._is_rest} and {self._route} rlike '^{ROUTE}$'"
+            f"where {self._is_rest} and {self._route} not in ('', '{NO_ROUTE}') "
+            f"and {self._route} not rlike '[^{LETTERS}]'"
         )
         found = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
         return [self._open(route, described.lower) for route in sorted(found)]

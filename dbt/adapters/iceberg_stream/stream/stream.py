@@ -16,7 +16,7 @@ from threading import Event
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged
+from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
@@ -27,6 +27,8 @@ from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 MOST_FILES = 2000
 # Between two looks at what a busy stream has still before it: a folder is listed for it.
 LAG_SECONDS = 5.0
+# How often another writer may be faster, with nothing committed between.
+MOST_TURNS = 20
 
 
 @dataclass
@@ -49,10 +51,10 @@ class Stream:
     _writing: deque[Future[list[WrittenBatch]]] = field(default_factory=deque)
     _commit: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
     _last_commit: float = field(default_factory=time.monotonic)
-    _last_record: float = field(default_factory=time.monotonic)
     _last_lag: float = float("-inf")
     _minted: Frontier | None = None
     _until: Frontier | None = None
+    _overtaken: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         self._fed = self.tables
@@ -99,11 +101,24 @@ class Stream:
                 return True
             except SchemaChanged:
                 self._follow_schema()
-        except Overtaken:
+        except Overtaken as error:
             # An older run was faster once more, and is fenced now; or another writer has changed
             # what was looked up.
             self._abandon()
+            self._let_pass(error, stop)
         return False
+
+    def _let_pass(self, error: Overtaken, stop: Event) -> None:
+        """Wait a moment for a busy writer, but not for ever."""
+        commits = sum(table.status.commits for table in self.tables)
+        turns = self._overtaken[1] + 1 if self._overtaken[0] == commits else 1
+        self._overtaken = commits, turns
+        if turns > MOST_TURNS:
+            raise StreamError(
+                f"Other writers were faster {turns} times, one after the other. {error} Stop them "
+                "for a while, or have this stream write equality deletes, which look nothing up."
+            ) from error
+        stop.wait(min(0.05 * 2**turns, 5.0))
 
     def _go_on(self, stop: Event, follow: bool, refresh: bool) -> None:
         self._begin(stop, follow, refresh)
@@ -182,10 +197,17 @@ class Stream:
             self._submit()
         if self._is_serial:
             self._wait()
-        if time.monotonic() - self._last_record > self._options.idle_interval:
-            self._flush()
-            self._settle()
+        self._record_quiet()
         return True
+
+    def _record_quiet(self) -> None:
+        """Record the progress of tables that have not changed for long; others may all the time."""
+        now, longest = time.monotonic(), self._options.idle_interval
+        quiet = [table for table in self._fed if now - table.recorded > longest]
+        if quiet:
+            self._flush()
+            for table in quiet:
+                table.settle()
 
     def _mint(self) -> None:
         """Describe batches ahead, and begin to write them."""
@@ -269,9 +291,7 @@ class Stream:
         self._until = None
         self._tell("idle")
         self._measure_lag()
-        if time.monotonic() - self._last_record > self._options.idle_interval:
-            self._flush()
-            self._settle()
+        self._record_quiet()
         stop.wait(self._options.batch_interval)
         return True
 
@@ -308,10 +328,14 @@ class Stream:
     def _submit(self) -> None:
         """Commit what waits, while the next batches are written."""
         self._wait()
-        parts = [(table.sink, table.take_pending()) for table in self._fed]
+        # One that has just come up has no batch before that of the others.
+        tables = [table for table in self._fed if table.pending]
+        parts = [(table.sink, table.take_pending()) for table in tables]
         self._last_commit = time.monotonic()
-        commit = self._committers.submit(commit_batches, uuid.uuid4().hex, parts)
-        self._commit = list(self._fed), commit
+        self._commit = (
+            tables,
+            self._committers.submit(commit_batches, uuid.uuid4().hex, parts),
+        )
 
     def _wait(self) -> None:
         if self._commit is None:
@@ -319,7 +343,6 @@ class Stream:
         (tables, commit), self._commit = self._commit, None
         for table, done in zip(tables, commit.result(), strict=True):
             if done is not None:
-                self._last_record = time.monotonic()
                 table.committed(done)
 
     def _settle(self) -> None:
@@ -327,7 +350,6 @@ class Stream:
         self._wait()
         for table in self._fed:
             table.settle()
-        self._last_record = time.monotonic()
 
     def _abandon(self) -> None:
         """What waits is not committed: its files go."""

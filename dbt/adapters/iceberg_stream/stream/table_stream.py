@@ -34,6 +34,7 @@ class TableStream:
         pending: batches that wait for their commit.
         frontier: of the source, to which its batches have come.
         is_late: whether changes have come that are older than their rows.
+        recorded: when its progress was told last, by the monotonic clock.
     """
 
     writer: BatchWriter
@@ -44,6 +45,7 @@ class TableStream:
     pending: list[WrittenBatch] = field(default_factory=list)
     frontier: Frontier | None = None
     is_late: bool = False
+    recorded: float = field(default_factory=time.monotonic)
     _watermark: Any = None
 
     @property
@@ -62,6 +64,8 @@ class TableStream:
             StreamError: the table cannot take the rows in.
         """
         try:
+            # What was to be replaced before another run was faster is that run's affair.
+            self.sink.replaces, self.sink.updates = False, ()
             self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
                 self.sink.replace_with(self.writer.schema)
@@ -122,6 +126,7 @@ class TableStream:
 
     def committed(self, done: Committed) -> None:
         """Tell of a commit."""
+        self.recorded = time.monotonic()
         self.status.commits += 1
         self.status.committed = time.time()
         self.status.snapshot_id = done.snapshot.snapshot_id
@@ -132,6 +137,7 @@ class TableStream:
         recorded = self.frontier in (None, self.sink.progress.frontier)
         if self.frontier is not None and not recorded and not self.pending:
             self.sink.record(self.frontier)
+        self.recorded = time.monotonic()
 
     def _comes_late(self, batch: WrittenBatch) -> bool:
         first = from_json(batch.first)

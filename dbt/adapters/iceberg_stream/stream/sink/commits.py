@@ -31,7 +31,11 @@ def commit_batches(write_id: str, parts: Sequence[Part]) -> list[Committed | Non
     with ExitStack() as turns:
         for sink, _ in parts:
             turns.enter_context(sink.turn)
-        prepared = [(sink, sink.prepare(write_id, batches)) for sink, batches in parts]
+        with ExitStack() as undo:
+            for sink, batches in parts:
+                undo.callback(sink.discard, batches)
+            prepared = [(sink, sink.prepare(write_id, batches)) for sink, batches in parts]
+            undo.pop_all()
         ready = [(sink, one) for sink, one in prepared if one is not None]
         if not ready:
             return [None] * len(parts)

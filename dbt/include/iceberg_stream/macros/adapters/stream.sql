@@ -11,16 +11,6 @@
   {{ return(adapter.declare_stream(model, relation, ns.configured, kwargs)) }}
 {% endmacro %}
 
-{#- The models of each commit group, and whether this run has selected them. -#}
-{% macro stream_groups() %}
-  {%- set groups = {} -%}
-  {%- for node in graph.nodes.values()
-      if node.resource_type == 'model' and node.config.materialized == 'stream' and node.config.get('commit_group') -%}
-    {%- do groups.setdefault(node.config.commit_group, {}).update({node.unique_id: node.unique_id in selected_resources}) -%}
-  {%- endfor -%}
-  {{ return(groups) }}
-{% endmacro %}
-
 {#- The table that a stream with `route_by` has for a route. -#}
 {% macro stream_table(relation, route) %}
   {{ return(relation.incorporate(path={'identifier': relation.identifier ~ '__' ~ route | lower})) }}

@@ -14,7 +14,7 @@
   {% else %}
     {% do apply_layout(relation, layout) %}
   {% endif %}
-  {%- set done = adapter.run_stream(model, relation, compiled_code, should_full_refresh(), stream_groups()) -%}
+  {%- set done = adapter.run_stream(model, relation, compiled_code, should_full_refresh(), graph.nodes, selected_resources) -%}
   {% do store_result('main', response=done, agate_table=none) %}
   {% do persist_docs(relation, model) %}
 
