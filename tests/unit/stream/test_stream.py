@@ -67,6 +67,7 @@ class Table:
 
     def record(self, frontier: Any) -> None:
         self.recorded.append(frontier)
+        self.progress.frontier = frontier
 
     def discard(self, batches: list[WrittenBatch]) -> None:
         self.discarded += [batch.described.upper for batch in batches]
@@ -109,7 +110,7 @@ def test_a_busy_stream_knows_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_that_changes_nothing_is_recorded() -> None:
     writer = writer_of(2)
     stream_of(writer).drain()
-    assert writer.sink.recorded == [{"n": 2}]
+    assert writer.sink.recorded == [{"n": 1}, {"n": 2}]
 
 
 def test_progress_of_a_source_that_is_never_idle() -> None:

@@ -193,6 +193,10 @@ class Stream:
         truncates = any(batch.truncates for batch in batches)
         if refresh and self._replaces and not truncates and not self._is_serial:
             return True  # all in one commit: a reader sees the old rows or the new ones
+        if any(batch.described.lower is None for batch in batches):
+            # Where the stream has begun is told at once: the latest of a topic is another one soon.
+            self._flush()
+            self._settle()
         if self._is_due() or self._is_serial:
             self._submit()
         if self._is_serial:
@@ -321,8 +325,7 @@ class Stream:
 
     def _flush(self) -> None:
         """Commit what waits, and wait for it."""
-        if any(table.pending for table in self._fed):
-            self._submit()
+        self._submit()
         self._wait()
 
     def _submit(self) -> None:
@@ -330,6 +333,8 @@ class Stream:
         self._wait()
         # One that has just come up has no batch before that of the others.
         tables = [table for table in self._fed if table.pending]
+        if not tables:
+            return
         parts = [(table.sink, table.take_pending()) for table in tables]
         self._last_commit = time.monotonic()
         self._commit = (
