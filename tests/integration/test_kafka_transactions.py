@@ -106,6 +106,15 @@ def test_the_last_one_of_a_silent_topic(bootstrap: str) -> None:
     assert quiet.batches(100) == [2]
 
 
+def test_an_end_of_the_run_within_one(topic: Topic) -> None:
+    """What has come since then tells that it is not whole."""
+    for size in (1, 3, 1):
+        topic.commit(size, seconds_ago=60)
+    assert topic.source.mint({"0": 0}, 100, {"0": 3}) == {"0": 1}
+    assert topic.source.mint({"0": 1}, 100, {"0": 3}) is None
+    assert topic.source.mint({"0": 1}, 1, {"0": 4}) == {"0": 4}
+
+
 def test_tombstones_and_bad_records_end_nothing(bootstrap: str) -> None:
     topic = Topic(bootstrap, "debezium")
     change = {"op": "d", "transaction": {"id": "long"}}

@@ -84,9 +84,10 @@ class KafkaSource:
     ) -> Frontier | None:
         first, last = self._bounds()
         begin = self._begin(lower, first, last)
+        limit = last
         if until is not None:
-            last = {p: min(offset, int(until.get(p, 0))) for p, offset in last.items()}
-        waiting = {p: last[p] - begin[p] for p in last if last[p] > begin[p]}
+            limit = {p: min(offset, int(until.get(p, 0))) for p, offset in last.items()}
+        waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
         if not waiting:
             return None if lower is not None else begin
         # Each partition gives its share, so that none is left behind.
@@ -95,7 +96,9 @@ class KafkaSource:
         taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
         upper = {p: begin[p] + taken.get(p, 0) for p in begin}
         if self.transactions:
-            upper = self._whole_transactions(begin, upper, last)
+            # What comes after the limit tells whether a transaction ends before it.
+            whole = self._whole_transactions(begin, upper, last)
+            upper = whole if all(whole[p] <= limit[p] for p in whole) else begin
         return upper if upper != begin or lower is None else None
 
     def _whole_transactions(
