@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,17 @@ def test_changes_without_a_transaction(topic: Topic) -> None:
     """Rows of a snapshot or a bootstrap."""
     topic.send(*({"op": "r", "type": "bootstrap-insert", "data": {}} for _ in range(5)))
     assert topic.batches(2) == [2, 4, 5]
+
+
+def test_one_that_begins_with_the_latest(bootstrap: str) -> None:
+    """It begins no later than where the others of its group are."""
+    topic = Topic(bootstrap, "maxwell")
+    source = replace(topic.source, starting="latest", transactions=False)
+    topic.commit(2)
+    until = source.present(None)
+    topic.commit(3)
+    assert source.mint(None, 100, until) == until == {"0": 2}
+    assert source.mint(None, 100) == {"0": 5}
 
 
 def test_several_partitions_are_refused(bootstrap: str) -> None:

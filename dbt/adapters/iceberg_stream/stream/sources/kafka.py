@@ -86,7 +86,10 @@ class KafkaSource:
         begin = self._begin(lower, first, last)
         limit = last
         if until is not None:
-            limit = {p: min(offset, int(until.get(p, 0))) for p, offset in last.items()}
+            # Partitions that came up since then begin at their first offset, later.
+            limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
+        if lower is None:
+            begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
         waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
         if not waiting:
             return None if lower is not None else begin
