@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -128,6 +129,23 @@ def test_changes_without_a_transaction(topic: Topic) -> None:
     """Rows of a snapshot or a bootstrap."""
     topic.send(*({"op": "r", "type": "bootstrap-insert", "data": {}} for _ in range(5)))
     assert topic.batches(2) == [2, 4, 5]
+
+
+def test_others_ask_for_offsets_meanwhile(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no message from the one who looks for ends."""
+    topic.commit(5, seconds_ago=60)
+    take = Consumer.consume
+
+    class Asked(Consumer):
+        def consume(self, *arguments: Any, **named: Any) -> list[Message]:
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                topic.source.present(None)
+            return take(self, *arguments, **named)
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", Asked)
+    monkeypatch.setattr(kafka_transactions, "READ_SECONDS", 4.0)
+    assert topic.batches(100) == [5]
 
 
 def test_one_that_begins_with_the_latest(bootstrap: str) -> None:

@@ -112,7 +112,7 @@ class KafkaSource:
                 f"{self.topic} has {len(upper)} partitions, between which the order of "
                 "transactions is not known: `transactions: true` needs a topic of one partition."
             )
-        ends = Transactions(self._consumer, self.topic, self.envelope.name)
+        ends = self._transactions
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
@@ -141,7 +141,15 @@ class KafkaSource:
         return Lag(sum(last.values()) - sum(begin[p] for p in last), "rows")
 
     @cached_property
+    def _transactions(self) -> Transactions:
+        # With a consumer of its own: writers that ask for offsets would take its messages.
+        return Transactions(self._connect(), self.topic, self.envelope.name)
+
+    @cached_property
     def _consumer(self) -> Consumer:
+        return self._connect()
+
+    def _connect(self) -> Consumer:
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
