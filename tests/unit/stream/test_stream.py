@@ -27,6 +27,7 @@ class Numbers:
     batches: int
     status: StreamStatus = field(default_factory=lambda: StreamStatus("m"))
     lags: list[Lag | None] = field(default_factory=list)
+    columns: tuple[str, ...] = ()
 
     def present(self, lower: Offset | None) -> dict[str, int] | None:
         return {"n": self.batches} if self.batches else None
@@ -37,7 +38,8 @@ class Numbers:
         return {"n": done + 1} if done < self.batches else None
 
     def schema_id(self, lower: Offset | None, upper: Offset | None = None) -> str:
-        return ""
+        """Of batches by their number, where they have columns of their own."""
+        return self.columns[upper["n"] - 1] if self.columns and upper else ""
 
     def lag(self, frontier: Offset | None) -> Lag:
         return Lag(self.batches - (frontier or {"n": 0})["n"], "rows")
@@ -71,6 +73,13 @@ class Table:
 
 
 @dataclass
+class Query:
+    """Reads nothing."""
+
+    where: str = ""
+
+
+@dataclass
 class Writer:
     """Writes nothing; every batch has the same bounds of what orders its changes."""
 
@@ -80,6 +89,7 @@ class Writer:
     bounds: tuple[Any, Any] = (None, None)
     late: list[bool] = field(default_factory=list)
     schema: Any = None
+    query: Query = field(default_factory=Query)
     looks_up: bool = False
     is_late: bool = False
 
@@ -151,3 +161,20 @@ def test_changes_at_the_watermark(sequence_by: tuple[str, ...], late: list[bool]
     writer = writer_of(2, (5, 5), keys=("id",), sequence_by=sequence_by)
     stream_of(writer).drain()
     assert writer.late == late
+
+
+def test_a_batch_of_other_columns() -> None:
+    """The table is opened for that batch, which what else the source has need not be like."""
+    writer, opened = writer_of(3), []
+    writer.source.columns = ("", "more", "more")
+    stream = stream_of(writer)
+
+    def reopen(lower: Any, upper: Any) -> tuple[Any, str]:
+        opened.append((lower, upper))
+        writer.sink.progress.frontier = lower
+        return writer, writer.source.schema_id(lower, upper)
+
+    stream.tables[0].reopen = reopen
+    stream.drain()
+    assert opened == [({"n": 1}, {"n": 2})]
+    assert writer.sink.commits == [[{"n": 1}], [{"n": 2}, {"n": 3}]]

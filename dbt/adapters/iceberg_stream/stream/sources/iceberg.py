@@ -50,7 +50,9 @@ class IcebergSource:
     def of_rows(self) -> bool:
         return self.changes
 
-    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
         return self._with_change(spark.table(self.relation).where("false"), 0)
 
     def present(self, lower: Frontier | None) -> Frontier | None:

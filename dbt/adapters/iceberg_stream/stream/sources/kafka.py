@@ -68,7 +68,9 @@ class KafkaSource:
     def of_rows(self) -> bool:
         return self.envelope.name in ("debezium", "maxwell")
 
-    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
         return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
