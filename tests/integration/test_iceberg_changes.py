@@ -218,6 +218,21 @@ def test_columns_are_known_by_their_ids(lake: Lake, spark: Session) -> None:
     assert set(replica.rows) == {2, 3}
 
 
+def test_columns_that_come_while_a_stream_runs(lake: Lake, spark: Session) -> None:
+    """A batch has those that the table had when it was minted."""
+    name = spark_table(spark, "copy-on-write")
+    source = Replica(lake, spark, name).source
+    lower = source.present(None)
+    assert source.mint(None, 1000, lower) == lower
+    first = source.schema_id(None, lower)
+    spark.run(f"alter table lake.s.{name} add column more int")
+    assert source.schema_id(None, lower) == first
+    spark.run(f"insert into lake.s.{name} values (11, 'new', 1)")
+    upper = source.mint(lower, 1000)
+    assert source.schema_id(lower, upper) == Replica(lake, spark, name).source.schema_id(lower)
+    assert source.schema_id(lower, upper) != first
+
+
 def test_appends_alone(lake: Lake, spark: Session) -> None:
     name = spark_table(spark, "copy-on-write")
     replica = Replica(lake, spark, name, changes=False)

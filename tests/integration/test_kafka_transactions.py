@@ -6,10 +6,12 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -106,6 +108,15 @@ def test_the_last_one_of_a_silent_topic(bootstrap: str) -> None:
     assert quiet.batches(100) == [2]
 
 
+def test_an_end_of_the_run_within_one(topic: Topic) -> None:
+    """What has come since then tells that it is not whole."""
+    for size in (1, 3, 1):
+        topic.commit(size, seconds_ago=60)
+    assert topic.source.mint({"0": 0}, 100, {"0": 3}) == {"0": 1}
+    assert topic.source.mint({"0": 1}, 100, {"0": 3}) is None
+    assert topic.source.mint({"0": 1}, 1, {"0": 4}) == {"0": 4}
+
+
 def test_tombstones_and_bad_records_end_nothing(bootstrap: str) -> None:
     topic = Topic(bootstrap, "debezium")
     change = {"op": "d", "transaction": {"id": "long"}}
@@ -118,6 +129,34 @@ def test_changes_without_a_transaction(topic: Topic) -> None:
     """Rows of a snapshot or a bootstrap."""
     topic.send(*({"op": "r", "type": "bootstrap-insert", "data": {}} for _ in range(5)))
     assert topic.batches(2) == [2, 4, 5]
+
+
+def test_others_ask_for_offsets_meanwhile(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no message from the one who looks for ends."""
+    topic.commit(5, seconds_ago=60)
+    take = Consumer.consume
+
+    class Asked(Consumer):
+        def consume(self, *arguments: Any, **named: Any) -> list[Message]:
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                topic.source.present(None)
+            return take(self, *arguments, **named)
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", Asked)
+    monkeypatch.setattr(kafka_transactions, "READ_SECONDS", 4.0)
+    assert topic.batches(100) == [5]
+
+
+def test_one_that_begins_with_the_latest(bootstrap: str) -> None:
+    """It begins no later than where the others of its group are."""
+    topic = Topic(bootstrap, "maxwell")
+    source = replace(topic.source, starting="latest", transactions=False)
+    topic.commit(2)
+    until = source.present(None)
+    topic.commit(3)
+    assert source.mint(None, 100, until) == until == {"0": 2}
+    assert source.mint(None, 100) == {"0": 5}
 
 
 def test_several_partitions_are_refused(bootstrap: str) -> None:

@@ -74,13 +74,17 @@ def thread_session(adapter: IcebergStreamAdapter) -> Session:
 
 @dataclass
 class StreamModel:
-    """A model that is materialized as a stream, and what it reads after a frontier."""
+    """A model that is materialized as a stream, and what it reads after a frontier.
+
+    `upper` is the end of the batch that tells the columns, where it is known.
+    """
 
     adapter: IcebergStreamAdapter
     sql: str
     model: Mapping[str, Any]
     source: SourceDefinition
     lower: Frontier | None = None
+    upper: Frontier | None = None
 
     @cached_property
     def options(self) -> StreamOptions:
@@ -100,14 +104,21 @@ class StreamModel:
     def carried(self) -> str:
         return carry_change(self.sql, VIEW, self.opened.of_rows and bool(self.options.keys))
 
-    @cached_property
+    @property
     def types(self) -> dict[str, DataType]:
         """Columns that the query returns."""
+        return self._columns[1]
+
+    @cached_property
+    def _columns(self) -> tuple[str, dict[str, DataType]]:
+        """What tells the source's columns, and those that the query returns."""
+        # Asked first, so that a change meanwhile is noticed at the next batch.
+        schema_id = self.opened.schema_id(self.lower, self.upper)
         session = thread_session(self.adapter)
-        frame = self.opened.empty(session.spark, self.lower)
+        frame = self.opened.empty(session.spark, self.lower, self.upper)
         with self.adapter.connections.exception_handler(self.sql):
             fields = session.frame(self.carried, **{VIEW: frame}).schema.fields
-        return {field.name: field.dataType for field in fields}
+        return schema_id, {field.name: field.dataType for field in fields}
 
     def frontier(self, relation: BaseRelation) -> Frontier | None:
         """Where the stream of the model's table stands, as far as the table tells."""
@@ -185,8 +196,8 @@ class StreamModel:
         )
         report = _Report()
 
-        def reopen(lower: Frontier | None) -> tuple[BatchWriter, str]:
-            again = replace(self, lower=lower)
+        def reopen(lower: Frontier | None, upper: Frontier) -> tuple[BatchWriter, str]:
+            again = replace(self, lower=lower, upper=upper)
             table = again._table_stream(relation, options, label, begin)
             return table.writer, table.schema_id
 
@@ -195,8 +206,7 @@ class StreamModel:
             report.tell(status)
 
         status = StreamStatus(label)
-        schema_id = self.opened.schema_id(self.lower)
-        return TableStream(writer, status, told, schema_id=schema_id, reopen=reopen)
+        return TableStream(writer, status, told, schema_id=self._columns[0], reopen=reopen)
 
     def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns in the letters in which the table has them."""

@@ -28,6 +28,7 @@ class Numbers:
     batches: int
     status: StreamStatus = field(default_factory=lambda: StreamStatus("m"))
     lags: list[Lag | None] = field(default_factory=list)
+    columns: tuple[str, ...] = ()
 
     def present(self, lower: Offset | None) -> dict[str, int] | None:
         return {"n": self.batches} if self.batches else None
@@ -38,7 +39,8 @@ class Numbers:
         return {"n": done + 1} if done < self.batches else None
 
     def schema_id(self, lower: Offset | None, upper: Offset | None = None) -> str:
-        return ""
+        """Of batches by their number, where they have columns of their own."""
+        return self.columns[upper["n"] - 1] if self.columns and upper else ""
 
     def lag(self, frontier: Offset | None) -> Lag:
         return Lag(self.batches - (frontier or {"n": 0})["n"], "rows")
@@ -74,6 +76,13 @@ class Table:
 
 
 @dataclass
+class Query:
+    """Reads nothing."""
+
+    where: str = ""
+
+
+@dataclass
 class Writer:
     """Writes nothing; every batch has the same bounds of what orders its changes."""
 
@@ -83,6 +92,7 @@ class Writer:
     bounds: tuple[Any, Any] = (None, None)
     late: list[bool] = field(default_factory=list)
     schema: Any = None
+    query: Query = field(default_factory=Query)
     looks_up: bool = False
     is_late: bool = False
 
@@ -220,3 +230,20 @@ def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.Monke
     one: Any = writer
     Stream(object, [TableStream(one, StreamStatus("m"))], 1, grow).drain()  # type: ignore[arg-type]
     assert sizes == [[1], [1, 1]]
+
+
+def test_a_batch_of_other_columns() -> None:
+    """The table is opened for that batch, which what else the source has need not be like."""
+    writer, opened = writer_of(3), []
+    writer.source.columns = ("", "more", "more")
+    stream = stream_of(writer)
+
+    def reopen(lower: Any, upper: Any) -> tuple[Any, str]:
+        opened.append((lower, upper))
+        writer.sink.progress.frontier = lower
+        return writer, writer.source.schema_id(lower, upper)
+
+    stream.tables[0].reopen = reopen
+    stream.drain()
+    assert opened == [({"n": 1}, {"n": 2})]
+    assert writer.sink.commits == [[{"n": 1}], [{"n": 2}, {"n": 3}]]

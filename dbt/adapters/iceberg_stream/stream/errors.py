@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 
 
@@ -22,4 +25,11 @@ class RolledBack(StreamError):
 
 
 class SchemaChanged(StreamError):
-    """The source's next batch has other columns; what was begun is to be committed before it."""
+    """The source's next batch has other columns; what was begun is to be committed before it.
+
+    `upper` is the end of that batch.
+    """
+
+    def __init__(self, message: str, upper: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.upper = upper

@@ -99,8 +99,8 @@ class Stream:
             try:
                 self._go_on(stop, follow, refresh)
                 return True
-            except SchemaChanged:
-                self._follow_schema()
+            except SchemaChanged as changed:
+                self._follow_schema(changed.upper)
         except Overtaken as error:
             # An older run was faster once more, and is fenced now; or another writer has changed
             # what was looked up.
@@ -234,16 +234,16 @@ class Stream:
     def _check_schema(self, upper: Frontier) -> None:
         for table in self._fed:
             if table.schema_id != table.writer.source.schema_id(self._minted, upper):
-                raise SchemaChanged("The source's next batch has other columns.")
+                raise SchemaChanged("The source's next batch has other columns.", upper)
 
-    def _follow_schema(self) -> None:
-        """Commit what was begun, and open the tables for the columns that come."""
+    def _follow_schema(self, upper: Frontier) -> None:
+        """Commit what was begun, and open the tables for the columns of the next batch."""
         while self._writing:
             self._take()
         self._flush()
         self._settle()
         for table in self._fed:
-            table.follow_schema()
+            table.follow_schema(upper)
 
     def _grow(self, described: Description) -> None:
         # A table that catches up has the rows of its own route only.

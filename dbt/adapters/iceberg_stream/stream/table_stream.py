@@ -30,7 +30,7 @@ class TableStream:
         status: what is told of it.
         told: is called after each commit.
         schema_id: of the source's columns that the writer is for.
-        reopen: gives a writer, and its schema id, for what comes after a frontier.
+        reopen: gives a writer, and its schema id, for a batch between two frontiers.
         pending: batches that wait for their commit.
         frontier: of the source, to which its batches have come.
         is_late: whether changes have come that are older than their rows.
@@ -41,7 +41,7 @@ class TableStream:
     status: StreamStatus
     told: Callable[[StreamStatus], None] = lambda status: None
     schema_id: str = ""
-    reopen: Callable[[Frontier | None], tuple[BatchWriter, str]] | None = None
+    reopen: Callable[[Frontier | None, Frontier], tuple[BatchWriter, str]] | None = None
     pending: list[WrittenBatch] = field(default_factory=list)
     frontier: Frontier | None = None
     is_late: bool = False
@@ -78,11 +78,11 @@ class TableStream:
         self.frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
 
-    def follow_schema(self) -> None:
-        """Write what comes with the columns that the source has now."""
+    def follow_schema(self, upper: Frontier) -> None:
+        """Write what comes with the columns of the next batch, which ends there."""
         assert self.reopen is not None, "a source that changes its columns can be opened again"
         where = self.writer.query.where
-        self.writer, self.schema_id = self.reopen(self.frontier)
+        self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(self.writer.query, where=where)
 
     def write(self, session: Session, described: Description, late: bool) -> WrittenBatch:

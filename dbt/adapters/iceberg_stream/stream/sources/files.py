@@ -81,14 +81,16 @@ class FilesSource:
     def has_bad(self) -> bool:
         return self.file_format != "parquet"
 
-    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
         if self.columns:
             columns = (
                 f"{self.columns}, {BAD} string, {WHERE} string" if self.has_bad else self.columns
             )
             frame = spark.createDataFrame([], columns)
         else:
-            files = self._first_after(lower)
+            files = self._first_of(lower, upper)
             if not files:
                 raise StreamError(
                     f"{self.path} has no files yet, so the columns are not known. Put a first file "
@@ -101,7 +103,7 @@ class FilesSource:
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         if not self._knows_schemas:
             return ""
-        files = self._first_after(lower)
+        files = self._first_of(lower, upper)
         return self._schema_text(files[0]) if files else ""
 
     def present(self, lower: Frontier | None) -> Frontier | None:
@@ -113,9 +115,7 @@ class FilesSource:
     ) -> Frontier | None:
         chosen: list[_File] = []
         size = 0
-        for file in self._after(lower):
-            if until is not None and not self._is_in(file, until):
-                continue
+        for file in self._between(lower, until):
             size += file.size
             if chosen and (size > rows * BYTES_PER_ROW or self._differ(chosen[0], file)):
                 break
@@ -126,7 +126,7 @@ class FilesSource:
         return any(self._is_in(file, other) for file in self._after(lower))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        files = [file for file in self._after(lower) if self._is_in(file, upper)]
+        files = self._between(lower, upper)
         if len(files) < upper["files"]:
             raise StreamError(
                 f"{upper['files'] - len(files)} files of {self.path} that a batch was to read have "
@@ -158,9 +158,9 @@ class FilesSource:
         )
         return frame.select("*", *where, change.alias(CHANGE))
 
-    def _first_after(self, lower: Frontier | None) -> list[_File]:
-        """The file that says what the columns are: the next one, or the last that is there."""
-        return self._after(lower)[:1] or self._after(None)[-1:]
+    def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[_File]:
+        """The file that says what the columns are: a batch's first, or the last that is there."""
+        return self._between(lower, upper)[:1] or self._after(None)[-1:]
 
     @property
     def _knows_schemas(self) -> bool:
@@ -216,6 +216,11 @@ class FilesSource:
 
     def _spark_path(self, file: _File) -> str:
         return self.path.rstrip("/") + file.path.removeprefix(self.folder.rstrip("/"))
+
+    def _between(self, lower: Frontier | None, upper: Frontier | None) -> list[_File]:
+        """Files of a batch, or all that come after a frontier, in their order."""
+        files = self._after(lower)
+        return files if upper is None else [file for file in files if self._is_in(file, upper)]
 
     def _after(self, frontier: Frontier | None) -> list[_File]:
         """Files that are not in the frontier, in their order."""

@@ -50,12 +50,13 @@ class IcebergSource:
     def of_rows(self) -> bool:
         return self.changes
 
-    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
         return self._with_change(spark.table(self.relation).where("false"), 0)
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         metadata = self._metadata()
-        self._schema_id = str(metadata["current-schema-id"])
         current = parent_snapshot(metadata, MAIN)
         return None if current is None else self._frontier(metadata, current)
 
@@ -65,6 +66,8 @@ class IcebergSource:
         if lower is not None and until is not None and lower == until:
             return None
         metadata = self._metadata()
+        # The batch's: what is altered after this is noticed by the next one.
+        self._schema_id = str(metadata["current-schema-id"])
         current = parent_snapshot(metadata, MAIN)
         if current is None:
             return None

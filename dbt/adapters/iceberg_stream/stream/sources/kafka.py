@@ -68,7 +68,9 @@ class KafkaSource:
     def of_rows(self) -> bool:
         return self.envelope.name in ("debezium", "maxwell")
 
-    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
         return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
@@ -84,9 +86,13 @@ class KafkaSource:
     ) -> Frontier | None:
         first, last = self._bounds()
         begin = self._begin(lower, first, last)
+        limit = last
         if until is not None:
-            last = {p: min(offset, int(until.get(p, 0))) for p, offset in last.items()}
-        waiting = {p: last[p] - begin[p] for p in last if last[p] > begin[p]}
+            # Partitions that came up since then begin at their first offset, later.
+            limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
+        if lower is None:
+            begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
+        waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
         if not waiting:
             return None if lower is not None else begin
         # Each partition gives its share, so that none is left behind.
@@ -95,7 +101,9 @@ class KafkaSource:
         taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
         upper = {p: begin[p] + taken.get(p, 0) for p in begin}
         if self.transactions:
-            upper = self._whole_transactions(begin, upper, last)
+            # What comes after the limit tells whether a transaction ends before it.
+            whole = self._whole_transactions(begin, upper, last)
+            upper = whole if all(whole[p] <= limit[p] for p in whole) else begin
         return upper if upper != begin or lower is None else None
 
     def _whole_transactions(
@@ -106,7 +114,7 @@ class KafkaSource:
                 f"{self.topic} has {len(upper)} partitions, between which the order of "
                 "transactions is not known: `transactions: true` needs a topic of one partition."
             )
-        ends = Transactions(self._consumer, self.topic, self.envelope.name)
+        ends = self._transactions
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
@@ -135,7 +143,15 @@ class KafkaSource:
         return Lag(sum(last.values()) - sum(begin[p] for p in last), "rows")
 
     @cached_property
+    def _transactions(self) -> Transactions:
+        # With a consumer of its own: writers that ask for offsets would take its messages.
+        return Transactions(self._connect(), self.topic, self.envelope.name)
+
+    @cached_property
     def _consumer(self) -> Consumer:
+        return self._connect()
+
+    def _connect(self) -> Consumer:
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:

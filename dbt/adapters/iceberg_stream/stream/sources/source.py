@@ -49,8 +49,10 @@ class Source(Protocol):
     def of_rows(self) -> bool:
         """Whether changes are of a table's rows, and not events that name a row."""
 
-    def empty(self, spark: SparkSession, lower: Frontier | None = None) -> DataFrame:
-        """The columns of the batch that comes after a frontier, without rows."""
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
+        """The columns of a batch, or of the one that comes after a frontier, without rows."""
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         """What tells the columns of a batch, or of `empty`, where the source may change them."""
