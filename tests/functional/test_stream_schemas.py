@@ -104,3 +104,21 @@ class TestTables:
 
             wait_for(there)
             assert running.stop() == 0
+
+
+class TestTablesThatWereAltered:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"bronze.sql": BRONZE, "silver.sql": SILVER}
+
+    def test_before_a_stream_begins(self, project: Any) -> None:
+        """Nothing was written there since."""
+        run_dbt(["run", "-s", "bronze"])
+        run(project, "alter table {schema}.bronze add column more int")
+        run(project, "alter table {schema}.bronze alter column id type bigint")
+        run_dbt(["run", "-s", "silver"])
+        found = "select id, name, more from {schema}.silver order by id"
+        assert rows(project, found) == [(1, "a", None)]
+        run(project, "insert into {schema}.bronze values (5000000000, 'b', 7)")
+        run_dbt(["run", "-s", "silver"])
+        assert rows(project, found) == [(1, "a", None), (5000000000, "b", 7)]

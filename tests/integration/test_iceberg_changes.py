@@ -218,6 +218,39 @@ def test_columns_are_known_by_their_ids(lake: Lake, spark: Session) -> None:
     assert set(replica.rows) == {2, 3}
 
 
+def test_columns_altered_since_the_last_write(lake: Lake, spark: Session) -> None:
+    """All rows have the columns of today, with those of before in them by their ids."""
+    name = new_name()
+    nested = "array<struct<a: int, b: int>>, m map<string, struct<c: int>>"
+    spark.run(
+        f"create table lake.s.{name} (id int, gone int, s struct<a: int, b: int>, l {nested})"
+    )
+    value = "named_struct('a', 1, 'b', 2)"
+    spark.run(
+        f"insert into lake.s.{name} select 1, 0, {value}, array({value}), "
+        "map('k', named_struct('c', 3))"
+    )
+    spark.run(f"insert into lake.s.{name} select 2, 0, null, null, null")
+    for change in (
+        "add column late string",
+        "drop column gone",
+        "alter column id type bigint",
+        "rename column s.a to z",
+        "add column s.more double first",
+        "alter column l.element.a type bigint",
+        "add column l.element.more double",
+        "add column m.value.more double",
+    ):
+        spark.run(f"alter table lake.s.{name} {change}")
+    replica = Replica(lake, spark, name)
+    upper = replica.source.mint(None, 1000)
+    assert upper is not None
+    frame = replica.source.read(spark.spark, None, upper)
+    assert frame.drop("__stream").dtypes == spark.spark.table(f"lake.s.{name}").dtypes
+    assert len(replica.read()) == 2
+    replica.expect_the_table()
+
+
 def test_columns_that_come_while_a_stream_runs(lake: Lake, spark: Session) -> None:
     """A batch has those that the table had when it was minted."""
     name = spark_table(spark, "copy-on-write")

@@ -19,11 +19,13 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import file_rows
 from dbt.adapters.iceberg_stream.stream.sources.file_rows import CHANGE_TYPE, PIECE, FileRows
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import Piece, SnapshotChanges
+from dbt.adapters.iceberg_stream.stream.sources.past_columns import columns_today
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructType
 
 WORKER_CODE = (casting, file_rows)
 SNAPSHOT = "__snapshot"
@@ -105,40 +107,24 @@ class ChangesFrame:
             "'deleted', true, 'truncated', false)"
         )
         return rows.selectExpr(
-            *self._columns_at(changes.parent_id),
+            *columns_today(self.table.metadata, changes.parent_id, self._columns),
             f"{change} as {CHANGE}",
             f"{changes.snapshot_id}L as {SNAPSHOT}",
         )
-
-    def _columns_at(self, snapshot_id: int) -> list[str]:
-        """Today's columns, of those that a snapshot has: they are known by their ids."""
-        metadata = self.table.metadata
-        by_id = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
-        wanted = by_id[snapshot_id].get("schema-id", metadata["current-schema-id"])
-        schema = next(s for s in metadata["schemas"] if s["schema-id"] == wanted)
-        then = {field["id"]: field["name"] for field in schema["fields"]}
-        columns = []
-        for field in self._target.schema.fields:
-            name = quote(field.name)
-            old = then.get(field.field_id)
-            kind = self._types[field.name]
-            columns.append(f"cast({'null' if old is None else quote(old)} as {kind}) as {name}")
-        return columns
 
     @cached_property
     def _target(self) -> WriteTarget:
         return WriteTarget.of(self.table.metadata, self.table.io)
 
     @cached_property
-    def _types(self) -> dict[str, str]:
-        fields = self.spark.table(self.relation).schema.fields
-        return {field.name: field.dataType.simpleString() for field in fields}
+    def _columns(self) -> StructType:
+        return self.spark.table(self.relation).schema
 
     @cached_property
     def _output(self) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        columns = to_arrow_schema(self.spark.table(self.relation).schema)
+        columns = to_arrow_schema(self._columns)
         # Of a deleted key nothing else is known.
         fields = [field.with_nullable(True) for field in columns]
         fields += [pa.field(CHANGE, CHANGE_TYPE), pa.field(SNAPSHOT, pa.int64())]

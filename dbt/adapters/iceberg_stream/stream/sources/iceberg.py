@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.changes_frame import ChangesFrame
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
+from dbt.adapters.iceberg_stream.stream.sources.past_columns import columns_today
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, Frontier, Lag
 
 if TYPE_CHECKING:
@@ -94,7 +95,11 @@ class IcebergSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         if lower is None:
             reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
-            return self._with_change(reader.table(self.relation), 0)
+            rows = reader.table(self.relation)
+            # Spark gives them the columns of the snapshot, and what comes later those of today.
+            types = spark.table(self.relation).schema
+            today = columns_today(self._metadata(), upper["snapshot-id"], types)
+            return self._with_change(rows.selectExpr(*today), 0)
         if self.changes:
             return self._read_changes(spark, lower, upper)
         frames = []
