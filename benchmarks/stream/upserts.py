@@ -53,7 +53,7 @@ class Pair:
     def ours(self, given: Input) -> float:
         rows = BATCH_ROWS[given.ours["type"]]
         seconds, stream = self.rig.drained(given.ours, batch_rows=rows, **COMMITS)
-        table = ".".join(stream.sink.name)
+        table = ".".join(stream.tables[0].sink.name)
         check(self.rig.session, table, truth(given.rows, given.keys))
         self.looks["ours"] = str(shape(self.rig.session, table))
         return seconds
