@@ -76,7 +76,9 @@ class Rig:
             bad_records=BadRecords(None, "", 0),
             schema=file_schema(SCHEMA),
         )
-        return Stream(lambda: self.session, [TableStream(writer, StreamStatus(name))], WINDOW)
+        schema_id = writer.source.schema_id(None)
+        table = TableStream(writer, StreamStatus(name), schema_id=schema_id)
+        return Stream(lambda: self.session, [table], WINDOW)
 
     def drained(self, source: dict[str, object], **options: object) -> tuple[float, Stream]:
         """Seconds to drain a source into a new table."""
