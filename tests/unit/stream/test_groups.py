@@ -23,6 +23,7 @@ class Run:
         self._listeners: list[Callable[[Any], None]] = []
         self.groups = Groups(self._listeners.append)
         self.started: list[int] = []
+        self.fails = False
 
     def end(self, node: str) -> None:
         told = SimpleNamespace(node_info=SimpleNamespace(unique_id=node))
@@ -38,8 +39,12 @@ class Run:
             looks.append(1)
             assert len(looks) < 10, "it waits for ever"
 
-        group = self.groups.meet("g", MEMBERS)
-        group.run(member, "place", refresh, table, lambda all: self.started.append(len(all)), look)
+        def start(all: Any) -> None:
+            self.started.append(len(all))
+            if self.fails:
+                raise StreamError("the stream has failed")
+
+        self.groups.meet("g", MEMBERS).run(member, "place", refresh, table, start, look)
 
 
 def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[Exception]]:
@@ -64,6 +69,18 @@ def test_the_last_one_runs_the_stream_of_all() -> None:
         thread.join()
         assert raised == []
     assert run.started == [3]
+
+
+def test_what_ends_the_stream_ends_it_for_all() -> None:
+    run = Run()
+    run.fails = True
+    waiting = [in_thread(lambda name=name: run.join(name)) for name in "ab"]  # type: ignore[misc]
+    with pytest.raises(StreamError, match="has failed"):
+        run.join("c")
+    for thread, raised in waiting:
+        thread.join()
+        assert [str(error) for error in raised] == [str(raised[0])]
+        assert "has failed" in str(raised[0])
 
 
 def test_one_that_has_ended_before_another_came() -> None:

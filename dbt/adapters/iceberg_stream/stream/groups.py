@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +62,16 @@ class Group:
         if not leads:
             self._wait(look)
             return
-        try:
+        with ExitStack() as end:
+            end.push(self._tell)
             start([self._tables[name] for name in sorted(self._tables)])
-        except BaseException as error:
+
+    def _tell(self, _: object, error: BaseException | None, __: object) -> None:
+        """However the stream ends, those that wait learn of it."""
+        if error is None:
+            self._end.set_result(None)
+        else:
             self._end.set_exception(error)
-            raise
-        self._end.set_result(None)
 
     def leave(self, member: str) -> None:
         """A node of dbt's has ended: a member that has not come will not come any more."""
