@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
+from dbt.adapters.iceberg_stream.engines.selects import plain_selects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,6 +135,9 @@ class Session:
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
+        selects = plain_selects(sql) if len(views) == 1 else None
+        if selects is not None and selects.relation in views:
+            return selects.over(views[selects.relation])
         named = []
         for name, frame in views.items():
             # The server makes them temporary views for as long as it looks at the query: of two
