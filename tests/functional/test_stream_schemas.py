@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
+from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from tests.functional.lake import rows, run, table
 from tests.functional.test_stream_service import service, wait_for
 
@@ -25,6 +29,10 @@ FILES = """
 {{ config(materialized='stream', unique_key='id') }}
 select * from {{ stream(source('landing', 'files')) }}
 """
+ROUTED = """
+{{ config(materialized='stream', unique_key='id', route_by='kind', create_tables=true) }}
+select * from {{ stream(source('landing', 'files')) }}
+"""
 BRONZE = "{{ config(materialized='table') }} select 1 as id, 'a' as name"
 SILVER = """
 {{ config(materialized='stream', unique_key='id', commit_interval=0.5) }}
@@ -32,10 +40,12 @@ select * from {{ stream(ref('bronze')) }}
 """
 
 
-def land(project: Any, name: str, **columns: pa.Array) -> None:
+def land(project: Any, name: str, seconds_ago: float = 0, **columns: pa.Array) -> None:
     folder = Path(project.project_root) / "landing"
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), folder / f".{name}")
+    if seconds_ago:
+        os.utime(folder / f".{name}", (time.time() - seconds_ago,) * 2)
     (folder / f".{name}").rename(folder / f"{name}.parquet")
 
 
@@ -80,6 +90,32 @@ class TestFiles:
     def test_full_refresh(self, project: Any) -> None:
         run_dbt(["run", "--full-refresh"])
         assert rows(project, "select count(*), max(b) from {schema}.files") == [(6, 7.5)]
+
+
+class TestRoutesOfFiles:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"sources.yml": SOURCES, "routed.sql": ROUTED}
+
+    def test_a_file_that_comes_late(self, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A route that comes up in a batch has the columns of that, not those of the late file."""
+        land(project, "1", 30, kind=pa.array(["a"]), id=ids(1), value=pa.array(["x"]))
+        run_dbt(["run"])
+        land(project, "3", 10, kind=pa.array(["b"]), id=ids(2), value=pa.array(["y"]))
+        present = FilesSource.present
+
+        def then_one_comes_late(source: FilesSource, lower: Frontier | None) -> Frontier | None:
+            found = present(source, lower)
+            land(project, "2", 20, kind=pa.array(["b"]), id=ids(3), other=pa.array([1.5]))
+            return found
+
+        monkeypatch.setattr(FilesSource, "present", then_one_comes_late)
+        run_dbt(["run"])
+        assert rows(project, "select id, value from {schema}.routed__b") == [(2, "y")]
+        monkeypatch.undo()
+        run_dbt(["run"])
+        found = rows(project, "select id, value, other from {schema}.routed__b order by id")
+        assert found == [(2, "y", None), (3, None, 1.5)]
 
 
 class TestTables:

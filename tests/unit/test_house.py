@@ -109,6 +109,12 @@ def test_dependencies_of_streams_point_one_way(module: Path) -> None:
     assert not {other for other in others if level(other, STREAM_LAYERS) <= own}
 
 
+@pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] == "stream"], ids=str)
+def test_streams_know_no_kind_of_source(module: Path) -> None:
+    if module.parts[1] != "sources":
+        assert imports(module, f"{PREFIX}stream.sources.") <= {"source"}
+
+
 def test_the_supervisor_imports_nothing_of_the_package() -> None:
     # It is started by its path, so that it need not import dbt.
     assert imports(Path("engines/supervisor.py")) == set()

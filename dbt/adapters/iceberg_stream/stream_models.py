@@ -46,6 +46,7 @@ from dbt.adapters.iceberg_stream.stream.routes import (
     options_of,
     route_table,
 )
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -141,9 +142,10 @@ class StreamModel:
         """What leads rows to the tables that `route_by` names."""
         name = str(relation.schema), str(relation.identifier)
 
-        def open_route(route: str, frontier: Frontier | None) -> TableStream:
+        def open_route(route: str, batch: Description | None) -> TableStream:
             # A route that comes up in the midst has the columns of its first batch.
-            opened = self if frontier is None else replace(self, lower=frontier)
+            opened = self if batch is None else replace(self, lower=batch.lower, upper=batch.upper)
+            frontier = None if batch is None else batch.lower
             options = options_of(self.options, route)
             identifier = route_table(name[1], route)
             columns = [column for column, _ in opened._spelled(name, options)]

@@ -38,10 +38,12 @@ OUTPUT = pa.schema(
 )
 
 
-def read(path: Path, *defaulted: str, now: pa.Schema = NOW, **said: Any) -> list[dict[str, Any]]:
+def read(
+    path: Path, defaults: dict[str, Any] | None = None, now: pa.Schema = NOW, **said: Any
+) -> list[dict[str, Any]]:
     piece = {"location": str(path), "path": str(path), "deleted": False, "major": 7, "minor": 1}
-    piece |= {"positions": [], "takes": False, "snapshot": 9} | said
-    reader = FileRows(fs.LocalFileSystem(), now, OUTPUT, defaulted)
+    piece |= {"positions": [], "takes": False, "only_keys": False, "snapshot": 9} | said
+    reader = FileRows(fs.LocalFileSystem(), now, OUTPUT, defaults or {})
     batches = reader.run([pa.RecordBatch.from_pylist([piece], PIECE)])
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -77,10 +79,14 @@ def test_uuids_are_texts_in_spark(tmp_path: Path) -> None:
     assert [row["u"] for row in read(tmp_path / "u.parquet")] == [str(value), None]
 
 
+def test_a_file_that_is_older_than_a_column_with_a_default(path: Path) -> None:
+    assert {row["u"] for row in read(path, {"u": "x"})} == {"x"}
+    assert {row["u"] for row in read(path, {"u": "x"}, deleted=True)} == {"x"}
+    assert {row["u"] for row in read(path, {"u": "x"}, deleted=True, only_keys=True)} == {None}
+    assert {row["new"] for row in read(path, {"new": "x"})} == set("abcdef")
+
+
 def test_what_cannot_be_read(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="older than the column `u`, which has a default"):
-        read(path, "u")
-    assert len(read(path, "u", deleted=True)) == 6
     with pytest.raises(Unreadable, match="is gone"):
         read(tmp_path / "none.parquet")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "plain.parquet")

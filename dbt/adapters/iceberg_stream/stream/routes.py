@@ -26,7 +26,6 @@ from dbt.adapters.iceberg_stream.stream.options import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, property_name
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 
@@ -109,13 +108,13 @@ class Router:
     Attributes:
         column: of the query, which names the table.
         own: the model's table, for rows of no route.
-        open_route: gives the table of a route, made if it is missing, for rows after a frontier.
+        open_route: gives the table of a route, made if it is missing, for rows from a batch on.
         creates: whether routes that come up get tables by themselves.
     """
 
     column: str
     own: TableStream
-    open_route: Callable[[str, Frontier | None], TableStream]
+    open_route: Callable[[str, Description | None], TableStream]
     creates: bool
     _routes: dict[str, TableStream] = field(default_factory=dict)
 
@@ -147,10 +146,10 @@ class Router:
             f"and {self._route} not rlike '[^{LETTERS}]'"
         )
         found = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
-        return [self._open(route, described.lower) for route in sorted(found)]
+        return [self._open(route, described) for route in sorted(found)]
 
-    def _open(self, route: str, frontier: Frontier | None) -> TableStream:
-        table = self.open_route(route, frontier)
+    def _open(self, route: str, batch: Description | None) -> TableStream:
+        table = self.open_route(route, batch)
         table.writer.query = replace(table.writer.query, where=f"{self._route} = '{route}'")
         self._routes[route] = table
         own = self.own.writer

@@ -37,8 +37,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, Located, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, Source
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, JsonMessages, Source
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -95,7 +94,7 @@ class BatchWriter:
         plain = self._plain(session)
         if plain is not None:
             with suppress(NotPlain):
-                return self._write_plain(session, plain, described, write_id)
+                return self._write_plain(session, *plain, described, write_id)
             self._not_plain += 1
         frame = source.read(session.spark, described.lower, _end(described))
         if not self.query.looks_up:
@@ -109,17 +108,26 @@ class BatchWriter:
         finally:
             frame.unpersist()
 
-    def _plain(self, session: Session) -> PlainRecords | None:
+    def _plain(self, session: Session) -> tuple[JsonMessages, PlainRecords] | None:
         """How to go without Spark's decoding, if that has done for most batches."""
+        source = self.source
+        if not isinstance(source, JsonMessages):
+            return None
         if self.looks_up or self.runner is not in_process or self._not_plain >= MOST_NOT_PLAIN:
             return None
-        return plain_records(self.source, self.query, session.spark)
+        types = source.plain_columns(session.spark)
+        records = None if types is None else plain_records(types, self.query)
+        return None if records is None else (source, records)
 
     def _write_plain(
-        self, session: Session, plain: PlainRecords, described: Description, write_id: str
+        self,
+        session: Session,
+        source: JsonMessages,
+        plain: PlainRecords,
+        described: Description,
+        write_id: str,
     ) -> WrittenBatch:
-        assert isinstance(self.source, KafkaSource), "others have no plain records"
-        frame = self.source.messages(session.spark, described.lower, _end(described))
+        frame = source.messages(session.spark, described.lower, _end(described))
         messages = session.stream(MESSAGES_SQL, **{MESSAGES: frame})
         next(messages)
         delta = write_here(self._plan(write_id), plain.changes(messages))

@@ -1,4 +1,4 @@
-"""JSON messages of Kafka, decoded by PyArrow where the query takes their columns as they are.
+"""JSON messages, decoded by PyArrow where the query takes their columns as they are.
 
 It takes a third of what Spark's `from_json` does. What PyArrow and Spark could see differently is
 left to Spark, the whole batch with it: it knows what is a bad record.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +15,6 @@ import pyarrow.json as pj
 
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.source import Source
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
 
 MESSAGES = "__stream_messages"
 # Messages without value are none, or deletes, which Spark knows.
@@ -97,11 +91,8 @@ def _are_objects(texts: pa.StringArray) -> bool:
     return bool(pc.all(framed).as_py() and not pc.any(more).as_py())
 
 
-def plain_records(source: Source, query: StreamQuery, spark: SparkSession) -> PlainRecords | None:
-    """How to decode a source's messages without Spark; None where they or the query need it."""
-    if not isinstance(source, KafkaSource) or not source.envelope.is_plain:
-        return None
-    types = {field.name: field.dataType.simpleString() for field in source.envelope.fields(spark)}
+def plain_records(types: Mapping[str, str], query: StreamQuery) -> PlainRecords | None:
+    """How to decode messages of such columns without Spark; None where it is needed."""
     columns = query.picked(list(types))
     if columns is None or not TYPES.keys() >= set(types.values()):
         return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
+from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.files import casting
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 WORKER_CODE = (casting, file_rows)
 SNAPSHOT = "__snapshot"
-SAID = ("location", "deleted", "major", "minor", "takes")
+SAID = ("location", "deleted", "major", "minor", "takes", "only_keys")
 # What a task reads, of files as they are stored.
 TASK_BYTES = 32 * 1024 * 1024
 
@@ -73,7 +75,7 @@ class ChangesFrame:
         from pyspark import cloudpickle
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        schema = from_arrow_schema(self._output)
+        schema = from_arrow_schema(self._output, prefer_timestamp_ntz=True)
         if not pieces:
             return self.spark.createDataFrame([], schema)
         for module in WORKER_CODE:
@@ -140,8 +142,16 @@ class ChangesFrame:
             self._target.filesystem(),
             pa.schema([field.with_nullable(True) for field in schema]),
             self._output,
-            tuple(f.name for f in self._target.schema.fields if f.initial_default is not None),
+            dict(_defaults(self._target.schema)),
         )
+
+
+def _defaults(schema: Schema) -> Iterator[tuple[str, Any]]:
+    """Initial defaults of columns, as Spark has values of their types."""
+    for field in schema.fields:
+        default = field.initial_default
+        if default is not None and field.field_type.is_primitive:
+            yield field.name, str(default) if isinstance(default, UUID) else default
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:

@@ -6,8 +6,9 @@ Worker code: the standard library, PyArrow and other worker code.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,7 @@ PIECE = pa.schema(
         ("minor", pa.int64()),
         ("positions", pa.list_(pa.int64())),
         ("takes", pa.bool_()),
+        ("only_keys", pa.bool_()),
         ("snapshot", pa.int64()),
     ]
 )
@@ -52,13 +54,13 @@ class FileRows:
         filesystem: where the files are.
         schema: of the table's files as they are now, with field ids.
         output: columns as Spark has them, then the change and its snapshot.
-        defaulted: columns of which older files hold a value without having it.
+        defaults: of columns that files lack which are older, values as Spark has them.
     """
 
     filesystem: fs.FileSystem
     schema: pa.Schema
     output: pa.Schema
-    defaulted: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """A task of Spark: pieces come in, changes go out.
@@ -85,7 +87,7 @@ class FileRows:
         positions = piece["positions"].values
         opened = self.filesystem.open_input_file(path)
         with opened, pq.ParquetFile(opened) as parquet:
-            names = self._names(parquet, complete=not piece["deleted"].as_py())
+            names = self._names(parquet)
             for begin, rows in _batches(parquet, list(names), positions if takes else None):
                 places = pa.array(range(begin, begin + rows.num_rows), pa.int64())
                 listed = pc.is_in(places, value_set=positions)
@@ -93,7 +95,7 @@ class FileRows:
                 renamed = rows.rename_columns([names[name] for name in rows.schema.names])
                 yield self._changes(renamed.filter(kept), places.filter(kept), piece)
 
-    def _names(self, parquet: pq.ParquetFile, complete: bool) -> dict[str, str]:
+    def _names(self, parquet: pq.ParquetFile) -> dict[str, str]:
         """Columns of a file and what they are called now: they are known by their ids."""
         now = {_id(field): field for field in self.schema}
         names = {}
@@ -106,9 +108,6 @@ class FileRows:
             if _ids(stored) != _ids(wanted):
                 raise ValueError(f"the nested column `{wanted.name}` has changed since")
             names[stored.name] = wanted.name
-        lacking = set(self.defaulted) - set(names.values())
-        if complete and lacking:
-            raise ValueError(f"it is older than the column `{min(lacking)}`, which has a default")
         return names
 
     def _changes(
@@ -116,10 +115,12 @@ class FileRows:
     ) -> pa.RecordBatch:
         count = rows.num_rows
         fitted = conform(rows, self.schema)
+        # Of a deleted key nothing else is known.
+        defaults = {} if piece["only_keys"].as_py() else self.defaults
         columns = [
             _as_spark_has_it(fitted[field.name], field.type)
-            if field.name in fitted.schema.names
-            else pa.nulls(count, field.type)
+            if field.name in rows.schema.names
+            else _repeated(defaults.get(field.name), field.type, count)
             for field in list(self.output)[:-2]
         ]
         deleted, first = piece["deleted"].as_py(), piece["minor"]
@@ -152,6 +153,10 @@ def _batches(
 def _any_within(positions: pa.Array, begin: int, end: int) -> bool:
     inside = pc.and_(pc.greater_equal(positions, begin), pc.less(positions, end))
     return bool(pc.any(inside).as_py())
+
+
+def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
 def _as_spark_has_it(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -6,7 +6,7 @@ In each data sequence number deletes come before rows: an update is both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -52,6 +52,7 @@ class Piece:
         deleted: whether the rows, or the keys, are deleted.
         major, minor: the place of the first row's change; deletes of a number share one.
         positions: rows that alone count, if `takes`, or else those that do not.
+        only_keys: whether the file says nothing else of deleted rows.
     """
 
     location: str
@@ -61,6 +62,7 @@ class Piece:
     minor: int = 0
     positions: pa.Array = field(default_factory=lambda: NO_POSITIONS)
     takes: bool = False
+    only_keys: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _plan(io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]) ->
         *_rows(added, dead, first),
         *(_piece(e, True, first, 0, before) for p, e in gone.items() if p not in scanned),
         *_rows_at(touched, dead, before, first),
-        *(_piece(e, True, _number(e)) for e in equality),
+        *(replace(_piece(e, True, _number(e)), only_keys=True) for e in equality),
     ]
     # An equality delete would still delete the row's key, were the row left out as unchanged.
     compared = bool(gone or touched) and not equality

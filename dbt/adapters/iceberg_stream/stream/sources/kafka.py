@@ -123,6 +123,12 @@ class KafkaSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         return self.envelope.unpack(spark, self.messages(spark, lower, upper))
 
+    def plain_columns(self, spark: SparkSession) -> Mapping[str, str] | None:
+        if not self.envelope.is_plain:
+            return None
+        fields = self.envelope.fields(spark)
+        return {field.name: field.dataType.simpleString() for field in fields}
+
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""
         first, last = self._bounds()

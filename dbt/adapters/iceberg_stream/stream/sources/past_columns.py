@@ -1,4 +1,7 @@
-"""Rows of an older snapshot as the table has them today: columns are known by their ids."""
+"""Rows of an older snapshot as the table has them today: columns are known by their ids.
+
+A column that was added since has its initial default in them (spec, "Default values").
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.table_config import literal
 from dbt.adapters.iceberg_stream.relation import quote
 
 if TYPE_CHECKING:
@@ -32,9 +36,19 @@ def _values(
         name, old = field["name"], before.get(field["id"])
         kind = types[name].dataType
         if old is None:
-            yield name, f"cast(null as {kind.simpleString()})"
+            yield name, f"cast({_default(field)} as {kind.simpleString()})"
         else:
             yield name, _value(prefix + quote(old["name"]), old["type"], field["type"], kind)
+
+
+def _default(field: Field) -> str:
+    default, kind = field.get("initial-default"), field["type"]
+    # Of nested columns only those in them may have one.
+    if default is None or not isinstance(kind, str):
+        return "null"
+    if kind == "binary" or kind.startswith("fixed"):
+        return f"X'{default}'"
+    return literal(str(default))
 
 
 def _value(value: str, then: Any, now: Any, kind: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -79,3 +79,15 @@ class Source(Protocol):
 
     def lag(self, frontier: Frontier | None) -> Lag:
         """What has come since."""
+
+
+@runtime_checkable
+class JsonMessages(Protocol):
+    """A source whose records are messages, which can be had as they are as well."""
+
+    def plain_columns(self, spark: SparkSession) -> Mapping[str, str] | None:
+        """Names and types of the columns, if a message with a value is a record, and nothing else
+        is a change; else None."""
+
+    def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        """The batch as messages, with the columns `value` and `offset` and others."""
