@@ -8,8 +8,9 @@ import random
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.batches.plain_json import NotPlain, PlainRecords
+from dbt.adapters.iceberg_stream.stream.errors import NotPlain
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.sources.plain_json import decoded
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 
 DDL = "id bigint, small int, name string, amount double, done boolean"
@@ -22,7 +23,7 @@ SCHEMA = pa.schema(
         ("done", pa.bool_()),
     ]
 )
-PLAIN = PlainRecords(SCHEMA, {name: name for name in SCHEMA.names})
+COLUMNS = {name: name for name in SCHEMA.names}
 RECORDS = [
     '{"id": 1, "small": 2, "name": "x", "amount": 1.5, "done": true}',
     '{"id": null, "more": {"id": [1, null, {"id": null}]}, "amount": 2, "ID": 3}',
@@ -50,13 +51,13 @@ def messages() -> list[str]:
     return made
 
 
-def decoded(text: str) -> dict[str, object] | None:
+def plain(text: str) -> dict[str, object] | None:
     batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})
     try:
-        [change] = pa.Table.from_batches(PLAIN.changes([batch])).to_pylist()
+        [record] = pa.Table.from_batches(decoded([batch], SCHEMA, COLUMNS)).to_pylist()
     except NotPlain:
         return None
-    return {name: change[name] for name in SCHEMA.names}
+    return {name: record[name] for name in SCHEMA.names}
 
 
 def test_spark_decodes_the_same(spark: Session) -> None:
@@ -72,12 +73,12 @@ def test_spark_decodes_the_same(spark: Session) -> None:
     frame = envelope({"columns": DDL}).unpack(spark.spark, spark.spark.createDataFrame(rows))
     sql = f"select {', '.join(SCHEMA.names)}, {BAD} as bad from v order by __stream.minor"
     expected = spark.rows(sql, v=frame).to_pylist()
-    plain = 0
+    count = 0
     for text, row in zip(texts, expected, strict=True):
-        here = decoded(text)
+        here = plain(text)
         if here is not None:
-            plain += 1
+            count += 1
             bad = row.pop("bad")
             assert bad is None, text
             assert json.dumps(here) == json.dumps(row), text  # NaN is not equal to itself
-    assert plain > SPOILED / 20
+    assert count > SPOILED / 20

@@ -33,3 +33,7 @@ class SchemaChanged(StreamError):
     def __init__(self, message: str, upper: Mapping[str, Any]) -> None:
         super().__init__(message)
         self.upper = upper
+
+
+class NotPlain(Exception):
+    """Spark must look at these records."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -21,23 +21,25 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     Rewriter,
     in_threads,
 )
-from dbt.adapters.iceberg_stream.stream.batches.plain_json import (
-    MESSAGES,
-    MESSAGES_SQL,
-    NotPlain,
-    PlainRecords,
-    plain_records,
-)
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
+from dbt.adapters.iceberg_stream.stream.errors import NotPlain
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, Located, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, JsonMessages, Source
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    MAJOR,
+    MINOR,
+    Frontier,
+    PlainSource,
+    Source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -91,10 +93,10 @@ class BatchWriter:
             StreamError: the stream cannot go on; nothing is left of the batch.
         """
         source = self.source
-        plain = self._plain(session)
+        plain = self._plain_changes(session, described)
         if plain is not None:
             with suppress(NotPlain):
-                return self._write_plain(session, *plain, described, write_id)
+                return self._write_plain(plain, described, write_id)
             self._not_plain += 1
         frame = source.read(session.spark, described.lower, _end(described))
         if not self.query.looks_up:
@@ -108,29 +110,22 @@ class BatchWriter:
         finally:
             frame.unpersist()
 
-    def _plain(self, session: Session) -> tuple[JsonMessages, PlainRecords] | None:
-        """How to go without Spark's decoding, if that has done for most batches."""
+    def _plain_changes(
+        self, session: Session, described: Description
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Changes without Spark's reading, if that has done for most batches."""
         source = self.source
-        if not isinstance(source, JsonMessages):
+        if not isinstance(source, PlainSource) or self._not_plain >= MOST_NOT_PLAIN:
             return None
-        if self.looks_up or self.runner is not in_process or self._not_plain >= MOST_NOT_PLAIN:
+        if self.looks_up or self.runner is not in_process:
             return None
-        types = source.plain_columns(session.spark)
-        records = None if types is None else plain_records(types, self.query)
-        return None if records is None else (source, records)
+        rows = source.plain_rows(session, described.lower, _end(described), self.query.picked)
+        return None if rows is None else map(_as_changes, rows)
 
     def _write_plain(
-        self,
-        session: Session,
-        source: JsonMessages,
-        plain: PlainRecords,
-        described: Description,
-        write_id: str,
+        self, changes: Iterator[pa.RecordBatch], described: Description, write_id: str
     ) -> WrittenBatch:
-        frame = source.messages(session.spark, described.lower, _end(described))
-        messages = session.stream(MESSAGES_SQL, **{MESSAGES: frame})
-        next(messages)
-        delta = write_here(self._plan(write_id), plain.changes(messages))
+        delta = write_here(self._plan(write_id, in_order=True), changes)
         self._not_plain = 0
         return WrittenBatch(described, [delta])
 
@@ -238,8 +233,8 @@ class BatchWriter:
         frame = self.source.read(session.spark, described.lower, _end(described))
         return self.bad_records.take(session, frame)
 
-    def _plan(self, write_id: str) -> DeltaPlan:
-        in_order = self.source.ordered and self.query.keeps_order
+    def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
+        in_order = in_order or (self.source.ordered and self.query.keeps_order)
         ordered = in_order and not self.options.sequence_by
         versions = self.options.scd_type == 2
         return self.sink.plan(
@@ -260,6 +255,13 @@ class BatchWriter:
             return ALL_KEYS
         choice = self.options.sequence_numbers
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
+
+
+def _as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that change nothing but their own key, as `StreamQuery.changes` has them."""
+    names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1"}
+    renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
+    return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
 def _end(described: Description) -> Frontier:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,13 +13,23 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE, Frontier, Lag
+from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import is_plain, read_plain
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    WHERE,
+    Frontier,
+    Lag,
+    Pick,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
+
+    from dbt.adapters.iceberg_stream.engines.session import Session
 
 # Files whose columns are remembered.
 KNOWN_SCHEMAS = 10_000
@@ -71,6 +82,7 @@ class FilesSource:
     ordered: bool = False
     has_truncates: bool = field(default=False, init=False)
     _known: tuple[str, StructType | None] = field(default=("", None), init=False)
+    _definition: StructType | None = field(default=None, init=False)
     _schemas: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
@@ -126,13 +138,39 @@ class FilesSource:
         return any(self._is_in(file, other) for file in self._after(lower))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        return self._frame(spark, self._batch(lower, upper))
+
+    def plain_rows(
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+    ) -> Iterator[pa.RecordBatch] | None:
+        if self.file_format != "parquet" or self.options:
+            return None
+        files = self._batch(lower, upper)
+        schema = self._plain_schema(session.spark, files[0])
+        columns = pick(schema.names)
+        if columns is None:
+            return None
+        majors = [
+            file.modified * AT_ONCE + rank for file, rank in zip(files, _ranks(files), strict=True)
+        ]
+        placed = list(zip((file.path for file in files), majors, strict=True))
+        return read_plain(self.filesystem, placed, schema, columns)
+
+    def _plain_schema(self, spark: SparkSession, file: _File) -> pa.Schema:
+        """Columns that PyArrow may read, as Spark has them."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        known = self._given(spark) if self.columns else self._schema(spark, file)
+        return pa.schema([field for field in to_arrow_schema(known) if is_plain(field.type)])
+
+    def _batch(self, lower: Frontier | None, upper: Frontier) -> list[_File]:
         files = self._between(lower, upper)
         if len(files) < upper["files"]:
             raise StreamError(
                 f"{upper['files'] - len(files)} files of {self.path} that a batch was to read have "
                 "gone or changed. Put them back as they were, or begin anew with --full-refresh."
             )
-        return self._frame(spark, files)
+        return files
 
     def lag(self, frontier: Frontier | None) -> Lag:
         return Lag(len(self._after(frontier)), "files")
@@ -196,16 +234,19 @@ class FilesSource:
             self._known = stored, schema
         return schema
 
+    def _given(self, spark: SparkSession) -> StructType:
+        """What the source's definition says of the columns; the server is asked once."""
+        if self._definition is None:
+            self._definition = spark.createDataFrame([], str(self.columns)).schema
+        return self._definition
+
     def _major(self, files: Sequence[_File]) -> Column:
         """What orders files: their time, then their path."""
         from pyspark.sql.connect import functions as f
 
         major = f.unix_millis(f.col("_metadata.file_modification_time")) * AT_ONCE
-        ranks: list[int] = []
-        for file, before in zip(files[1:], files, strict=False):
-            same = file.modified == before.modified
-            ranks.append(ranks[-1] + 1 if same and ranks else int(same))
-        tied = {file.path: rank for file, rank in zip(files[1:], ranks, strict=True) if rank}
+        ranks = zip(files, _ranks(files), strict=True)
+        tied = {file.path: rank for file, rank in ranks if rank}
         if not tied:
             return major
         decoded = f.url_decode(f.replace("_metadata.file_path", f.lit("+"), f.lit("%2B")))
@@ -257,6 +298,14 @@ class FilesSource:
             settled = max(settled, lower["settled"])
         kept = {name: modified for name, modified in names.items() if modified >= settled}
         return {"settled": settled, "names": kept, "files": len(files)}
+
+
+def _ranks(files: Sequence[_File]) -> list[int]:
+    """What tells files of one millisecond apart."""
+    ranks = [0]
+    for before, file in pairwise(files):
+        ranks.append(ranks[-1] + 1 if file.modified == before.modified else 0)
+    return ranks
 
 
 def _names(files: Sequence[_File]) -> dict[str, int]:

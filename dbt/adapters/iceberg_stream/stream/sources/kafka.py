@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_options import IN_QUERY_TEXTS, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag
+from dbt.adapters.iceberg_stream.stream.sources.plain_json import (
+    MESSAGES_SQL,
+    MESSAGES_VIEW,
+    decoded,
+    plain_schema,
+)
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+    from dbt.adapters.iceberg_stream.engines.session import Session
 
 SECONDS = 30.0
 # Between two looks at what the client says of its connections.
@@ -123,11 +133,20 @@ class KafkaSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         return self.envelope.unpack(spark, self.messages(spark, lower, upper))
 
-    def plain_columns(self, spark: SparkSession) -> Mapping[str, str] | None:
+    def plain_rows(
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+    ) -> Iterator[pa.RecordBatch] | None:
         if not self.envelope.is_plain:
             return None
-        fields = self.envelope.fields(spark)
-        return {field.name: field.dataType.simpleString() for field in fields}
+        fields = self.envelope.fields(session.spark)
+        schema = plain_schema({field.name: field.dataType.simpleString() for field in fields})
+        columns = None if schema is None else pick(schema.names)
+        if schema is None or columns is None:
+            return None
+        frame = self.messages(session.spark, lower, upper)
+        messages = session.stream(MESSAGES_SQL, **{MESSAGES_VIEW: frame})
+        next(messages)  # the schema
+        return decoded(messages, schema, columns)
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""

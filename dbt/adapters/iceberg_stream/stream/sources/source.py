@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+    from dbt.adapters.iceberg_stream.engines.session import Session
 
 Frontier = Mapping[str, Any]
 # The one column that a source adds: a struct of major and minor (bigint, the change's place in its
@@ -16,6 +20,10 @@ Frontier = Mapping[str, Any]
 CHANGE = "__stream"
 # Columns that a source may add to those of a record: what could not be read, and where it stands.
 BAD, WHERE = "__bad", "__where"
+# A change's place in its source, where a record is read without Spark.
+MAJOR, MINOR = "__major", "__minor"
+# Of the source's columns the one that each of the table's is; None if they are more than picked.
+Pick = Callable[[Sequence[str]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True)
@@ -82,12 +90,16 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class JsonMessages(Protocol):
-    """A source whose records are messages, which can be had as they are as well."""
+class PlainSource(Protocol):
+    """A source whose records can be read here, where Spark would make the same of them."""
 
-    def plain_columns(self, spark: SparkSession) -> Mapping[str, str] | None:
-        """Names and types of the columns, if a message with a value is a record, and nothing else
-        is a change; else None."""
+    def plain_rows(
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+    ) -> Iterator[pa.RecordBatch] | None:
+        """What is picked of a batch, MAJOR and MINOR, in the order of the changes.
 
-    def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """The batch as messages, with the columns `value` and `offset` and others."""
+        None if Spark has to read the batch.
+
+        Raises:
+            NotPlain: the same, seen while the rows are taken.
+        """

@@ -5,24 +5,25 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.batches.plain_json import NotPlain, PlainRecords
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.sources.plain_json import decoded
+from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
-PLAIN = PlainRecords(SCHEMA, {"id": "id", "called": "name"})
+COLUMNS = {"id": "id", "called": "name"}
 
 
-def changes(*values: bytes) -> pa.Table:
+def records(*values: bytes) -> pa.Table:
     offsets = pa.array(range(7, 7 + len(values)), pa.int64())
     messages = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
-    return pa.Table.from_batches(PLAIN.changes([messages]))
+    return pa.Table.from_batches(decoded([messages], SCHEMA, COLUMNS))
 
 
-def test_records_become_changes() -> None:
-    made = changes(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
+def test_messages_become_rows() -> None:
+    made = records(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
     assert made.to_pylist() == [
-        {"id": 1, "called": "a\n", f"{ORDER}0": 0, f"{ORDER}1": 7, DELETED: False},
-        {"id": None, "called": None, f"{ORDER}0": 0, f"{ORDER}1": 8, DELETED: False},
+        {"id": 1, "called": "a\n", MAJOR: 0, MINOR: 7},
+        {"id": None, "called": None, MAJOR: 0, MINOR: 8},
     ]
 
 
@@ -55,6 +56,6 @@ def test_records_become_changes() -> None:
 )
 def test_what_spark_must_see(values: tuple[bytes, ...]) -> None:
     with pytest.raises(NotPlain):
-        changes(b'{"id": 0}', *values)
+        records(b'{"id": 0}', *values)
     with pytest.raises(NotPlain):
-        changes(*values, b'{"id": 0}')
+        records(*values, b'{"id": 0}')
