@@ -18,13 +18,12 @@ from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 
 from .data import PER_FILE, changes, write_files
 from .merge_peer import COPY_ON_WRITE, MERGE_ON_READ, PEERS, merge_files, properties
-from .rig import Rig
+from .rig import FILTERS, PICKS, Rig
 from .tables import check, compact, read, shape
 
 UPSERTS = 1_000_000
 # Batches of a run that merges; of more the time is scaled.
-MERGED = 10
-AIM = 20.0
+MERGED = {MERGE_ON_READ: 10, COPY_ON_WRITE: 3}
 # As in the benchmarks of batch merges: ten files for five million rows.
 FILE_SIZE = {"write.target-file-size-bytes": str(16 * 1024 * 1024)}
 
@@ -62,11 +61,11 @@ class Merges:
         self._made = 0
         self.last: dict[str, str] = {}
 
-    def ours(self, case: Case, commit_interval: float) -> float:
+    def ours(self, case: Case, commit_interval: float, sql: str = PICKS) -> float:
         name = self._table("ours", {})
         source = {"type": "files", "path": str(case.files[0].parent), "format": "parquet"}
         # A batch takes one file, however small it is said to be.
-        stream = self.rig.stream(name, source, batch_rows=1, commit_interval=commit_interval)
+        stream = self.rig.stream(name, source, sql, batch_rows=1, commit_interval=commit_interval)
         begin = time.perf_counter()
         stream.drain()
         seconds = time.perf_counter() - begin
@@ -75,7 +74,7 @@ class Merges:
 
     def merged(self, mode: str, case: Case) -> float:
         """Seconds for all files, of which some are merged."""
-        name, files = self._table(mode, properties(mode)), case.files[:MERGED]
+        name, files = self._table(mode, properties(mode)), case.files[: MERGED[mode]]
         seconds = merge_files(self.rig.session, f"s.{name}", files)
         check(self.rig.session, f"s.{name}", case.truth(len(files)))
         return seconds * len(case.files) / len(files)
@@ -84,7 +83,8 @@ class Merges:
         """Spark's first MERGE, and our first batch, find a cold JVM."""
         for mode in PEERS:
             self.merged(mode, Case(case.rows, case.upserts, case.files[:2]))
-        self.ours(case, 0.0)
+        for sql in (PICKS, FILTERS):
+            self.ours(case, 0.0, sql)
 
     def told(self, contender: str) -> str:
         """How the last table of a contender looks, and how long it is read, then compacted."""
@@ -131,40 +131,42 @@ def _merges(bench: Bench, rows: int, size: str, runs: int) -> list[Result]:
     merges = Merges(bench, rows)
     try:
         results: list[Result] = []
-        for per_file, label in ((100_000, "100k"), (10_000, "10k")):
+        for per_file, label, aim in ((100_000, "100k", 20.0), (10_000, "10k", 40.0)):
             folder = merges.rig.folder / label
             case = Case.of(folder, rows, bench.size(UPSERTS), bench.size(per_file))
             if not results:
                 merges.warm_up(case)
-            results += _case(merges, case, f"merges_{size}_batches_{label}", runs)
+            results += _case(merges, case, f"merges_{size}_batches_{label}", runs, aim)
         return results
     finally:
         merges.rig.close()
 
 
-def _case(merges: Merges, case: Case, name: str, runs: int) -> list[Result]:
+def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[Result]:
     measures: dict[str, Callable[[], float]] = {
         "ours": partial(merges.ours, case, 0.0),
         **{mode: partial(merges.merged, mode, case) for mode in PEERS},
     }
     seconds = alternate(measures, runs)
     told = [merges.told("ours"), *(merges.told(mode) for mode in PEERS)]
-    merged = min(MERGED, len(case.files))
+    merged = [f"{min(most, len(case.files))} of them ({mode})" for mode, most in MERGED.items()]
     note = (
         f"{case.upserts:,} scattered upserts of {case.rows:,} rows in {len(case.files)} batches, "
-        "ours with a commit for each. "
-        + (f"MERGE took {merged} of them, its time is scaled. " if merged < len(case.files) else "")
+        f"ours with a commit for each. MERGE took {' and '.join(merged)}, its time is scaled. "
         + " ".join(told)
     )
     results = [
-        Result.of(f"{name}_{label}", PEERS[mode], seconds["ours"], seconds[mode], aim, note)
-        for mode, label, aim in ((MERGE_ON_READ, "mor", AIM), (COPY_ON_WRITE, "cow", None))
+        Result.of(f"{name}_{label}", PEERS[mode], seconds["ours"], seconds[mode], wanted, note)
+        for mode, label, wanted in ((MERGE_ON_READ, "mor", aim), (COPY_ON_WRITE, "cow", None))
     ]
-    return [*results, _each_second(merges, case, name, seconds[MERGE_ON_READ])]
-
-
-def _each_second(merges: Merges, case: Case, name: str, theirs: list[float]) -> Result:
-    """The same with a commit a second; the peer cannot commit batches together."""
-    seconds = alternate({"ours, 1 s": partial(merges.ours, case, 1.0)}, len(theirs))["ours, 1 s"]
-    note = f"As {name}_mor, ours with a commit a second. {merges.told('ours')}"
-    return Result.of(f"{name}_each_second", PEERS[MERGE_ON_READ], seconds, theirs, AIM, note)
+    ways = (
+        ("each_second", 1.0, PICKS, "a commit a second, which MERGE cannot have"),
+        ("filtered", 0.0, FILTERS, "a filter in the query: Spark reads the files"),
+    )
+    for label, interval, sql, what in ways:
+        way = {f"ours, {label}": partial(merges.ours, case, interval, sql)}
+        [ours] = alternate(way, runs).values()
+        note = f"As {name}_mor, ours with {what}. {merges.told('ours')}"
+        peer, theirs = PEERS[MERGE_ON_READ], seconds[MERGE_ON_READ]
+        results.append(Result.of(f"{name}_{label}", peer, ours, theirs, aim, note))
+    return results

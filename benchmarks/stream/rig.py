@@ -32,6 +32,9 @@ from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.streaming import WINDOW
 
 VIEW = "__stream_source"
+# Queries of models: one whose columns are picked only, and one whose rows Spark has to read.
+PICKS = f"select * from {VIEW}"
+FILTERS = f"{PICKS} where amount >= 0"
 COLUMNS = ("id", "customer", "status", "amount", "at")
 DDL = "id bigint, customer bigint, status string, amount double, at bigint"
 SCHEMA = Schema(
@@ -60,13 +63,13 @@ class Rig:
         staged = self.lake.stage(("s", name), SCHEMA, UNPARTITIONED_PARTITION_SPEC, properties)
         self.lake.commit(staged, (AssertCreate(),), staged.creation)
 
-    def stream(self, name: str, source: dict[str, object], **options: object) -> Stream:
+    def stream(
+        self, name: str, source: dict[str, object], sql: str = PICKS, **options: object
+    ) -> Stream:
         """A stream into the table `s.name`, upserting by id."""
         chosen = StreamOptions(sink_id=f"model.bench.{name}", keys=("id",), **options)  # type: ignore[arg-type]
         definition = SourceDefinition(("s", "source"), "s.source", source)
-        query = StreamQuery(
-            carry_change(f"select * from {VIEW}", VIEW), VIEW, f"s.{name}", COLUMNS, chosen
-        )
+        query = StreamQuery(carry_change(sql, VIEW), VIEW, f"s.{name}", COLUMNS, chosen)
         writer = BatchWriter(
             source=open_source(definition, self.lake, self.folder, {}),
             query=query,
@@ -80,11 +83,13 @@ class Rig:
         table = TableStream(writer, StreamStatus(name), schema_id=schema_id)
         return Stream(lambda: self.session, [table], WINDOW)
 
-    def drained(self, source: dict[str, object], **options: object) -> tuple[float, Stream]:
+    def drained(
+        self, source: dict[str, object], sql: str = PICKS, **options: object
+    ) -> tuple[float, Stream]:
         """Seconds to drain a source into a new table."""
         name = f"t{uuid.uuid4().hex[:8]}"
         self.make_table(name)
-        stream = self.stream(name, source, **options)
+        stream = self.stream(name, source, sql, **options)
         begin = time.perf_counter()
         stream.drain()
         return time.perf_counter() - begin, stream

@@ -18,7 +18,7 @@ from tests.servers.kafka import kafka_server
 
 from .data import fill_topic, truth, upserts, write_files
 from .flink import PEER, Flink, files_source, flink, kafka_source
-from .rig import DDL, Rig
+from .rig import DDL, FILTERS, PICKS, Rig
 from .tables import check, read, shape
 
 FEW, MANY = 1_000_000, 5_000_000
@@ -50,9 +50,9 @@ class Pair:
         self.looks: dict[str, str] = {}
         self._jobs = 0
 
-    def ours(self, given: Input) -> float:
+    def ours(self, given: Input, sql: str = PICKS) -> float:
         rows = BATCH_ROWS[given.ours["type"]]
-        seconds, stream = self.rig.drained(given.ours, batch_rows=rows, **COMMITS)
+        seconds, stream = self.rig.drained(given.ours, sql, batch_rows=rows, **COMMITS)
         table = ".".join(stream.tables[0].sink.name)
         check(self.rig.session, table, truth(given.rows, given.keys))
         self.looks["ours"] = str(shape(self.rig.session, table))
@@ -100,7 +100,16 @@ class Pair:
             f"{_rates(more, *steady)} After {many.rows:,} ours has {self.looks['ours']}; Flink "
             f"{self.looks['flink']}."
         )
-        return [*results, Result.of(f"{name}_steady", PEER, *steady, AIM, note)]
+        results.append(Result.of(f"{name}_steady", PEER, *steady, AIM, note))
+        return [*results, self._filtered(many, sides[3], f"{name}_5m_filtered")]
+
+    def _filtered(self, given: Input, theirs: list[float], name: str) -> Result:
+        """With a filter in the query, so that Spark decodes the rows as well."""
+        self.ours(given, FILTERS)
+        measures = {"ours, filtered": partial(self.ours, given, FILTERS)}
+        [seconds] = alternate(measures, len(theirs)).values()
+        note = f"Ours with a filter in the query. {_rates(given.rows, seconds, theirs)}"
+        return Result.of(name, PEER, seconds, theirs, AIM, note)
 
 
 def _rates(rows: int, ours: list[float], theirs: list[float]) -> str:
