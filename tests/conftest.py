@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
-from tests.servers.rest_catalog import rest_catalog
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
 from tests.servers.spark_cluster import TOKEN, spark_cluster
 
 pytest_plugins = ["dbt.tests.fixtures.project"]
@@ -40,6 +40,13 @@ def connect_target(
             "catalog_properties": {"type": "rest", "uri": catalog.uri},
             "token": catalog.token("tess"),
         }
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    """Iceberg's reference REST catalog, which knows users by their tokens."""
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
 
 
 @pytest.fixture(scope="class")

@@ -19,7 +19,7 @@ from dbt.tests.util import get_connection, run_dbt
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from tests.functional.lake import run, table
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 
 READER = Path(__file__).with_name("cached_reader.py")
 ROUNDS = 40
@@ -271,11 +271,6 @@ class TestWhileOthersWrite(Cached):
 
 class TestUsers:
     """Kept results of one user are nobody else's, and go with the privilege to read."""
-
-    @pytest.fixture(scope="class")
-    def catalog(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-        with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-            yield server
 
     @pytest.fixture(scope="class")
     def token_file(self, catalog: RestCatalog, tmp_path_factory: pytest.TempPathFactory) -> Path:

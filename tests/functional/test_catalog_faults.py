@@ -13,7 +13,7 @@ from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt_common.exceptions import DbtRuntimeError
 
 from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 
 # Every run appends one row.
 APPENDED = """
@@ -27,12 +27,6 @@ select '{{ invocation_id }}' as run,
 from range(1)
 """
 REBUILT = "{{ config(materialized='table') }} select '{{ invocation_id }}' as run"
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import yaml
 from dbt.adapters.factory import reset_adapters
 
 from tests.functional import turns
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 
 USERS = ["uma", "ugo"]
 # A hundred in all, for the two of them. Two processes make better use of two cores.
@@ -23,12 +23,6 @@ SECONDS = 120
 
 PROJECT = "{name: turns, version: '1.0', profile: turns}"
 MODEL = "{{ config(materialized='table') }} select '{{ target.name }}' as owner"
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt_common.exceptions import DbtRuntimeError
 
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 
 TABLE = """
 select id, name from {{ ref('people') }}
@@ -42,12 +42,6 @@ DROP = """
   {% do run_query("insert into " ~ target.schema ~ ".people values (3, 'Joan')") %}
 {% endmacro %}
 """
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server
 
 
 @pytest.fixture(scope="class")

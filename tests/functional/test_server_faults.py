@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status,
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from tests.functional.lake import snapshot_ids
 from tests.servers.ports import free_port
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 from tests.servers.spark_cluster import TOKEN, connect_server
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
@@ -30,12 +30,6 @@ from range(1) where java_method('java.lang.Thread', 'sleep', {{ var('pause', 0) 
 """
 
 QUICK = "{{ config(materialized='table') }} select '{{ invocation_id }}' as run"
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server
 
 
 class TestServerFaults:

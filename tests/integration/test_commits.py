@@ -154,11 +154,6 @@ class TestLostAnswers:
     """A catalog behind a proxy that loses its answers to commits."""
 
     @pytest.fixture(scope="class")
-    def catalog(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-        with rest_catalog(tmp_path_factory.mktemp("lost")) as server:
-            yield server
-
-    @pytest.fixture(scope="class")
     def proxy(self, catalog: RestCatalog) -> Iterator[FaultProxy]:
         with fault_proxy(catalog.port) as running:
             yield running

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 
@@ -78,12 +78,6 @@ def local(lakehouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         with served.connect() as connection, connection.cursor() as cursor:
             cursor.execute("create namespace if not exists s").fetchall()
         yield served
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.error import URLError
@@ -19,7 +19,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from benchmarks.stream.flink import python_of_flink
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
 from dbt.adapters.iceberg_stream.engines.java import find_java
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
@@ -59,15 +59,6 @@ TABLES = {
     "moving2": Table(2, BY_PART, settings=OLD_SOURCE),
     "moving3": Table(3, BY_PART, settings=OLD_SOURCE),
 }
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path_factory.mktemp("flink"))
-    names.create_namespace("s")
-    made = Lake("lake", names)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from tests.integration.jobs import BROKEN, MENDED, Jobs
 from tests.integration.leaks import command_lines_to, leaks, write_spark_ui
 from tests.servers.ports import free_port
-from tests.servers.rest_catalog import RestCatalog, rest_catalog
+from tests.servers.rest_catalog import RestCatalog
 from tests.servers.token_endpoint import TokenEndpoint, token_endpoint
 
 SOUND = ("--exclude", "tag:broken")
@@ -25,12 +25,6 @@ MEMBERS = [
     {"id": 1, "name": "ADA", "points": Decimal("1.50"), "joined": date(2020, 1, 1)},
     {"id": 2, "name": "GRACE", "points": Decimal("3.00"), "joined": date(2020, 1, 2)},
 ]
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,11 @@ def test_two_queries_at_once_read_their_own_views(spark: Session) -> None:
         assert list(pool.map(asked, range(60))) == [{number} for number in range(60)]
 
 
+def test_a_text_that_names_a_view(spark: Session) -> None:
+    sql = "select 'a_view' as said /* it's a_view */ from a_view where id >= 0 -- a_view"
+    assert spark.rows(sql, a_view=spark.spark.range(1)).to_pylist() == [{"said": "a_view"}]
+
+
 def random_changes(seed: int, count: int, keys: int = 8) -> list[Row]:
     """Changes in the order they were made; the value of `at` tells it."""
     chosen = random.Random(seed)

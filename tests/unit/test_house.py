@@ -29,6 +29,7 @@ LAYERS = (
     {"ingest"},
     {"merging"},
     {"connections"},
+    {"from_profile"},
     {"cursor"},
     {"stream"},
     {"credentials", "relation", "column", "response", "model_config"},

@@ -11,6 +11,7 @@ import click
 
 from dbt.adapters.iceberg_stream import cli_streams
 from dbt.adapters.iceberg_stream.cli_options import (
+    PORT,
     profiles_dir,
     project_dir,
     table_name,
@@ -120,7 +121,7 @@ main.add_command(cli_streams.resume)
 
 @main.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=0, show_default=True, help="Port; 0 takes a free one.")
+@click.option("--port", type=PORT, default=0, show_default=True, help="0 takes a free one.")
 @click.option("--tls-cert", type=click.Path(exists=True, path_type=Path), help="Chain in PEM.")
 @click.option("--tls-key", type=click.Path(exists=True, path_type=Path), help="Its key in PEM.")
 @click.option("--insecure", is_flag=True, help="Allow other machines to send tokens in clear.")

@@ -21,7 +21,10 @@ profiles_dir = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where profiles.yml is.  [default: as dbt finds it]",
 )
-target = click.option("--target", help="The profile's target.  [default: as the profile says]")
+PORT = click.IntRange(0, 65535)
+target = click.option(
+    "--target", "-t", help="The profile's target.  [default: as the profile says]"
+)
 
 
 def table_name(table: str) -> tuple[str, str]:

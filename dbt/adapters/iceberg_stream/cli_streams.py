@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dbt.adapters.iceberg_stream.cli_options import (
+    PORT,
     profiles_dir,
     project_dir,
     table_name,
@@ -31,11 +32,18 @@ FAILED, FENCED = 1, 3
 
 
 @click.command()
-@click.option("--select", "-s", multiple=True, help="Models, as dbt selects them.  [default: all]")
-@click.option("--exclude", multiple=True, help="Models to leave out, as dbt selects them.")
+@click.option(
+    "--select",
+    "-s",
+    multiple=True,
+    help="A model, or models as dbt selects them; may be given again.  [default: all]",
+)
+@click.option("--exclude", multiple=True, help="Those to leave out, in the same way.")
 @click.option("--full-refresh", is_flag=True, help="Begin anew, in place of what is in the tables.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Of /health and /metrics.")
-@click.option("--port", default=0, show_default=True, help="Of the same; 0 takes a free one.")
+@click.option(
+    "--port", type=PORT, default=0, show_default=True, help="Of the same; 0 takes a free one."
+)
 @project_dir
 @profiles_dir
 @target

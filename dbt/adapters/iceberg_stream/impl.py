@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_mo
 from dbt.adapters.iceberg_stream.own_writes import OwnWrites
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 
 if TYPE_CHECKING:
     import agate
@@ -281,7 +282,10 @@ class IcebergStreamAdapter(OwnWrites):
     @available.parse(lambda *a, **k: None)
     def check_model(self, model: Mapping[str, Any]) -> Any:
         """The model's table layout; raises one error with all faults of its config."""
-        return check_model_config(model)
+        layout = check_model_config(model)
+        if model["config"].get("materialized") == "stream":
+            parse_stream_options(model)
+        return layout
 
     @available.parse_none
     def require_views(self) -> None:

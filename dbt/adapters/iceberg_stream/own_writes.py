@@ -80,8 +80,9 @@ class OwnWrites(SQLAdapter):
     ) -> str:
         """Note what a stream model reads; the name that it has in the model's query."""
         from dbt.adapters.iceberg_stream.stream_models import VIEW
-        from dbt.adapters.iceberg_stream.streaming import source_definition
+        from dbt.adapters.iceberg_stream.streaming import require_stream, source_definition
 
+        require_stream(model)
         self._streams[str(model["unique_id"])] = source_definition(relation, configured, given)
         return VIEW
 

@@ -17,7 +17,8 @@ from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.iceberg_stream.catalog.lake import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.stamps import stamps
-from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
+from dbt.adapters.iceberg_stream.engines.session import Session, load_pyspark
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write
@@ -55,6 +56,7 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.types import DataType
 
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
@@ -87,6 +89,10 @@ class StreamModel:
     lower: Frontier | None = None
     upper: Frontier | None = None
 
+    def __post_init__(self) -> None:
+        # Models in several threads import parts of it, which import each other in a circle.
+        load_pyspark()
+
     @cached_property
     def options(self) -> StreamOptions:
         return parse_stream_options(self.model)
@@ -116,10 +122,44 @@ class StreamModel:
         # Asked first, so that a change meanwhile is noticed at the next batch.
         schema_id = self.opened.schema_id(self.lower, self.upper)
         session = thread_session(self.adapter)
-        frame = self.opened.empty(session.spark, self.lower, self.upper)
-        with self.adapter.connections.exception_handler(self.sql):
+        with self.adapter.connections.exception_handler(self.sql), explain():
+            frame = self._empty(session)
             fields = session.frame(self.carried, **{VIEW: frame}).schema.fields
+            output_columns([field.name for field in fields], self.options)
+            self._check_conditions(session, frame)
         return schema_id, {field.name: field.dataType for field in fields}
+
+    def _empty(self, session: Session) -> DataFrame:
+        try:
+            with explain():
+                return self.opened.empty(session.spark, self.lower, self.upper)
+        except StatementError as error:
+            if error.engine_gone or not self.source.spec.get("columns"):
+                raise
+            raise StreamError(
+                f"The `columns` of the stream's source cannot be understood. {error}"
+            ) from error
+
+    def _check_conditions(self, session: Session, frame: DataFrame) -> None:
+        """Within the whole query it would not be told which of them is wrong."""
+        options = self.options
+        given = {"apply_as_deletes": options.deletes, "apply_as_truncates": options.truncates}
+        for name, condition in given.items():
+            if condition is None:
+                continue
+            sql = f"select ({condition}\n) as condition from (\n{self.carried}\n)"
+            try:
+                with explain():
+                    kind = session.frame(sql, **{VIEW: frame}).schema.fields[0].dataType
+            except StatementError as error:
+                if error.engine_gone:
+                    raise
+                raise StreamError(f"`{name}: {condition}` cannot be used. {error}") from error
+            if kind.typeName() not in ("boolean", "void"):
+                raise StreamError(
+                    f"`{name}: {condition}` is {kind.simpleString()}, and no condition: compare it "
+                    "with something."
+                )
 
     def frontier(self, relation: BaseRelation) -> Frontier | None:
         """Where the stream of the model's table stands, as far as the table tells."""

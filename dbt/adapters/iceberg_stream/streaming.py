@@ -95,6 +95,9 @@ def run_stream(
             if running is not None:
                 running.fenced.add(name)
             raise
+    if own.frontier is None and running is None:
+        place = source.spec.get("path") or ".".join(source.name)
+        logger.warning(f"{name} has found nothing in {place} yet.")
     return _response(relation, tables)
 
 
@@ -142,9 +145,28 @@ def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergS
     )
 
 
+def require_stream(model: Mapping[str, Any]) -> None:
+    """Raise StreamError for a model that selects from a stream and is none."""
+    kind = model["config"].get("materialized")
+    if model.get("resource_type") == "model" and kind != "stream":
+        raise StreamError(
+            f"{model['unique_id']} selects from `stream(…)` and is materialized as {kind}: set "
+            "materialized='stream', or select from the source or model itself."
+        )
+
+
 def source_definition(
     relation: BaseRelation, configured: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> SourceDefinition:
-    """What `stream(…)` says of a source: its configuration, and what the model adds."""
+    """What `stream(…)` says of a source: its configuration, and what the model adds.
+
+    Raises:
+        StreamError: the configuration is none.
+    """
     name = str(relation.schema), str(relation.identifier)
+    if not isinstance(configured or {}, Mapping):
+        raise StreamError(
+            f"`config.meta.stream` of the source {'.'.join(name)} is `{configured}`: it takes keys "
+            "with their values, such as `type: files`."
+        )
     return SourceDefinition(name, relation.render(), {**(configured or {}), **given})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,15 +28,6 @@ class Catalog(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
-    command += " -addext subjectAltName=DNS:localhost -keyout key.pem -out cert.pem"
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,15 +39,6 @@ def serve() -> Iterator[Serve]:
     yield start
     for listener in listeners:
         listener.close()
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
-    command += " -addext subjectAltName=DNS:localhost -keyout key.pem -out cert.pem"
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    return folder
 
 
 def grpc(connection: socket.socket) -> None:

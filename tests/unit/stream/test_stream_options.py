@@ -50,6 +50,29 @@ def test_all_faults_at_once() -> None:
         assert fault in said
 
 
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        ({"apply_as_deletes": True}, "`apply_as_deletes: True` must be a condition on the"),
+        ({"soft_deletes": True}, "`soft_deletes: True` must be the name of a column"),
+        ({"commit_group": ["g"]}, "`commit_group: ['g']` must be a name"),
+        ({"columns": {"id": 1}}, "`columns: {'id': 1}` must be the name of a column, or a list"),
+        ({"sequence_by": [1]}, "`sequence_by: [1]` must be the name of a column, or a list"),
+        ({"create_tables": "false"}, "`create_tables: 'false'` must be true or false"),
+        ({"apply_as_delete": "x"}, "`apply_as_delete`: did you mean `apply_as_deletes`?"),
+        ({"comit_interval": 5}, "`comit_interval`: did you mean `commit_interval`?"),
+    ],
+)
+def test_values_and_names_that_are_wrong(config: dict[str, Any], fault: str) -> None:
+    with pytest.raises(CompilationError) as raised:
+        options_of(unique_key="id", **config)
+    assert fault in str(raised.value)
+
+
+def test_the_kind_of_table_as_text() -> None:
+    assert options_of(unique_key="id", sequence_by="at", stored_as_scd_type="2").scd_type == 2
+
+
 def test_versions_need_one_column_that_orders_them() -> None:
     with pytest.raises(CompilationError, match="needs a `sequence_by`"):
         options_of(unique_key="id", stored_as_scd_type=2)

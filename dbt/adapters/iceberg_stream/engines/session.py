@@ -29,6 +29,12 @@ CONNECT_RETRIES = 6
 RESTART_RETRIES = 18
 # A network that swallows packets without a word is found dead; servers allow a ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
+# Texts and comments of a query, each as a whole, names in backticks, and words.
+WORDS = re.compile(
+    r"""\b[rR]'[^']*'|\b[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/"""
+    r"|`(?P<quoted>(?:[^`]|``)*)`|\w+",
+    re.DOTALL,
+)
 ProgressHandler = Callable[..., None]
 _importing = threading.Lock()
 _numbers = itertools.count()
@@ -138,14 +144,11 @@ class Session:
         selects = plain_selects(sql) if len(views) == 1 else None
         if selects is not None and selects.relation in views:
             return selects.over(views[selects.relation])
-        named = []
-        for name, frame in views.items():
-            # The server makes them temporary views for as long as it looks at the query: of two
-            # queries at once, one would read what the other one has given the same name.
-            own = f"{name}_{next(_numbers)}"
-            sql = re.sub(rf"\b{name}\b", own, sql)
-            named.append(SubqueryAlias(frame._plan, own))
-        return DataFrame(SQL(sql, None, None, named or None), self._spark)
+        # The server makes them temporary views for as long as it looks at the query: of two
+        # queries at once, one would read what the other one has given the same name.
+        own = {name: f"{name}_{next(_numbers)}" for name in views}
+        named = [SubqueryAlias(frame._plan, own[name]) for name, frame in views.items()]
+        return DataFrame(SQL(renamed(sql, own), None, None, named or None), self._spark)
 
     def map_in_arrow(
         self,
@@ -258,6 +261,17 @@ class Session:
                 self._spark.stop()
         except StatementError:
             return
+
+
+def renamed(sql: str, names: Mapping[str, str]) -> str:
+    """A query with other names in the place of some, but for those in its texts and comments."""
+
+    def other(found: re.Match[str]) -> str:
+        if quoted := found["quoted"]:
+            return f"`{names.get(quoted, quoted)}`"
+        return names.get(found[0], found[0])
+
+    return WORDS.sub(other, sql)
 
 
 def load_pyspark() -> None:

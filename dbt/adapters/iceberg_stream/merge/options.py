@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 STRATEGIES = ("append", "merge", "delete+insert", "insert_overwrite", "microbatch")
@@ -39,13 +39,13 @@ INCREMENTAL_OPTIONS = (
     "incremental_predicates",
     "on_schema_change",
 )
+KNOWN = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS)
 # Similar enough to be a slip of the pen, and not a key that means something else.
 SLIP = 0.85
 
 
-def misspelled(config: Mapping[str, Any]) -> list[str]:
+def misspelled(config: Mapping[str, Any], known: Sequence[str] = KNOWN) -> list[str]:
     """Faults for keys that look like one of ours with a typing error."""
-    known = [*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS]
     faults = []
     for key in config:
         close = difflib.get_close_matches(key, known, n=1, cutoff=SLIP)

@@ -169,7 +169,8 @@ class Grouping:
         members: dict[str, list[str]] = {}
         for name, node in nodes.items():
             group = node["config"].get("commit_group")
-            if group and node["config"].get("materialized") == "stream":
+            # What is no name is told by the model that has it.
+            if isinstance(group, str) and node["config"].get("materialized") == "stream":
                 members.setdefault(group, []).append(name)
         reads = {
             name: (node.get("depends_on") or {}).get("nodes", []) for name, node in nodes.items()

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from dbt_common.exceptions import CompilationError
 
+from dbt.adapters.iceberg_stream.merge.options import misspelled
+
 SequenceNumbers = Literal["auto", "one", "many"]
 DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]
 OnBadRecord = Literal["stop", "dead_letters"]
@@ -27,6 +29,27 @@ CHOICES = {
     "stored_as_scd_type": (1, 2),
     "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
 }
+# What other options take.
+A_CONDITION = "a condition on the query's columns, as text"
+TEXTS = {
+    "apply_as_deletes": A_CONDITION,
+    "apply_as_truncates": A_CONDITION,
+    "soft_deletes": "the name of a column",
+    "route_by": "the name of a column",
+    "commit_group": "a name",
+    "sink_id": "a name",
+}
+NAMES = ("unique_key", "sequence_by", "columns", "except", "ignore_null_updates")
+NUMBERS: tuple[tuple[str, Callable[[Any], Any], float], ...] = (
+    ("batch_interval", float, 0.0),
+    ("commit_interval", float, 0.0),
+    ("batch_rows", int, 1),
+    ("max_keys", int, 1),
+    ("bad_record_limit", int, 0),
+    ("idle_interval", float, 0.0),
+)
+OPTIONS = {*ALIASES, *CHOICES, *TEXTS, *NAMES, "routes", "create_tables"}
+OPTIONS |= {name for name, _, _ in NUMBERS}
 NEEDS_KEY = (
     "sequence_by",
     "apply_as_deletes",
@@ -116,18 +139,13 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     for alias, name in ALIASES.items():
         if alias in config:
             config.setdefault(name, config.pop(alias))
-    faults = [*_wrong_choices(config), *_wrong_combinations(config), *_wrong_routes(config)]
-    numbers = {
-        name: _number(config, name, kind, least, faults)
-        for name, kind, least in (
-            ("batch_interval", float, 0.0),
-            ("commit_interval", float, 0.0),
-            ("batch_rows", int, 1),
-            ("max_keys", int, 1),
-            ("bad_record_limit", int, 0),
-            ("idle_interval", float, 0.0),
-        )
-    }
+    if config.get("stored_as_scd_type") in ("1", "2"):
+        config["stored_as_scd_type"] = int(config["stored_as_scd_type"])
+    wrong = _wrong_types(config)
+    faults = [*misspelled(config, sorted(OPTIONS)), *wrong.values()]
+    config = {name: value for name, value in config.items() if name not in wrong}
+    faults += [*_wrong_choices(config), *_wrong_combinations(config), *_wrong_routes(config)]
+    numbers = {name: _number(config, name, kind, least, faults) for name, kind, least in NUMBERS}
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
         raise CompilationError(f"The config of {model['unique_id']} has faults:\n{lines}")
@@ -153,6 +171,26 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         create_tables=bool(config.get("create_tables")),
         **{name: value for name, value in numbers.items() if value is not None},
     )
+
+
+def _wrong_types(config: Mapping[str, Any]) -> dict[str, str]:
+    """Faults of options whose values are not of their kind."""
+    wants = {
+        name: what for name, what in TEXTS.items() if not isinstance(config.get(name, ""), str)
+    }
+    for name in NAMES:
+        given = config.get(name, ())
+        flag = name == "ignore_null_updates" and isinstance(given, bool)
+        if not flag and not _are_names(given):
+            wants[name] = "the name of a column, or a list of them"
+    if not isinstance(config.get("create_tables", False), bool):
+        wants["create_tables"] = "true or false"
+    return {name: f"`{name}: {config[name]!r}` must be {what}" for name, what in wants.items()}
+
+
+def _are_names(given: object) -> bool:
+    listed = given if isinstance(given, list | tuple) else [given]
+    return all(isinstance(name, str) for name in listed)
 
 
 def _wrong_choices(config: Mapping[str, Any]) -> list[str]:

@@ -118,7 +118,13 @@ def endpoint(service: Service, host: str, port: int) -> Iterator[int]:
         def log_message(self, format: str, *arguments: object) -> None:
             """Requests are not worth a line."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise OSError(
+            f"Health and metrics cannot be served at http://{host}:{port}: {error.strerror}. Give "
+            "another --port or --host."
+        ) from error
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server.server_port

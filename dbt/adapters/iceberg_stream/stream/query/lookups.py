@@ -52,6 +52,14 @@ class Lookup:
     def hidden(self) -> list[str]:
         return [*self.order_names, DELETED]
 
+    def beside(self, changes: str, window: str, listed: Sequence[str]) -> str:
+        """What a list makes of changes `d`, which have a window more, and of their rows `t`."""
+        return (
+            f"with d as (select *, {window} from (\n{changes}\n))\n"
+            f"select {', '.join(listed)} "
+            f"from d left join {self.relation} as t on {self.match('d', 't')}"
+        )
+
 
 def get_not_late_sql(
     changes: str, table: Lookup, sequence_by: Sequence[str], tombstones: str | None = None
@@ -91,13 +99,9 @@ def get_filled_sql(changes: str, table: Lookup, columns: Sequence[str]) -> str:
             f"over ({_of_life(table)} {table.before})"
         )
         listed.append(f"coalesce({last}, if(d.__life = 0, t.{column}, null)) as {column}")
-    hidden = ", ".join(f"d.{name}" for name in table.hidden)
+    listed += [f"d.{name}" for name in table.hidden]
     lives = f"count_if({DELETED}) over ({table.by_key} {table.before}) as __life"
-    return (
-        f"with d as (select *, {lives} from (\n{changes}\n))\n"
-        f"select {', '.join(listed)}, {hidden} "
-        f"from d left join {table.relation} as t on {table.match('d', 't')}"
-    )
+    return table.beside(changes, lives, listed)
 
 
 def get_soft_deletes_sql(
@@ -116,16 +120,10 @@ def get_soft_deletes_sql(
         if name in sequence_by:
             known = f"d.{column}"  # of the delete: what is older than it comes too late
         listed.append(f"if(d.{DELETED}, {known}, d.{column}) as {column}")
-    orders = ", ".join(f"d.{name}" for name in table.order_names)
+    listed.append(f"if(d.{DELETED}, current_timestamp(), null) as {quote(deleted_at)}")
+    listed += [*(f"d.{name}" for name in table.order_names), f"false as {DELETED}"]
     known = f"d.__last is not null or t.{quote(table.keys[0])} is not null"
-    return (
-        f"with d as (select *, {last} from (\n{changes}\n))\n"
-        f"select {', '.join(listed)}, "
-        f"if(d.{DELETED}, current_timestamp(), null) as {quote(deleted_at)}, "
-        f"{orders}, false as {DELETED} "
-        f"from d left join {table.relation} as t on {table.match('d', 't')} "
-        f"where not d.{DELETED} or {known}"
-    )
+    return f"{table.beside(changes, last, listed)} where not d.{DELETED} or {known}"
 
 
 def get_versions_sql(changes: str, table: Lookup) -> str:

@@ -168,13 +168,22 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     """
     given = given_columns(names)
     known = {name.lower(): name for name in given}
-    nulls = options.ignore_null_updates
-    named = (*options.keys, *options.sequence_by, *(options.columns or ()), *options.excluded)
-    named += () if isinstance(nulls, bool) else nulls
-    if missing := [name for name in dict.fromkeys(named) if name.lower() not in known]:
+    if len(known) < len(given):
+        twice = sorted({name for name in given if [*map(str.lower, given)].count(name.lower()) > 1})
+        raise StreamError(f"The query returns {', '.join(twice)} more than once: name them anew.")
+    if there := [name for name in added_names(options) if name.lower() in known]:
         raise StreamError(
-            f"The config names {', '.join(f'`{name}`' for name in missing)}, which the query does "
-            f"not return. It returns: {', '.join(given)}"
+            f"The stream adds the column {', '.join(there)} to the table, and the query returns it "
+            "already: give one of them another name."
+        )
+    if missing := [
+        f"`{option}` names `{name}`"
+        for option, names in _named(options).items()
+        for name in names
+        if name.lower() not in known
+    ]:
+        raise StreamError(
+            f"{', '.join(missing)}, which the query does not return. It returns: {', '.join(given)}"
         )
     if options.columns is not None:
         chosen = [known[name.lower()] for name in options.columns]
@@ -194,6 +203,17 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
             "leave it out of `except`, or put it into `columns`."
         )
     return chosen
+
+
+def _named(options: StreamOptions) -> dict[str, Sequence[str]]:
+    nulls = options.ignore_null_updates
+    return {
+        "unique_key": options.keys,
+        "sequence_by": options.sequence_by,
+        "columns": options.columns or (),
+        "except": options.excluded,
+        "ignore_null_updates": () if isinstance(nulls, bool) else nulls,
+    }
 
 
 def added_names(options: StreamOptions) -> tuple[str, ...]:
@@ -334,7 +354,8 @@ class StreamQuery:
 
 
 def _any_of(*conditions: str | None) -> str:
-    return " or ".join(f"coalesce(({c}), false)" for c in conditions if c)
+    # A condition may end with a comment.
+    return " or ".join(f"coalesce(({c}\n), false)" for c in conditions if c)
 
 
 def _picked(sql: str, view: str, names: Sequence[str]) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dbt.adapters.iceberg_stream.catalog.table_config import literal
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
@@ -101,7 +102,7 @@ class Envelope:
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
         if self.table:
-            parsed = parsed.where(f"source_table = {_literal(self.table)} or r.{BAD} is not null")
+            parsed = parsed.where(f"source_table = {literal(self.table)} or r.{BAD} is not null")
         names = [quote(name) for name in self._names(spark)]
         columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
         columns += self._table_name("source_table")
@@ -120,11 +121,11 @@ class Envelope:
         kinds = "'insert', 'update', 'delete', 'bootstrap-insert'"
         told = parsed.where(f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null")
         if self.table:
-            told = told.where(f"r.`table` = {_literal(self.table)} or r.{BAD} is not null")
+            told = told.where(f"r.`table` = {literal(self.table)} or r.{BAD} is not null")
         names = self._names(spark)
         # What an update has changed is in `old`, by its name.
         moved = {
-            name: f"array_contains(json_object_keys(r.old), {_literal(name)})"
+            name: f"array_contains(json_object_keys(r.old), {literal(name)})"
             for name in self._keys(names)
         }
         moves = (
@@ -162,8 +163,7 @@ class Envelope:
         return [known[name.lower()] for name in self.key]
 
     def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
-        literal = schema.replace("'", "\\'")
-        return text.selectExpr("*", f"from_json({value}, '{literal}', {MODE}) as r")
+        return text.selectExpr("*", f"from_json({value}, {literal(schema)}, {MODE}) as r")
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:
         fields = self.fields(spark)
@@ -172,11 +172,6 @@ class Envelope:
 
 PLACE = ("partition", "offset")
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _change(deleted: str, truncated: str, minor: str = "offset") -> str:

@@ -135,7 +135,10 @@ class IcebergSource:
         return ChangesFrame(spark, self.relation, table).of(planned)
 
     def _missing(self) -> StreamError:
-        return StreamError(f"There is no table {'.'.join(self.name)} to stream from.")
+        return StreamError(
+            f"There is no table {'.'.join(self.name)} to stream from. A source that is no Iceberg "
+            "table says in its `config.meta.stream` what it is, such as `type: files`."
+        )
 
     def _metadata(self) -> Metadata:
         metadata = self.lake.metadata(self.name)

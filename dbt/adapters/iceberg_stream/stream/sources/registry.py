@@ -11,6 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.definition_check import wrong_values
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
@@ -78,6 +79,8 @@ def open_source(
             f"A stream of type {kind} has no {', '.join(sorted(unknown))}. It has: "
             f"{', '.join(sorted(KNOWN[kind]))}."
         )
+    if wrong := wrong_values(spec):
+        raise StreamError(f"The stream's source has faults: {'; '.join(wrong)}.")
     if kind == "kafka":
         return _kafka(spec, connections, keys)
     if kind == "files":

@@ -4,6 +4,10 @@
   {%- if not execute -%}
     {{ return('__stream_source') }}
   {%- endif -%}
+  {%- if relation is not defined or relation is string -%}
+    {% do exceptions.raise_compiler_error(
+        "stream(…) takes a source or a model: stream(source('schema', 'name')) or stream(ref('model')).") %}
+  {%- endif -%}
   {%- set ns = namespace(configured=none) -%}
   {%- for node in graph.sources.values() if node.relation_name == relation.render() -%}
     {%- set ns.configured = (node.config.get('meta') or {}).get('stream') or (node.meta or {}).get('stream') -%}

@@ -1,0 +1,18 @@
+"""What unit tests of several rooms need."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `cert.pem`, which nobody else has signed, and `key.pem`."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    command += " -addext subjectAltName=DNS:localhost -keyout key.pem -out cert.pem"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder
