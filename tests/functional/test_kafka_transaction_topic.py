@@ -226,7 +226,7 @@ class TestGroup:
         run_dbt(["run"])
         self.check_all(project, bank)
         with reader.looking():
-            for name, states in (("first", 6), ("second", 12)):
+            for name, states in (("first", 5), ("second", 10)):
                 with service(project, name) as running:
                     self.go_on(bank, reader, states)
                     if name == "first":

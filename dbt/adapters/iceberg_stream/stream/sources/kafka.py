@@ -237,10 +237,11 @@ class KafkaSource:
         """Where to read on; partitions that are new begin at their first offset."""
         if lower is None:
             return dict(last if self.starting == "latest" else first)
-        if lower and not any(p in lower for p in first):  # one topic has become several, or back
+        changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
+        if lower and not any(p in lower for p in changes):  # one topic has become several, or back
             raise StreamError(
                 f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
-                f"{', '.join(first)} now. Begin anew with --full-refresh."
+                f"{', '.join(changes)} now. Begin anew with --full-refresh."
             )
         begin = {p: int(lower.get(p, first[p])) for p in first}
         for partition, offset in begin.items():
