@@ -297,11 +297,11 @@ class TestWithoutGroup:
     def test_one_topic_of_several_partitions(self, project: Any, bank: Bank) -> None:
         run_dbt(["run", "-s", "alone"])
         assert rows(project, ALL % "alone") == sorted(bank.tables["accounts"].items())
-        assert list(json.loads(summary(project, "alone")[FRONTIER])) == [
+        assert json.loads(summary(project, "alone")[FRONTIER]).keys() == {
             "0",
             "1",
             f"{bank.tells}/0",
-        ]
+        }
 
     @pytest.mark.parametrize(
         ("model", "words"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -156,7 +156,8 @@ class KafkaSource:
         return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        return self.envelope.unpack(spark, self.messages(spark, lower, upper))
+        envelope = replace(self.envelope, of_topics=self.topic is None)
+        return envelope.unpack(spark, self.messages(spark, lower, upper))
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""
