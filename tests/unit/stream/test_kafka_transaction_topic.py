@@ -225,7 +225,6 @@ def test_one_that_begins_amid_a_transaction(log: Log) -> None:
     begin = dict(log.visible)
     log.change("items")
     log.end(orders=1, items=1)
-    log.commit(orders=1)
     log.show_all()
     assert log.mint(begin) == log.visible
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 # Between two looks at what the client says of its connections.
 LOOK_SECONDS = 3.0
+# Between two looks for who has a partition.
+MOVE_SECONDS = 0.2
 
 
 @dataclass
@@ -61,16 +63,28 @@ class KafkaClient:
         Raises:
             StreamError: there is no such topic, or Kafka does not answer.
         """
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaException
 
-        found = {}
         try:
-            for number in self._partitions(topic):
-                place = TopicPartition(topic, number)
-                found[number] = self._consumer.get_watermark_offsets(place, timeout=SECONDS)
+            return {number: self._offsets(topic, number) for number in self._partitions(topic)}
         except KafkaException as error:
             raise self._unanswered(topic, error.args[0].str()) from error
-        return found
+
+    def _offsets(self, topic: str, number: int) -> tuple[int, int]:
+        """Asked several times, for a partition may be on its way to another broker."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        moving = KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                place = TopicPartition(topic, number)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=SECONDS)
+                return low, high
+            except KafkaException as error:
+                if error.args[0].code() not in moving or time.monotonic() > deadline:
+                    raise
+                time.sleep(MOVE_SECONDS)
 
     def _partitions(self, topic: str) -> list[int]:
         """Asked several times, for the client itself would try a wrong password until the end."""

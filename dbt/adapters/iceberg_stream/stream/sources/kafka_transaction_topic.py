@@ -176,10 +176,11 @@ class TransactionTopic:
                     continue
                 if message.offset < begin or told.since == -math.inf:
                     told.since = message.milliseconds
-                if message.told.get("status") != "END":
+                is_end = message.told.get("status") == "END"
+                if message.offset < begin:
+                    told.order |= {known: BEFORE} if is_end else {}
+                elif not is_end:
                     begun.add(known)
-                elif message.offset < begin:
-                    told.order[known] = BEFORE
                 else:
                     end = _end(message, known in begun)
                     told.order[known] = len(told.ends)
