@@ -133,6 +133,14 @@ def test_tombstones_and_bad_records_end_nothing(bootstrap: str) -> None:
     assert topic.batches(2) == [5, 7]
 
 
+def test_ids_of_postgres(bootstrap: str) -> None:
+    """Each has the place of its change behind it."""
+    topic = Topic(bootstrap, "debezium")
+    topic.send(*({"transaction": {"id": f"7:{n}"}} for n in range(3)), seconds_ago=60)
+    topic.send(*({"transaction": {"id": f"8:{n}"}} for n in range(3, 6)), seconds_ago=60)
+    assert topic.batches(2) == [3, 6]
+
+
 def test_changes_without_a_transaction(topic: Topic) -> None:
     """Rows of a snapshot or a bootstrap."""
     topic.send(*({"op": "r", "type": "bootstrap-insert", "data": {}} for _ in range(5)))
@@ -172,6 +180,131 @@ def test_several_partitions_are_refused(bootstrap: str) -> None:
     topic.commit(2)
     with pytest.raises(StreamError, match="a topic of one partition"):
         topic.source.mint({"0": 0, "1": 0}, 10)
+
+
+class Topics:
+    """Topics of two tables, and that of their transactions; each has other changes than ENDs."""
+
+    def __init__(self, bootstrap: str, partitions: int = 1, **options: Any) -> None:
+        self.name, self._servers = f"t{uuid.uuid4().hex[:8]}", {"bootstrap.servers": bootstrap}
+        self.topics, self.count = [f"{self.name}.public.{table}" for table in "ab"], 0
+        admin = AdminClient(self._servers)
+        several = dict.fromkeys(self.topics, partitions) | {f"{self.name}.transaction": 1}
+        for made in admin.create_topics([NewTopic(t, n, 1) for t, n in several.items()]).values():
+            made.result()
+        self._options = {"linger.ms": "0", **options}
+        self.producer = Producer({**self._servers, **self._options})
+        self.source = self.anew()
+
+    def anew(self, **options: Any) -> KafkaSource:
+        """As a run has it that begins."""
+        envelope = Envelope("debezium", "id bigint")
+        said = {"topics": tuple(self.topics), "transaction_topic": f"{self.name}.transaction"}
+        return KafkaSource(None, self._servers, envelope, **said, **options)
+
+    def change(self, table: str, count: int = 1) -> None:
+        told = {"op": "c", "transaction": {"id": str(self.count)}}
+        for n in range(count):
+            topic = f"{self.name}.public.{table}"
+            self.producer.produce(topic, json.dumps(told), key=str(n))
+        assert self.producer.flush(30) == 0
+
+    def begin(self) -> None:
+        self.count += 1
+        self._tell(status="BEGIN", id=str(self.count))
+
+    def end(self, **counts: int) -> None:
+        told = [{"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()]
+        self._tell(status="END", id=str(self.count), data_collections=told)
+
+    def _tell(self, **told: Any) -> None:
+        self.producer.produce(f"{self.name}.transaction", json.dumps(told))
+        assert self.producer.flush(30) == 0
+
+    def commit(self, **counts: int) -> None:
+        self.begin()
+        for table, count in counts.items():
+            self.change(table, count)
+        self.end(**counts)
+
+    def at(self, frontier: Any) -> list[int]:
+        """Changes of each table before the frontier."""
+        told = {topic: 0 for topic in self.topics}
+        for partition, offset in frontier.items():
+            topic = partition.rpartition("/")[0]
+            told |= {topic: told[topic] + offset} if topic in told else {}
+        return list(told.values())
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_transactions_over_several_topics(bootstrap: str, partitions: int) -> None:
+    topics = Topics(bootstrap, partitions)
+    assert topics.at(topics.source.mint(None, 100)) == [0, 0]
+    topics.commit(a=3, b=4)
+    topics.commit(b=5, secrets=0)
+    topics.begin()
+    topics.change("a", 6)
+    topics.end(a=6, b=1)
+    first = topics.source.mint(None, 1)
+    assert topics.at(first) == [3, 4]
+    second = topics.anew().mint(first, 100)
+    assert topics.at(second) == [3, 9]
+    assert topics.anew().mint(second, 100) is None
+    assert topics.source.lag(second).count == 6
+    topics.change("b")
+    assert topics.at(topics.anew().mint(second, 100)) == [9, 10]
+
+
+def test_the_end_of_a_run_within_a_transaction(bootstrap: str) -> None:
+    topics = Topics(bootstrap)
+    topics.commit(a=1, b=1)
+    topics.begin()
+    topics.change("a")
+    until = topics.source.present(None)
+    topics.change("b")
+    topics.end(a=1, b=1)
+    upper = topics.source.mint(None, 100, until)
+    assert topics.at(upper) == [1, 1]
+    assert topics.source.mint(upper, 100, until) is None
+
+
+def test_several_topics_from_the_latest_on(bootstrap: str) -> None:
+    topics = Topics(bootstrap)
+    topics.commit(a=1, b=1)
+    topics.begin()
+    topics.change("a")
+    source = topics.anew(starting="latest")
+    lower = source.mint(None, 100)
+    assert topics.at(lower) == [2, 1]
+    topics.change("b")
+    assert source.mint(lower, 100) is None
+    topics.end(a=1, b=1)
+    assert topics.at(source.mint(lower, 100)) == [2, 2]
+
+
+def test_a_topic_that_is_added(bootstrap: str) -> None:
+    """What it has had is read, though its transactions are long over."""
+    topics = Topics(bootstrap)
+    alone = replace(topics.source, topics=(topics.topics[0],))
+    for _ in range(3):
+        topics.commit(a=1, b=1)
+    lower = alone.mint(None, 100)
+    assert topics.at(lower) == [3, 0]
+    assert topics.at(topics.source.mint(lower, 100)) == [3, 3]
+
+
+def test_connectors_that_write_in_transactions_of_kafka(bootstrap: str) -> None:
+    """They leave gaps between offsets, which do not make a look slow."""
+    topics = Topics(bootstrap, **{"transactional.id": uuid.uuid4().hex})
+    topics.producer.init_transactions(30)
+    for _ in range(5):
+        topics.producer.begin_transaction()
+        topics.commit(a=1, b=2)
+        topics.producer.commit_transaction(30)
+    began = time.monotonic()
+    upper = topics.source.mint(None, 100)
+    assert topics.at(upper) == [10, 15]
+    assert time.monotonic() - began < 3
 
 
 def test_records_that_tell_of_no_transactions() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 COLUMNS = "text, as `name type, name type`"
-TEXTS = {
-    name: "text"
-    for name in ("topic", "format", "table", "table_column", "starting", "connection", "path")
-} | {"columns": COLUMNS, "bootstrap_servers": "text, as `host:port,host:port`"}
+PLAIN = ("topic", "transaction_topic", "format", "table", "table_column", "starting")
+TEXTS = {name: "text" for name in (*PLAIN, "connection", "path")} | {
+    "columns": COLUMNS,
+    "bootstrap_servers": "text, as `host:port,host:port`",
+}
 FLAGS = ("transactions", "skip_changes", "changes")
 
 
@@ -23,6 +24,8 @@ def wrong_values(spec: Mapping[str, Any]) -> list[str]:
             wants[name] = TEXTS[name]
         if name in FLAGS and not isinstance(value, bool):
             wants[name] = "true or false"
+        if name == "topics" and not isinstance(value, list | tuple):
+            wants[name] = "a list of topics"
         if name == "options" and not isinstance(value, Mapping):
             wants[name] = "names with their values"
         if name == "late_seconds" and not _is_number(value):

@@ -35,6 +35,7 @@ class Envelope:
         table_column: of the rows, which takes the name of their table; none if it is not given.
         tombstone_deletes: whether a JSON message without value deletes the row of its key.
         key: columns that tell a row; a Maxwell update that changes them deletes the row of before.
+        of_topics: whether messages come from several, so that their place is told with the topic.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Envelope:
     table_column: str | None = None
     tombstone_deletes: bool = False
     key: tuple[str, ...] = ()
+    of_topics: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -57,7 +59,13 @@ class Envelope:
         if self.name == "raw":
             change = _change("false", "false")
             return messages.selectExpr(*RAW.split(", "), f"{change} as {CHANGE}")
-        text = messages.selectExpr("cast(key as string) as k", "cast(value as string) as v", *PLACE)
+        where = f"concat(topic, ', ', {WHERE_TEXT})" if self.of_topics else WHERE_TEXT
+        text = messages.selectExpr(
+            "cast(key as string) as k",
+            "cast(value as string) as v",
+            "offset",
+            f"{where} as {WHERE}",
+        )
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
 
@@ -83,7 +91,7 @@ class Envelope:
         # An empty text or `null` is no record, and Spark does not call it corrupt.
         bad = f"if(r is null, coalesce(v, k, ''), r.{BAD}) as {BAD}"
         change = f"{_change('v is null', 'false')} as {CHANGE}"
-        return parsed.selectExpr(*row, change, bad, f"{WHERE_TEXT} as {WHERE}")
+        return parsed.selectExpr(*row, change, bad, WHERE)
 
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Debezium's JSON, with its schema or without; a tombstone repeats the delete before it."""
@@ -109,9 +117,7 @@ class Envelope:
         change = _change("op = 'd'", "op = 't'")
         bad = f"coalesce(r.{BAD}, if(op is null or op not in ('c','r','u','d','t','m'), v, null))"
         told = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
-        return told.selectExpr(
-            *columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", f"{WHERE_TEXT} as {WHERE}"
-        )
+        return told.selectExpr(*columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", WHERE)
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Maxwell's JSON; an update that changes the key deletes the row of the old one."""
@@ -144,9 +150,7 @@ class Envelope:
         columns += self._table_name("r.`table`")
         change = _change("was or r.`type` = 'delete'", "false", "2 * offset + if(was, 0, 1)")
         bad = f"coalesce(r.{BAD}, if(r.`type` is null, v, null))"
-        return told.selectExpr(
-            *columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", f"{WHERE_TEXT} as {WHERE}"
-        )
+        return told.selectExpr(*columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", WHERE)
 
     def _table_name(self, place: str) -> list[str]:
         return [f"{place} as {quote(self.table_column)}"] if self.table_column else []
@@ -170,7 +174,6 @@ class Envelope:
         return ", ".join(f"{quote(f.name)}: {f.dataType.simpleString()}" for f in fields)
 
 
-PLACE = ("partition", "offset")
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
 
 

@@ -1,19 +1,20 @@
-"""A Kafka topic, read by ranges of offsets."""
+"""Kafka topics, read by ranges of offsets."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka_options import IN_QUERY_TEXTS, java_options
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
 from dbt.adapters.iceberg_stream.stream.sources.plain_json import (
     MESSAGES_SQL,
@@ -24,15 +25,11 @@ from dbt.adapters.iceberg_stream.stream.sources.plain_json import (
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
-SECONDS = 30.0
-# Between two looks at what the client says of its connections.
-LOOK_SECONDS = 3.0
 REDACTION = "spark.sql.redaction.string.regex"
 MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -42,28 +39,60 @@ MESSAGES = (
 
 @dataclass
 class KafkaSource:
-    """A topic; a frontier is the next offset of each partition, by its number as text.
+    """Topics; a frontier is the next offset of each partition.
+
+    A partition is known by its number as text; where there are several topics, and in the topic of
+    transactions, by topic and number: `shop.public.orders/0`.
 
     Attributes:
-        topic: name.
+        topic: whose messages are read; None for those of all topics.
         options: of Kafka's clients, as librdkafka names them: bootstrap.servers, …
         envelope: what the messages are.
         starting: `earliest` or `latest`, for a stream that begins.
         transactions: whether a batch holds whole transactions of the database.
+        topics: which frontiers are of, where there are several.
+        transaction_topic: where Debezium tells of transactions, which batches hold as a whole then.
     """
 
-    topic: str
+    topic: str | None
     options: Mapping[str, str] = field(repr=False)
     envelope: Envelope
     starting: str = "earliest"
     transactions: bool = False
+    topics: tuple[str, ...] = ()
+    transaction_topic: str | None = None
     ordered: bool = field(default=True, init=False)
-    _errors: list[KafkaError] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.transactions and self.envelope.name not in ENDS:
+        if self.transaction_topic is not None:
+            self._check_transaction_topic()
+        elif self.transactions and self.envelope.name not in ENDS:
             raise StreamError(
                 f"`transactions: true` needs a `format` that tells of them: {', '.join(ENDS)}."
+            )
+        elif self.transactions and self.topics:
+            raise StreamError(
+                "`transactions: true` needs one topic of one partition. Between several the order "
+                "of transactions is not known: name the topic in which Debezium tells of them by "
+                "`transaction_topic`."
+            )
+        if self.topics and self.topic is not None and self.topic not in self.topics:
+            raise StreamError(
+                f"`topic: {self.topic}` of a stream is none of its `topics`: "
+                f"{', '.join(self.topics)}."
+            )
+
+    def _check_transaction_topic(self) -> None:
+        if self.envelope.name == "maxwell":
+            raise StreamError(
+                "`transaction_topic` is what Debezium has. Maxwell marks the last change of a "
+                "transaction: `transactions: true` reads that, in a topic of one partition."
+            )
+        if self.transaction_topic in self._followed:
+            raise StreamError(
+                f"`transaction_topic: {self.transaction_topic}` is one of the topics whose changes "
+                "are read. It is that in which Debezium tells of transactions, "
+                "`<topic.prefix>.transaction`."
             )
 
     @property
@@ -87,14 +116,14 @@ class KafkaSource:
         return ""  # the definition says what the columns are
 
     def present(self, lower: Frontier | None) -> Frontier | None:
-        first, last = self._bounds()
+        first, last = self._bounds(lower)
         self._begin(lower, first, last)
         return last
 
     def mint(
         self, lower: Frontier | None, rows: int, until: Frontier | None = None
     ) -> Frontier | None:
-        first, last = self._bounds()
+        first, last = self._bounds(lower)
         begin = self._begin(lower, first, last)
         limit = last
         if until is not None:
@@ -102,19 +131,24 @@ class KafkaSource:
             limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
         if lower is None:
             begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
-        waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
-        if not waiting:
-            return None if lower is not None else begin
-        # Each partition gives its share, so that none is left behind.
-        total = sum(waiting.values())
-        share = min(1.0, rows / total)
-        taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
-        upper = {p: begin[p] + taken.get(p, 0) for p in begin}
-        if self.transactions:
+        if self.transaction_topic is not None:
+            upper = self._transaction_ends.last_whole(begin, limit, first, rows)
+        else:
+            upper = self._shares(begin, limit, rows)
+        if self.transactions and self.transaction_topic is None and upper != begin:
             # What comes after the limit tells whether a transaction ends before it.
             whole = self._whole_transactions(begin, upper, last)
             upper = whole if all(whole[p] <= limit[p] for p in whole) else begin
         return upper if upper != begin or lower is None else None
+
+    def _shares(
+        self, begin: Mapping[str, int], limit: Mapping[str, int], rows: int
+    ) -> dict[str, int]:
+        """Each partition gives its share, so that none is left behind."""
+        waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
+        share = min(1.0, rows / max(1, sum(waiting.values())))
+        taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
+        return {p: begin[p] + taken.get(p, 0) for p in begin}
 
     def _whole_transactions(
         self, begin: Mapping[str, int], upper: Mapping[str, int], last: Mapping[str, int]
@@ -122,7 +156,8 @@ class KafkaSource:
         if len(upper) > 1:
             raise StreamError(
                 f"{self.topic} has {len(upper)} partitions, between which the order of "
-                "transactions is not known: `transactions: true` needs a topic of one partition."
+                "transactions is not known: `transactions: true` needs a topic of one partition. "
+                "Of Debezium's topics `transaction_topic` tells the order."
             )
         ends = self._transactions
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
@@ -131,7 +166,8 @@ class KafkaSource:
         return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        return self.envelope.unpack(spark, self.messages(spark, lower, upper))
+        envelope = replace(self.envelope, of_topics=self.topic is None)
+        return envelope.unpack(spark, self.messages(spark, lower, upper))
 
     def plain_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
@@ -150,97 +186,76 @@ class KafkaSource:
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""
-        first, last = self._bounds()
+        first, last = self._bounds(lower)
         begin = self._begin(lower, first, last)
+        # What is the latest of a topic may have come since.
+        begin = {p: min(begin.get(p, 0), offset) for p, offset in upper.items()}
         hide_secrets(spark)
-        reader = spark.read.format("kafka").option("subscribe", self.topic)
+        read = self._followed if self.topic is None else (self.topic,)
+        reader = spark.read.format("kafka").option("subscribe", ",".join(read))
         for name, value in java_options(self.options).items():
             reader = reader.option(f"kafka.{name}", value)
-        reader = reader.option("startingOffsets", self._offsets(begin, upper))
-        reader = reader.option("endingOffsets", self._offsets(upper, upper))
+        reader = reader.option("startingOffsets", self._offsets(begin, read))
+        reader = reader.option("endingOffsets", self._offsets(upper, read))
         reader = reader.option("failOnDataLoss", "true")
         reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
         return reader.load()
 
     def lag(self, frontier: Frontier | None) -> Lag:
-        first, last = self._bounds()
+        first, last = self._bounds(frontier)
         begin = self._begin(frontier, first, last)
-        return Lag(sum(last.values()) - sum(begin[p] for p in last), "rows")
+        waiting = (last[p] - begin[p] for p in last if self._place(p)[0] != self.transaction_topic)
+        return Lag(sum(waiting), "rows")
+
+    @property
+    def _followed(self) -> tuple[str, ...]:
+        return self.topics or (str(self.topic),)
+
+    @cached_property
+    def _client(self) -> KafkaClient:
+        return KafkaClient(self.options)
+
+    # Both with a consumer of their own: writers that ask for offsets would take its messages.
 
     @cached_property
     def _transactions(self) -> Transactions:
-        # With a consumer of its own: writers that ask for offsets would take its messages.
-        return Transactions(self._connect(), self.topic, self.envelope.name)
+        return Transactions(self._client.connect(), str(self.topic), self.envelope.name)
 
     @cached_property
-    def _consumer(self) -> Consumer:
-        return self._connect()
-
-    def _connect(self) -> Consumer:
-        try:
-            from confluent_kafka import Consumer, KafkaException
-        except ImportError as error:
-            raise StreamError(
-                "Streams from Kafka need its client: pip install 'dbt-iceberg-stream[kafka]'."
-            ) from error
-        asked: dict[str, Any] = {
-            "group.id": "dbt-iceberg-stream",
-            "enable.auto.commit": "false",
-            # The few messages that it reads need not fill its memory.
-            "queued.min.messages": "1000",
-            "fetch.wait.max.ms": "10",
-            "enable.partition.eof": "true",
-        }
-        told = {"error_cb": self._errors.append}
-        try:
-            return Consumer({**asked, **self.options, **told}, logger=_silent())
-        except KafkaException as error:
-            raise StreamError(f"The options of Kafka are refused: {error.args[0].str()}") from error
-
-    def _bounds(self) -> tuple[dict[str, int], dict[str, int]]:
-        """The first offset and the one behind the last, of each partition."""
-        from confluent_kafka import KafkaException, TopicPartition
-
-        first, last = {}, {}
-        try:
-            for number in self._partitions():
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(self.topic, number), timeout=SECONDS
-                )
-                first[str(number)], last[str(number)] = low, high
-        except KafkaException as error:
-            raise self._unanswered(error.args[0].str()) from error
-        return first, last
-
-    def _partitions(self) -> list[int]:
-        """Asked several times, for the client itself would try a wrong password until the end."""
-        from confluent_kafka import KafkaError, KafkaException
-
-        refusals = KafkaError._AUTHENTICATION, KafkaError._SSL
-        deadline = time.monotonic() + SECONDS
-        self._consumer.poll(0)
-        self._errors.clear()  # they are of earlier times
-        while True:
-            try:
-                topics = self._consumer.list_topics(self.topic, timeout=LOOK_SECONDS).topics
-                break
-            except KafkaException as error:
-                self._consumer.poll(0)  # tells what happened meanwhile
-                told = [one for one in self._errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
-                refused = [one for one in told if one.code() in refusals]
-                if refused or time.monotonic() > deadline:
-                    cause = (refused or told or [error.args[0]])[-1]
-                    raise self._unanswered(cause.str()) from error
-        found = topics[self.topic]
-        if found.error is not None:
-            raise StreamError(f"The topic {self.topic} cannot be read: {found.error.str()}.")
-        return sorted(found.partitions)
-
-    def _unanswered(self, cause: str) -> StreamError:
-        servers = self.options.get("bootstrap.servers")
-        return StreamError(
-            f"Kafka at {servers} does not answer for the topic {self.topic}: {cause}"
+    def _transaction_ends(self) -> TransactionTopic:
+        return TransactionTopic(
+            self._client.connect(), str(self.transaction_topic), self._followed, self._place
         )
+
+    def _partition(self, topic: str, number: int) -> str:
+        """How a frontier names it."""
+        alone = not self.topics and topic == self.topic
+        return str(number) if alone else f"{topic}/{number}"
+
+    def _place(self, partition: str) -> tuple[str, int]:
+        topic, _, number = partition.rpartition("/")
+        return topic or str(self.topic), int(number)
+
+    def _bounds(self, lower: Frontier | None) -> tuple[dict[str, int], dict[str, int]]:
+        """The first offset and the one behind the last, of each partition."""
+        asked = list(self._followed)
+        if self.transaction_topic is not None:
+            # What a transaction has changed is sent before its end. One that begins with the latest
+            # asks for ends after changes, so that it knows which transactions it comes amid.
+            amid = lower is None and self.starting == "latest"
+            asked.insert(len(asked) if amid else 0, self.transaction_topic)
+        first, last = {}, {}
+        for topic in asked:
+            bounds = self._client.bounds(topic)
+            if topic == self.transaction_topic and len(bounds) > 1:
+                raise StreamError(
+                    f"`transaction_topic: {topic}` has {len(bounds)} partitions, between which the "
+                    "order of transactions is not known: it needs to have one."
+                )
+            for number, (low, high) in bounds.items():
+                partition = self._partition(topic, number)
+                first[partition], last[partition] = low, high
+        return first, last
 
     def _begin(
         self, lower: Frontier | None, first: Mapping[str, int], last: Mapping[str, int]
@@ -248,25 +263,42 @@ class KafkaSource:
         """Where to read on; partitions that are new begin at their first offset."""
         if lower is None:
             return dict(last if self.starting == "latest" else first)
+        changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
+        if lower and not any(p in lower for p in changes):  # one topic has become several, or back
+            raise StreamError(
+                f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
+                f"{', '.join(changes)} now. Begin anew with --full-refresh."
+            )
         begin = {p: int(lower.get(p, first[p])) for p in first}
         for partition, offset in begin.items():
-            if offset < first[partition]:
+            topic, number = self._place(partition)
+            if topic == self.transaction_topic:
+                # Ends are missed less than changes. A stream that has gone without them goes on
+                # with those to come.
+                begin[partition] = max(offset, first[partition])
+                if partition not in lower:
+                    begin[partition] = last[partition]
+            elif offset < first[partition]:
                 raise StreamError(
                     f"Kafka no longer has the offsets {offset} to {first[partition] - 1} of "
-                    f"partition {partition} of {self.topic}: they are older than its retention. "
+                    f"partition {number} of {topic}: they are older than its retention. "
                     "What they held is lost to this stream; begin anew with --full-refresh if the "
                     "topic holds all rows, else load them from where they come from."
                 )
             if offset > last[partition]:
                 raise StreamError(
-                    f"Partition {partition} of {self.topic} ends at {last[partition]}, before the "
+                    f"Partition {number} of {topic} ends at {last[partition]}, before the "
                     f"stream's progress {offset}: the topic was made anew. Use --full-refresh."
                 )
         return begin
 
-    def _offsets(self, frontier: Frontier, all_of: Frontier) -> str:
-        # -2 and -1 would be the earliest and the latest.
-        return json.dumps({self.topic: {p: frontier.get(p, 0) for p in all_of}})
+    def _offsets(self, frontier: Frontier, topics: Sequence[str]) -> str:
+        told: dict[str, dict[str, int]] = {}
+        for partition, offset in frontier.items():
+            topic, number = self._place(partition)
+            if topic in topics:
+                told.setdefault(topic, {})[str(number)] = int(offset)
+        return json.dumps(told)
 
 
 def hide_secrets(spark: SparkSession) -> None:
@@ -274,12 +306,3 @@ def hide_secrets(spark: SparkSession) -> None:
     known = spark.conf.get(REDACTION, None)
     if IN_QUERY_TEXTS not in (known or ""):
         spark.conf.set(REDACTION, f"{known}|{IN_QUERY_TEXTS}" if known else IN_QUERY_TEXTS)
-
-
-def _silent() -> Any:
-    import logging
-
-    logger = logging.getLogger("dbt.adapters.iceberg_stream.kafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger

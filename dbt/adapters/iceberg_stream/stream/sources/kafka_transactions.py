@@ -6,8 +6,9 @@ Maxwell marks the last change of one (`commit`).
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,14 @@ CHUNK = 500
 READ_SECONDS = 30.0
 # The end of a Debezium transaction is known by the next one, or when nothing has come for so long.
 QUIET_SECONDS = 5.0
+# `txID:LSN`. GTIDs and others that have a colon have more than digits around it.
+POSTGRES_ID = re.compile(r"(\d+):\d+")
 
 
 @dataclass(frozen=True)
-class _Change:
+class Change:
+    """What a message tells, and when by Kafka's clock."""
+
     offset: int
     told: Any
     milliseconds: int
@@ -69,8 +74,8 @@ class Transactions:
         return begin
 
     def _ends(self, low: int, high: int, last: int) -> list[int]:
-        changes = self._read(low, min(high, last))
-        following: Sequence[_Change | None] = [*changes[1:], None]
+        changes = list(read_changes(self.consumer, self.topic, 0, low, min(high, last)))
+        following: Sequence[Change | None] = [*changes[1:], None]
         if changes and high <= last:
             # What comes after the last of these is not known.
             changes, following = changes[:-1], following[:-1]
@@ -81,35 +86,56 @@ class Transactions:
             if ends_after(change, after)
         ]
 
-    def _read(self, low: int, high: int) -> list[_Change]:
-        """Changes in `[low, high)`; messages without value are none, such as tombstones."""
-        from confluent_kafka import KafkaError, TopicPartition
 
-        self.consumer.assign([TopicPartition(self.topic, 0, low)])
-        found: list[_Change] = []
-        until, at = time.monotonic() + READ_SECONDS, low
-        try:
-            while at < high:
-                for message in self.consumer.consume(high - at, timeout=1.0):
-                    error, offset = message.error(), int(message.offset() or 0)
-                    if error is None:
-                        at = offset + 1
-                        found += _changes(message, offset) if offset < high else []
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        at = high
-                    else:
-                        raise StreamError(f"The topic {self.topic} cannot be read: {error.str()}.")
-                if time.monotonic() > until:
-                    raise StreamError(
-                        f"Kafka has given no message of {self.topic} from offset {at} on for "
-                        f"{READ_SECONDS:.0f} seconds."
-                    )
-        finally:
-            self.consumer.unassign()
-        return found
+def read_changes(
+    consumer: Consumer, topic: str, partition: int, low: int, high: int
+) -> Generator[Change, None, None]:
+    """Changes in `[low, high)`; messages without value are none, such as tombstones.
+
+    Close it, for its consumer reads one partition at a time.
+
+    Raises:
+        StreamError: the messages cannot be read.
+    """
+    from confluent_kafka import KafkaError, TopicPartition
+
+    if low >= high:
+        return
+    consumer.assign([TopicPartition(topic, partition, low)])
+    until, at = time.monotonic() + READ_SECONDS, low
+    try:
+        while at < high:
+            for message in consumer.consume(min(CHUNK, high - at), timeout=0.1):
+                error, offset = message.error(), int(message.offset() or 0)
+                if error is None:
+                    at, until = offset + 1, time.monotonic() + READ_SECONDS
+                    yield from _changes(message, offset) if offset < high else []
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at = high
+                else:
+                    raise StreamError(f"The topic {topic} cannot be read: {error.str()}.")
+            if time.monotonic() > until:
+                raise StreamError(
+                    f"Kafka has given no message of {topic} from offset {at} on for "
+                    f"{READ_SECONDS:.0f} seconds."
+                )
+    finally:
+        consumer.unassign()
 
 
-def _changes(message: Message, offset: int) -> list[_Change]:
+def transaction_id(block: Any) -> str | None:
+    """The id in a change's `transaction`, or in a message that tells of a transaction.
+
+    Debezium appends the place of each single change to the ids of PostgreSQL's transactions.
+    """
+    found = block.get("id") if isinstance(block, dict) else None
+    if found is None:
+        return None
+    with_place = POSTGRES_ID.fullmatch(str(found))
+    return with_place[1] if with_place else str(found)
+
+
+def _changes(message: Message, offset: int) -> list[Change]:
     value = message.value()
     if value is None:
         return []
@@ -118,23 +144,24 @@ def _changes(message: Message, offset: int) -> list[_Change]:
     except orjson.JSONDecodeError:
         return []  # a bad record, which belongs to no transaction
     told = told.get("payload") or told if isinstance(told, dict) else {}
-    return [_Change(offset, told, message.timestamp()[1])]
+    told = told if isinstance(told, dict) else {}
+    return [Change(offset, told, message.timestamp()[1])]
 
 
-def _debezium_ends(change: _Change, after: _Change | None) -> bool:
-    ours = (change.told.get("transaction") or {}).get("id")
+def _debezium_ends(change: Change, after: Change | None) -> bool:
+    ours = transaction_id(change.told.get("transaction"))
     if ours is None:
         return True
     if after is None:
         return time.time() - change.milliseconds / 1000 > QUIET_SECONDS
-    return bool((after.told.get("transaction") or {}).get("id") != ours)
+    return transaction_id(after.told.get("transaction")) != ours
 
 
-def _maxwell_ends(change: _Change, after: _Change | None) -> bool:
+def _maxwell_ends(change: Change, after: Change | None) -> bool:
     return bool(change.told.get("commit")) or change.told.get("xid") is None
 
 
-ENDS: dict[str, Callable[[_Change, _Change | None], bool]] = {
+ENDS: dict[str, Callable[[Change, Change | None], bool]] = {
     "debezium": _debezium_ends,
     "maxwell": _maxwell_ends,
 }

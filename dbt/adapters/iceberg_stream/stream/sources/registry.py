@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Source
 KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
-    | {"table_column"},
+    | {"table_column", "topics", "transaction_topic"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -50,7 +50,9 @@ class SourceDefinition:
     @property
     def place(self) -> Any:
         """What tells the source, however its records are read: frontiers of equal ones compare."""
-        told = {str(k): str(v) for k, v in self.spec.items() if k not in READING}
+        # Of several topics, which one is read does not change what frontiers are of.
+        reading = READING | {"topic"} if self.spec.get("topics") else READING
+        told = {str(k): str(v) for k, v in self.spec.items() if k not in reading}
         return (self.name if self.spec.get("type", "iceberg") == "iceberg" else None, told)
 
 
@@ -102,14 +104,24 @@ def _kafka(spec: dict[str, Any], connections: Connections, keys: Sequence[str]) 
     options = _connection(spec.get("connection"), connections) | own
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
-    if "bootstrap.servers" not in options or not spec.get("topic"):
-        raise StreamError("A stream from Kafka needs `topic` and `bootstrap_servers`.")
+    topics = spec.get("topics") or ()
+    if "bootstrap.servers" not in options or not (spec.get("topic") or topics):
+        raise StreamError(
+            "A stream from Kafka needs `topic`, or `topics`, and `bootstrap_servers`."
+        )
     starting = str(spec.get("starting") or "earliest")
     if starting not in ("earliest", "latest"):
         raise StreamError(f"`starting: {starting}` is none of earliest, latest.")
     java_options(options)  # what is wrong with them is told now
-    whole = bool(spec.get("transactions"))
-    return KafkaSource(str(spec["topic"]), options, envelope(spec, keys), starting, whole)
+    return KafkaSource(
+        str(spec["topic"]) if spec.get("topic") else None,
+        options,
+        envelope(spec, keys),
+        starting,
+        bool(spec.get("transactions")),
+        tuple(dict.fromkeys(map(str, topics))),
+        str(spec["transaction_topic"]) if spec.get("transaction_topic") else None,
+    )
 
 
 def _connection(name: object, connections: Connections) -> dict[str, str]:

@@ -1,5 +1,6 @@
 {#- A source or a model as a stream: what stands in the query of a model that is materialized as one.
-    What the source is, it says in its `config.meta.stream`, and the model in further arguments. -#}
+    What the source is, it says in its `config.meta.stream`, its table there too, and the model in further
+    arguments. -#}
 {% macro stream(relation) %}
   {%- if not execute -%}
     {{ return('__stream_source') }}
@@ -10,7 +11,8 @@
   {%- endif -%}
   {%- set ns = namespace(configured=none) -%}
   {%- for node in graph.sources.values() if node.relation_name == relation.render() -%}
-    {%- set ns.configured = (node.config.get('meta') or {}).get('stream') or (node.meta or {}).get('stream') -%}
+    {%- set own = (node.config.get('meta') or {}).get('stream') or (node.meta or {}).get('stream') or {} -%}
+    {%- set ns.configured = dict((node.source_meta or {}).get('stream') or {}, **own) -%}
   {%- endfor -%}
   {{ return(adapter.declare_stream(model, relation, ns.configured, kwargs)) }}
 {% endmacro %}

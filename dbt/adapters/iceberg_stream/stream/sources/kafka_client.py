@@ -1,0 +1,124 @@
+"""What is asked of Kafka without Spark: partitions, offsets, a few messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError
+
+SECONDS = 30.0
+# Between two looks at what the client says of its connections.
+LOOK_SECONDS = 3.0
+# Between two looks for who has a partition.
+MOVE_SECONDS = 0.2
+
+
+@dataclass
+class KafkaClient:
+    """A client of one Kafka, which connects when it is asked first.
+
+    Attributes:
+        options: as librdkafka names them: bootstrap.servers, …
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+    _errors: list[KafkaError] = field(default_factory=list, init=False, repr=False)
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return self.connect()
+
+    def connect(self) -> Consumer:
+        """A consumer of its own."""
+        try:
+            from confluent_kafka import Consumer, KafkaException
+        except ImportError as error:
+            raise StreamError(
+                "Streams from Kafka need its client: pip install 'dbt-iceberg-stream[kafka]'."
+            ) from error
+        asked: dict[str, Any] = {
+            "group.id": "dbt-iceberg-stream",
+            "enable.auto.commit": "false",
+            # The few messages that it reads need not fill its memory.
+            "queued.min.messages": "1000",
+            "fetch.wait.max.ms": "10",
+            "enable.partition.eof": "true",
+        }
+        told = {"error_cb": self._errors.append}
+        try:
+            return Consumer({**asked, **self.options, **told}, logger=_silent())
+        except KafkaException as error:
+            raise StreamError(f"The options of Kafka are refused: {error.args[0].str()}") from error
+
+    def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """The first offset and the one behind the last, of each partition.
+
+        Raises:
+            StreamError: there is no such topic, or Kafka does not answer.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            return {number: self._offsets(topic, number) for number in self._partitions(topic)}
+        except KafkaException as error:
+            raise self._unanswered(topic, error.args[0].str()) from error
+
+    def _offsets(self, topic: str, number: int) -> tuple[int, int]:
+        """Asked several times, for a partition may be on its way to another broker."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        moving = KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                place = TopicPartition(topic, number)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=SECONDS)
+                return low, high
+            except KafkaException as error:
+                if error.args[0].code() not in moving or time.monotonic() > deadline:
+                    raise
+                time.sleep(MOVE_SECONDS)
+
+    def _partitions(self, topic: str) -> list[int]:
+        """Asked several times, for the client itself would try a wrong password until the end."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        refusals = KafkaError._AUTHENTICATION, KafkaError._SSL
+        deadline = time.monotonic() + SECONDS
+        self._consumer.poll(0)
+        self._errors.clear()  # they are of earlier times
+        while True:
+            try:
+                topics = self._consumer.list_topics(topic, timeout=LOOK_SECONDS).topics
+                break
+            except KafkaException as error:
+                self._consumer.poll(0)  # tells what happened meanwhile
+                told = [one for one in self._errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
+                refused = [one for one in told if one.code() in refusals]
+                if refused or time.monotonic() > deadline:
+                    cause = (refused or told or [error.args[0]])[-1]
+                    raise self._unanswered(topic, cause.str()) from error
+        found = topics[topic]
+        if found.error is not None:
+            raise StreamError(f"The topic {topic} cannot be read: {found.error.str()}.")
+        return sorted(found.partitions)
+
+    def _unanswered(self, topic: str, cause: str) -> StreamError:
+        servers = self.options.get("bootstrap.servers")
+        return StreamError(f"Kafka at {servers} does not answer for the topic {topic}: {cause}")
+
+
+def _silent() -> Any:
+    import logging
+
+    logger = logging.getLogger("dbt.adapters.iceberg_stream.kafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

@@ -1,0 +1,294 @@
+"""Whole transactions over several topics and partitions, as Debezium's topic of transactions tells.
+
+Debezium writes transactions one after the other, each into the partitions of its tables, and an
+END with the number of its changes of each table (`event_count` of `data_collections`) into a topic
+of one partition (`provide.transaction.metadata`). So the changes in a partition are in the order
+of the ENDs, but partitions become visible at different times.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
+    CHUNK,
+    Change,
+    read_changes,
+    transaction_id,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+# Transactions of a batch, at most: their ids are held in memory.
+MOST_ENDS = 100_000
+# What is older is visible to all, or has been left out: by a transform, or by Kafka's compaction.
+SETTLED_SECONDS = 600.0
+# Progress among transactions of other tables is told so often: each time costs an empty batch.
+FOREIGN = 1000
+# Of a partition's order: what belongs to the batch in any case, and what comes after all ends.
+BEFORE, AFTER = -1, math.inf
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a transaction.
+
+    Attributes:
+        after: offset in the topic of transactions, behind the end.
+        counts: of changes, by data collection.
+        is_certain: whether the changes that the stream has not read yet are so many.
+    """
+
+    after: int
+    counts: Mapping[str, int]
+    is_certain: bool
+
+
+@dataclass
+class _Ends:
+    """Ends in their order, as far as a batch may go.
+
+    Attributes:
+        order: of transactions, by id; `BEFORE` for those that ended before the batch.
+        since: the time, in milliseconds, of what was told last before the batch.
+    """
+
+    ends: list[_End] = field(default_factory=list)
+    order: dict[str, int] = field(default_factory=dict)
+    since: float = -math.inf
+
+    def order_of(self, change: Change) -> float:
+        """Where the change's transaction stands; `BEFORE` if it has none."""
+        known = transaction_id(change.told.get("transaction"))
+        if known is None:
+            return BEFORE
+        if known in self.order:
+            return self.order[known]
+        # Its end may be gone, or was before the stream began.
+        is_old = change.milliseconds < self.since - SETTLED_SECONDS * 1000
+        return BEFORE if is_old else AFTER
+
+
+@dataclass
+class _Part:
+    """A part of a partition, `[begin, reach)`.
+
+    Attributes:
+        is_all: whether nothing more is visible behind it.
+        first: orders that come up in it, each with the offset of the first change.
+    """
+
+    reach: int
+    is_all: bool
+    first: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, order: float, offset: int) -> None:
+        if self.first and self.first[-1][0] == AFTER and BEFORE < order < AFTER:
+            # What came up between is older, then; only its end is not known.
+            self.first.pop()
+        if order > self.last:
+            self.first.append((order, offset))
+
+    @property
+    def last(self) -> float:
+        return self.first[-1][0] if self.first else BEFORE
+
+    def end_of(self, order: int) -> int:
+        """The offset at which transactions begin that are later."""
+        return next((offset for later, offset in self.first if later > order), self.reach)
+
+
+@dataclass
+class TransactionTopic:
+    """Where batches end, so that they hold whole transactions.
+
+    Attributes:
+        consumer: which nobody else reads messages with.
+        topic: which tells of transactions.
+        topics: of changes.
+        place: topic and number of a partition, as frontiers name it.
+    """
+
+    consumer: Consumer
+    topic: str
+    topics: Sequence[str]
+    place: Callable[[str], tuple[str, int]]
+    # What the changes in each topic say of their table, and of their connector.
+    _tables: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _asked: set[str] = field(default_factory=set)
+    _learned: set[tuple[Any, ...]] = field(default_factory=set)
+    _connector: Any = None
+
+    def last_whole(
+        self,
+        begin: Mapping[str, int],
+        limit: Mapping[str, int],
+        first: Mapping[str, int],
+        rows: int,
+    ) -> dict[str, int]:
+        """The end of the last transaction that is whole in `[begin, limit)`, and of all before it.
+
+        The batch has about so many rows, or those of one transaction. If none is whole it goes to
+        where the first one begins: what a snapshot reads belongs to none.
+
+        Raises:
+            StreamError: the messages cannot be read, or are of several connectors.
+        """
+        if all(limit[p] <= begin[p] for p in begin):
+            return dict(begin)
+        self._ask_for_tables(limit, first)
+        own = f"{self.topic}/0"
+        changes = [p for p in begin if p != own]
+        told = self._read_ends(first[own], begin[own], limit[own], rows)
+        most = rows
+        while True:
+            waiting = sum(limit[p] - begin[p] for p in changes)
+            share = min(1.0, most / max(1, waiting))
+            reach = {p: begin[p] + math.ceil(share * (limit[p] - begin[p])) for p in changes}
+            parts, counts = self._read_parts(begin, reach, limit, told)
+            order = self._last_whole(told.ends, parts, counts)
+            upper = {p: part.end_of(order) for p, part in parts.items()}
+            upper[own] = begin[own] if order == BEFORE else told.ends[order].after
+            if any(upper[p] > begin[p] for p in changes) or upper[own] >= begin[own] + FOREIGN:
+                return {p: upper[p] for p in begin}
+            if share == 1.0:
+                return dict(begin)
+            most *= 4
+
+    def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> _Ends:
+        """Ends from an offset on, until they have so many rows; and the last ones before."""
+        told, begun, count = _Ends(), set(), 0
+        if 0 < first == limit:
+            told.since = time.time() * 1000  # all of them are older than Kafka's retention
+        low = max(first, begin - CHUNK)
+        with closing(read_changes(self.consumer, self.topic, 0, low, limit)) as messages:
+            for message in messages:
+                known = transaction_id(message.told)
+                if known is None:
+                    continue
+                if message.offset < begin or told.since == -math.inf:
+                    told.since = message.milliseconds
+                is_end = message.told.get("status") == "END"
+                if message.offset < begin:
+                    told.order |= {known: BEFORE} if is_end else {}
+                elif not is_end:
+                    begun.add(known)
+                else:
+                    end = _end(message, known in begun)
+                    told.order[known] = len(told.ends)
+                    told.ends.append(end)
+                    count += sum(n for name, n in end.counts.items() if self._topic_of(name))
+                if count >= rows or len(told.ends) >= MOST_ENDS:
+                    break
+        return told
+
+    def _read_parts(
+        self,
+        begin: Mapping[str, int],
+        reach: Mapping[str, int],
+        limit: Mapping[str, int],
+        told: _Ends,
+    ) -> tuple[dict[str, _Part], Counter[tuple[str, float]]]:
+        """The order of transactions in each partition, and their changes in each topic."""
+        parts, counts = {}, Counter[tuple[str, float]]()
+        for partition, high in reach.items():
+            topic, number = self.place(partition)
+            part = _Part(high, high == limit[partition])
+            after = 0
+            with closing(
+                read_changes(self.consumer, topic, number, begin[partition], high)
+            ) as changes:
+                for change in changes:
+                    self._learn(topic, change)
+                    order = told.order_of(change)
+                    part.add(order, change.offset)
+                    counts[topic, order] += 1
+                    after = after + 1 if order == AFTER else 0
+                    if after == CHUNK:
+                        break
+            parts[partition] = part
+        return parts, counts
+
+    def _last_whole(
+        self,
+        ends: Sequence[_End],
+        parts: Mapping[str, _Part],
+        counts: Mapping[tuple[str, float], int],
+    ) -> int:
+        """The last of the transactions that are whole, as are all before it; or `BEFORE`."""
+        of_topic: dict[str, list[_Part]] = defaultdict(list)
+        for partition, part in parts.items():
+            of_topic[self.place(partition)[0]].append(part)
+        for order, end in enumerate(ends):
+            for name, count in end.counts.items():
+                topic = self._topic_of(name)
+                if topic is None or counts.get((topic, order), 0) >= count:
+                    continue
+                # A partition that has a later one has all of this.
+                open_parts = [part for part in of_topic[topic] if part.last <= order]
+                if open_parts and (end.is_certain or not all(part.is_all for part in open_parts)):
+                    return order - 1
+        return len(ends) - 1
+
+    def _topic_of(self, collection: str) -> str | None:
+        """The topic that has a table's changes: as they say themselves, or else by its name."""
+        for topic in self.topics:
+            if collection in self._tables[topic]:
+                return topic
+        parts = collection.split(".")
+        # Some connectors leave the database out of the topic's name.
+        names = {collection, ".".join(parts[1:])} if len(parts) == 3 else {collection}
+        for topic in self.topics:
+            if not self._tables[topic] and any(f".{topic}".endswith(f".{n}") for n in names):
+                return topic
+        return None
+
+    def _ask_for_tables(self, limit: Mapping[str, int], first: Mapping[str, int]) -> None:
+        """Have the last messages of each topic tell of their table, once there are any."""
+        for partition, high in limit.items():
+            topic, number = self.place(partition)
+            is_known = topic == self.topic or self._tables[topic] or partition in self._asked
+            if is_known or high == first[partition]:
+                continue
+            self._asked.add(partition)
+            low = max(first[partition], high - CHUNK)
+            with closing(read_changes(self.consumer, topic, number, low, high)) as changes:
+                for change in changes:
+                    self._learn(topic, change)
+
+    def _learn(self, topic: str, change: Change) -> None:
+        source = change.told.get("source")
+        if not isinstance(source, dict):
+            return
+        told = topic, *(source.get(name) for name in ("name", "db", "schema", "table"))
+        if told in self._learned:
+            return
+        self._learned.add(told)
+        names = [str(name) for name in told[2:] if name]
+        # A connector's collections are told with the database or without.
+        self._tables[topic] |= {".".join(names), ".".join(names[1:])} if told[-1] else set()
+        connector = told[1]
+        if self._connector is not None and connector not in (None, self._connector):
+            raise StreamError(
+                f"The topics {', '.join(self.topics)} have changes of several connectors, "
+                f"{self._connector} and {connector}, and {self.topic} tells of the transactions of "
+                "one: make a source of the topics of each."
+            )
+        self._connector = self._connector or connector
+
+
+def _end(message: Change, has_begun: bool) -> _End:
+    """What an END tells. One without its BEGIN is of a transaction that the stream comes amid."""
+    counts = Counter[str]()
+    for one in message.told.get("data_collections") or ():
+        counts[str(one.get("data_collection"))] += int(one.get("event_count") or 0)
+    is_old = message.milliseconds < (time.time() - SETTLED_SECONDS) * 1000
+    return _End(message.offset + 1, counts, has_begun and not is_old)

@@ -1,0 +1,51 @@
+"""Sources of several topics: what they may say, and which of them are one source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
+
+SHOP: dict[str, Any] = {
+    "type": "kafka",
+    "bootstrap_servers": "broker:9092",
+    "format": "debezium",
+    "columns": "id bigint",
+    "topics": ["shop.orders", "shop.items"],
+}
+TELLS = {"transaction_topic": "shop.transaction"}
+
+
+def definition(**spec: Any) -> SourceDefinition:
+    return SourceDefinition(("landing", "orders"), "landing.orders", {**SHOP, **spec})
+
+
+def test_models_of_other_topics_read_one_source() -> None:
+    orders, items = definition(topic="shop.orders"), definition(topic="shop.items")
+    assert orders.place == items.place == definition(format="raw").place
+    assert orders.place != definition(topics=["shop.orders"]).place
+    assert orders.place != definition(**TELLS).place
+    alone, other = definition(topics=None, topic="a"), definition(topics=None, topic="b")
+    assert alone.place != other.place
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"topics": []}, "needs `topic`, or `topics`, and `bootstrap_servers`"),
+        ({"topics": "shop.orders"}, "a list of topics"),
+        ({"topic": "shop.people"}, "`topic: shop.people` of a stream is none of its `topics`"),
+        ({"transactions": True}, "name the topic in which Debezium tells of them"),
+        ({**TELLS, "format": "maxwell"}, "is what Debezium has"),
+        ({"transaction_topic": "shop.items"}, "is one of the topics whose changes are read"),
+    ],
+)
+def test_what_is_refused(spec: dict[str, Any], words: str) -> None:
+    nobody: Any = None
+    with pytest.raises(StreamError, match=words):
+        open_source(definition(**spec), nobody, Path("."), {})
+    open_source(definition(**TELLS, transactions=True), nobody, Path("."), {})

@@ -1,0 +1,353 @@
+"""Where batches of several topics end: at the end of a transaction in all of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
+
+TELLS = "shop.transaction"
+OWN = f"{TELLS}/0"
+TABLES = ("orders", "items", "customers")
+
+
+def topic_of(table: str) -> str:
+    return f"shop.public.{table}"
+
+
+class Log:
+    """Partitions, of each of which a part is visible.
+
+    Attributes:
+        changes: of transactions by partition, with the offset behind each: what is told of whom.
+    """
+
+    def __init__(self, partitions: int = 1, seconds_ago: float = 0.0) -> None:
+        self.kept: dict[str, list[Any]] = defaultdict(list)
+        self.count, self.partitions = 0, partitions
+        self.stamp = int((time.time() - seconds_ago) * 1000)
+        self.visible: dict[str, int] = {}
+        self.first: dict[str, int] = {}
+        self.names = [OWN, *(f"{topic_of(t)}/{n}" for t in TABLES for n in range(partitions))]
+        self.reader: Any = None
+        self.ends = TransactionTopic(
+            self.reader, TELLS, [topic_of(table) for table in TABLES], self.place
+        )
+
+    def place(self, partition: str) -> tuple[str, int]:
+        topic, _, number = partition.rpartition("/")
+        return topic, int(number)
+
+    def send(self, partition: str, told: Any) -> None:
+        self.stamp += 1
+        self.kept[partition].append((told, self.stamp))
+
+    def begin(self) -> str:
+        self.count += 1
+        self.send(OWN, {"status": "BEGIN", "id": f"{self.count}:{self.stamp}"})
+        return str(self.count)
+
+    def change(self, table: str, number: int = 0, source: bool = True) -> None:
+        told: dict[str, Any] = {"op": "c", "transaction": {"id": f"{self.count}:{self.stamp}"}}
+        if source:
+            told["source"] = {"name": "shop", "db": "d", "schema": "public", "table": table}
+        self.send(f"{topic_of(table)}/{number}", told)
+
+    def end(self, **counts: int) -> None:
+        several = [
+            {"data_collection": f"public.{name}", "event_count": n} for name, n in counts.items()
+        ]
+        told = {"status": "END", "id": f"{self.count}:{self.stamp}", "data_collections": several}
+        self.send(OWN, told)
+
+    def commit(self, **counts: int) -> None:
+        self.begin()
+        for table, count in counts.items():
+            for n in range(count):
+                if table in TABLES:
+                    self.change(table, n % self.partitions)
+        self.end(**counts)
+
+    def show_all(self) -> None:
+        self.visible = {name: len(self.kept[name]) for name in self.names}
+
+    def read(self, _: Any, topic: str, number: int, low: int, high: int) -> Iterator[Change]:
+        partition = f"{topic}/{number}"
+        for offset in range(low, min(high, self.visible.get(partition, 0))):
+            told, stamp = self.kept[partition][offset]
+            if told is not None:
+                yield Change(offset, told, stamp)
+
+    def mint(self, begin: dict[str, int], rows: int = 1000, **limit: int) -> dict[str, int]:
+        first = {name: self.first.get(name, 0) for name in self.names}
+        visible = {name: self.visible.get(name, 0) for name in self.names}
+        return self.ends.last_whole(begin, visible | limit, first, rows)
+
+    @property
+    def start(self) -> dict[str, int]:
+        return {name: self.first.get(name, 0) for name in self.names}
+
+    def batches(self, rows: int) -> list[dict[str, int]]:
+        found, lower = [], self.start
+        while (upper := self.mint(lower, rows)) != lower:
+            found.append(upper)
+            lower = upper
+        return found
+
+    def at(self, frontier: dict[str, int], *tables: str) -> list[int]:
+        return [frontier[f"{topic_of(table)}/0"] for table in tables or TABLES]
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    return made(monkeypatch)
+
+
+def made(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Log:
+    log = Log(**options)
+    monkeypatch.setattr(module, "read_changes", log.read)
+    return log
+
+
+def test_a_batch_ends_where_a_transaction_ends_in_all_topics(log: Log) -> None:
+    log.commit(orders=1, items=2)
+    log.commit(items=1, customers=3)
+    log.commit(orders=2)
+    log.show_all()
+    assert log.at(log.mint(log.start)) == [3, 3, 3]
+    assert [log.at(batch) for batch in log.batches(3)] == [[1, 2, 0], [1, 3, 3], [3, 3, 3]]
+    # One that is bigger than a batch.
+    assert [log.at(batch) for batch in log.batches(1)] == [[1, 2, 0], [1, 3, 3], [3, 3, 3]]
+
+
+def test_one_whose_end_has_not_come(log: Log) -> None:
+    log.commit(orders=1, items=1)
+    log.begin()
+    log.change("orders")
+    log.show_all()
+    assert log.at(log.mint(log.start)) == [1, 1, 0]
+    log.change("items")
+    log.end(orders=1, items=1)
+    log.show_all()
+    assert log.at(log.mint(log.start)) == [2, 2, 0]
+
+
+@pytest.mark.parametrize("late", TABLES)
+def test_a_partition_that_is_seen_later(log: Log, late: str) -> None:
+    log.commit(**dict.fromkeys(TABLES, 1))
+    log.commit(**dict.fromkeys(TABLES, 2))
+    log.show_all()
+    for visible, ends in ((0, 0), (1, 1), (2, 1), (3, 3)):
+        log.visible[f"{topic_of(late)}/0"] = visible
+        assert log.at(log.mint(log.start)) == [ends, ends, ends]
+
+
+def test_a_topic_that_was_never_read_is_known_by_its_name(log: Log) -> None:
+    log.commit(orders=1, customers=1)
+    log.show_all()
+    log.visible[f"{topic_of('customers')}/0"] = 0
+    assert log.mint(log.start) == log.start
+
+
+def test_tables_that_are_not_read(log: Log) -> None:
+    log.commit(orders=1, secrets=5)
+    log.commit(secrets=1)
+    log.commit(orders=1)
+    log.show_all()
+    assert log.at(log.mint(log.start)) == [2, 0, 0]
+
+
+def test_transactions_of_other_tables_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They make no batch, but are not read over and over."""
+    monkeypatch.setattr(module, "FOREIGN", 10)
+    for _ in range(4):
+        log.commit(secrets=1)
+    log.show_all()
+    assert log.mint(log.start) == log.start
+    log.commit(secrets=1)
+    log.show_all()
+    assert log.mint(log.start) == {**log.start, OWN: 10}
+
+
+def test_rows_of_a_snapshot_belong_to_no_transaction(log: Log) -> None:
+    for _ in range(10):
+        log.send(f"{topic_of('orders')}/0", {"op": "r"})
+    log.show_all()
+    assert [log.at(batch)[0] for batch in log.batches(4)] == [4, 8, 10]
+    log.begin()
+    log.change("orders")
+    log.send(f"{topic_of('orders')}/0", {"op": "r"})
+    log.show_all()
+    assert log.at(log.mint(log.start))[0] == 10
+    log.end(orders=1)
+    log.show_all()
+    assert log.at(log.mint(log.start))[0] == 12
+
+
+def test_a_transaction_behind_many_rows_of_a_snapshot(log: Log) -> None:
+    log.commit(orders=1, items=1)
+    for _ in range(100):
+        log.send(f"{topic_of('customers')}/0", {"op": "r"})
+    log.commit(orders=1, customers=1)
+    log.show_all()
+    uppers = log.batches(10)
+    assert log.at(uppers[-1]) == [2, 1, 101]
+    assert all(log.at(upper)[0] <= 1 for upper in uppers if log.at(upper)[2] <= 100)
+
+
+def test_tombstones_and_bad_records_end_nothing(log: Log) -> None:
+    log.begin()
+    log.change("orders")
+    for _ in range(2):
+        log.send(f"{topic_of('orders')}/0", None)
+    log.change("orders")
+    log.end(orders=2)
+    log.send(f"{topic_of('orders')}/0", {})
+    log.commit(items=1)
+    log.show_all()
+    assert [log.at(batch) for batch in log.batches(2)] == [[5, 0, 0], [5, 1, 0]]
+
+
+def test_one_that_begins_amid_a_transaction(log: Log) -> None:
+    """Its changes before are not to be waited for."""
+    log.begin()
+    log.change("orders")
+    log.show_all()
+    begin = dict(log.visible)
+    log.change("items")
+    log.end(orders=1, items=1)
+    log.show_all()
+    assert log.mint(begin) == log.visible
+
+
+def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = made(monkeypatch, seconds_ago=2 * module.SETTLED_SECONDS)
+    log.commit(orders=2, items=1)
+    log.first[OWN] = len(log.kept[OWN])
+    log.stamp = int(time.time() * 1000)
+    log.show_all()
+    assert log.at(log.mint({**log.start, OWN: log.first[OWN]})) == [2, 1, 0]
+    log.commit(items=1)
+    log.show_all()
+    assert log.at(log.mint({**log.start, OWN: log.first[OWN]})) == [2, 2, 0]
+
+
+def test_changes_that_were_left_out_are_not_waited_for_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seconds, ends in ((0.0, [0, 0, 0]), (2 * module.SETTLED_SECONDS, [1, 1, 0])):
+        log = made(monkeypatch, seconds_ago=seconds)
+        log.begin()
+        log.change("orders")
+        log.change("items")
+        log.end(orders=1, items=3)
+        log.show_all()
+        assert log.at(log.mint(log.start)) == ends
+    log = made(monkeypatch)
+    log.commit(orders=1)
+    log.end(orders=7)
+    log.commit(orders=1)
+    log.show_all()
+    assert log.at(log.mint(log.start))[0] == 2
+
+
+def test_several_connectors(log: Log) -> None:
+    log.commit(orders=1)
+    told = {"source": {"name": "other", "db": "d", "schema": "public", "table": "items"}}
+    log.send(f"{topic_of('items')}/0", told)
+    log.show_all()
+    with pytest.raises(StreamError, match="changes of several connectors, shop and other"):
+        log.mint(log.start)
+
+
+@pytest.mark.parametrize(
+    ("topic", "collection", "is_known"),
+    [
+        ("shop.public.orders", "public.orders", True),
+        ("shop.public.orders", "audit.orders", False),
+        ("shop.public.reorders", "orders", False),
+        ("public.orders", "public.orders", True),
+        ("oracle.SALES.ORDERS", "PDB1.SALES.ORDERS", True),
+        ("server.db.dbo.orders", "db.dbo.orders", True),
+        ("server.db.dbo.orders", "other.dbo.items", False),
+    ],
+)
+def test_names_of_tables_and_topics(topic: str, collection: str, is_known: bool) -> None:
+    nobody: Any = None
+    found = TransactionTopic(nobody, "t", [topic], lambda name: (name, 0))._topic_of(collection)
+    assert (found == topic) is is_known
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ("571:53195829", "571"),
+        ("24bc7850-2c16-11e6-a073-0242ac110002:101", "24bc7850-2c16-11e6-a073-0242ac110002:101"),
+        ("00000025:00000d08:0025", "00000025:00000d08:0025"),
+        ("7", "7"),
+        (7, "7"),
+        (None, None),
+    ],
+)
+def test_ids(told: Any, known: str | None) -> None:
+    assert transaction_id({"id": told}) == known
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_visible_batches_hold_whole_transactions(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(module, "CHUNK", chance.choice([1, 3, 500]))
+    log = made(monkeypatch, partitions=chance.choice([1, 2, 3]))
+    totals = random_transactions(log, chance)
+    lower, rows = log.start, chance.choice([1, 5, 1000])
+    for _ in range(10_000):
+        if all(lower[name] == len(log.kept[name]) for name in log.names[1:]):
+            return
+        for name in log.names:
+            seen = log.visible.get(name, 0)
+            log.visible[name] = min(len(log.kept[name]), seen + chance.choice([0, 0, 1, 7]))
+        # A run that begins anew knows the frontier only.
+        if chance.random() < 0.3:
+            log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
+        if (upper := log.mint(lower, rows)) != lower:
+            assert all(upper[name] >= lower[name] for name in log.names)
+            check_whole(log, upper, totals)
+            lower = upper
+    pytest.fail("it does not come to the end")
+
+
+def random_transactions(log: Log, chance: random.Random) -> Counter[str]:
+    totals = Counter[str]()
+    for _ in range(chance.randint(1, 40)):
+        known, counts = log.begin(), Counter[str]()
+        for _ in range(chance.choice([0, 1, 2, 20])):
+            table = chance.choice([*TABLES, "secrets"])
+            counts[table] += 1
+            if table != "secrets":
+                totals[known] += 1
+                number = chance.randrange(log.partitions)
+                log.change(table, number, source=chance.random() < 0.8)
+                if chance.random() < 0.2:
+                    log.send(f"{topic_of(table)}/{number}", chance.choice([None, {"op": "r"}]))
+        log.end(**counts)
+    return totals
+
+
+def check_whole(log: Log, upper: dict[str, int], totals: Counter[str]) -> None:
+    found = Counter[str]()
+    for name in log.names[1:]:
+        for told, _ in log.kept[name][: upper[name]]:
+            if known := transaction_id((told or {}).get("transaction")):
+                found[known] += 1
+    assert all(count == totals[known] for known, count in found.items())
