@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,30 @@ class TestChangesOfATable:
         run(project, "delete from {schema}.live where id = 1")
         run_dbt(["run"])
         assert rows(project, query) == [(3, 8.0), (4, 10.0)]
+
+
+class TestTimesWithoutZone:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        model = """
+            {{{{ config(materialized='stream', unique_key='id', {}) }}}}
+            select * from {{{{ stream(source('landing', 'times')) }}}}
+        """
+        source = "{type: files, path: times, columns: 'id bigint, at timestamp_ntz, gone boolean'}"
+        return {
+            "sources.yml": "sources: [{name: landing, tables: [{name: times, config: {meta: "
+            f"{{stream: {source}}}}}}}]}}]",
+            "soft.sql": model.format("soft_deletes='gone_at', apply_as_deletes='gone'"),
+            "versions.sql": model.format("sequence_by='at', stored_as_scd_type=2"),
+        }
+
+    def test_full_refresh(self, project: Any) -> None:
+        """Columns that it fills in from the table, which has no rows then, are as they were."""
+        folder = Path(project.project_root) / "times"
+        folder.mkdir()
+        (folder / "1.json").write_text('{"id": 1, "at": "2026-01-01T10:00:00"}')
+        for arguments in ([], ["--full-refresh"]):
+            run_dbt(["run", *arguments])
+            at = datetime(2026, 1, 1, 10)
+            assert rows(project, "select at from {schema}.soft") == [(at,)]
+            assert rows(project, "select at, __START_AT from {schema}.versions") == [(at, at)]

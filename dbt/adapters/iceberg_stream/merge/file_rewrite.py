@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -119,12 +120,8 @@ class FileMerge:
 
     def sweep(self, candidates: Sequence[Candidate], kept: Collection[Rewritten] = ()) -> None:
         """Remove whatever was put beside the candidates, known or not, but for what is kept."""
-        names = {file.location.rsplit("/", 1)[1] for done in kept for file in done.made}
-        for folder in {candidate.path.rsplit("/", 1)[0] for candidate in candidates}:
-            with contextlib.suppress(OSError):
-                for found in self.filesystem.get_file_info(fs.FileSelector(folder)):
-                    if found.base_name.startswith(self._prefix) and found.base_name not in names:
-                        self.filesystem.delete_file(found.path)
+        files = [file for done in kept for file in done.made]
+        sweep_beside(self.filesystem, [each.path for each in candidates], self._prefix, files)
 
     def _only(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in names])
@@ -238,18 +235,23 @@ def run_task(
     for batch in batches:
         for place in batch.to_pylist():
             said = {"location": place["location"], "attempt": attempt}
-            yield pa.RecordBatch.from_pylist([said | _said(merge, Candidate(**place))], TASK_RESULT)
+            said |= told(partial(_done, merge, Candidate(**place)))
+            yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
 
 
-def _said(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
-    """What a task says of a file. It does not fail, for then other tasks would go on to write files
-    that nobody knows; so it tries again by itself.
+def _done(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
+    done = vars(merge.run(candidate))
+    made = [vars(file) for file in done["made"]]
+    return done | {"matched": done["matched"].to_pylist(), "made": made}
+
+
+def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a task says of its work on a file. It does not fail, for then other tasks would go on to
+    write files that nobody knows; so it tries again by itself.
     """
     for trial in range(1, TRIES + 1):
         try:
-            done = vars(merge.run(candidate))
-            made = [vars(file) for file in done["made"]]
-            return done | {"matched": done["matched"].to_pylist(), "made": made}
+            return work()
         except (NotByRewriting, ColumnError) as error:
             return {"refused": str(error)}
         except OSError as error:
@@ -260,7 +262,15 @@ def _said(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
 
 
 def read_task_result(row: Mapping[str, Any]) -> Rewritten:
-    """What a task said of a file.
+    """What a task said of a file; raises as `require_done`."""
+    require_done(row)
+    made = tuple(WrittenFile(**file) for file in row["made"])
+    matched = pa.array(row["matched"], pa.int64())
+    return Rewritten(row["location"], matched, row["changed"], row["deleted"], made)
+
+
+def require_done(row: Mapping[str, Any]) -> None:
+    """Look at what a task said of a file.
 
     Raises:
         NotByRewriting: it was refused.
@@ -270,9 +280,21 @@ def read_task_result(row: Mapping[str, Any]) -> Rewritten:
         raise OSError(row["failed"])
     if row["refused"] is not None:
         raise NotByRewriting(row["refused"])
-    made = tuple(WrittenFile(**file) for file in row["made"])
-    matched = pa.array(row["matched"], pa.int64())
-    return Rewritten(row["location"], matched, row["changed"], row["deleted"], made)
+
+
+def sweep_beside(
+    filesystem: fs.FileSystem,
+    paths: Iterable[str],
+    prefix: str,
+    kept: Iterable[WrittenFile] = (),
+) -> None:
+    """Remove whatever of such a name was put beside files, but for what is kept."""
+    names = {file.location.rsplit("/", 1)[1] for file in kept}
+    for folder in {path.rsplit("/", 1)[0] for path in paths}:
+        with contextlib.suppress(OSError):
+            for found in filesystem.get_file_info(fs.FileSelector(folder)):
+                if found.base_name.startswith(prefix) and found.base_name not in names:
+                    filesystem.delete_file(found.path)
 
 
 def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, Matches]]:

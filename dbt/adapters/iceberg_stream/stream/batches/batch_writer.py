@@ -175,7 +175,8 @@ class BatchWriter:
 
         if not self.query.looks_up:
             return self.query
-        views[NO_ROWS] = session.spark.createDataFrame([], from_arrow_schema(self.schema))
+        schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
+        views[NO_ROWS] = session.spark.createDataFrame([], schema)
         return replace(self.query, relation=NO_ROWS)
 
     def _written(

@@ -67,10 +67,16 @@ def in_tasks(
         return in_threads(session, removal, losses)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from run_task(removal, batches)
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        yield from run_task(removal, batches, context.attemptNumber() if context else 0)
 
     said = session.map_in_arrow(table, work, TASK_RESULT, WORKER_CODE).to_pylist()
     made = {row["replaced"]: read_task_result(row) for row in said}
+    if any(row["attempt"] for row in said):
+        # Of a task that was run again the first attempt may have left files.
+        removal.sweep(losses, made.values())
     return [made[loss.location] for loss in losses]
 
 
@@ -100,7 +106,7 @@ class CopyOnWrite:
         losses = [
             Loss(new.file.location, self.plan.path_of(new.file.location), new.dead) for new in dead
         ]
-        made = self._rewritten(self.plan.schema, losses)
+        made = self._rewritten("own", self.plan.schema, losses)
         instead = {old.file.location: file for old, file in zip(dead, made, strict=True)}
         return batch.with_files(instead)
 
@@ -126,7 +132,7 @@ class CopyOnWrite:
         losses = [_loss(target, entries[path], gone) for path, gone in positions.items()]
         v3 = metadata["format-version"] >= 3
         schema = file_schema(with_lineage(target.schema)) if v3 else target.file_schema
-        made = self._rewritten(schema, losses)
+        made = self._rewritten("table", schema, losses)
         return [Replaced(*pair) for pair in zip(wanted, made, strict=True)]
 
     def _require_rewritable(self) -> None:
@@ -141,11 +147,15 @@ class CopyOnWrite:
         if "'initial-default'" in str(self.base.metadata["schemas"]):
             raise StreamError(_cannot(self.base.name, "a column has a default"))
 
-    def _rewritten(self, schema: pa.Schema, losses: Sequence[Loss]) -> list[WrittenFile | None]:
+    def _rewritten(
+        self, whose: str, schema: pa.Schema, losses: Sequence[Loss]
+    ) -> list[WrittenFile | None]:
         if not losses:
             return []
         plan = self.plan
-        removal = RowRemoval(plan.filesystem, schema, plan.options, plan.write_id)
+        # By its name what one leaves is swept away, and not what the other one has made.
+        write_id = f"{plan.write_id}-{whose}"
+        removal = RowRemoval(plan.filesystem, schema, plan.options, write_id)
         with ExitStack() as undo:
             # What other threads or tasks have made when one goes wrong is not known.
             undo.callback(removal.sweep, losses)

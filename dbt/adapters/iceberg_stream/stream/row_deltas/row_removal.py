@@ -6,9 +6,9 @@ shipped to Spark's tasks by value.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, WrittenFile, writer_beside
-from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting, read_rows, require_ids
+from dbt.adapters.iceberg_stream.merge.file_rewrite import (
+    read_rows,
+    require_done,
+    require_ids,
+    sweep_beside,
+    told,
+)
 
 # What rows of format version 3 take along to another file (spec, "Row Lineage").
 ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
@@ -74,13 +79,10 @@ class RowRemoval:
         except (OSError, pa.ArrowException) as error:
             raise OSError(f"{loss.location}: {error}") from error
 
-    def sweep(self, losses: Iterable[Loss]) -> None:
-        """Remove whatever was put beside the files, known or not."""
-        for folder in {loss.path.rsplit("/", 1)[0] for loss in losses}:
-            with contextlib.suppress(OSError):
-                for found in self.filesystem.get_file_info(fs.FileSelector(folder)):
-                    if found.base_name.startswith(self._prefix):
-                        self.filesystem.delete_file(found.path)
+    def sweep(self, losses: Iterable[Loss], kept: Iterable[WrittenFile | None] = ()) -> None:
+        """Remove whatever was put beside the files, known or not, but for what is kept."""
+        files = [file for file in kept if file is not None]
+        sweep_beside(self.filesystem, [loss.path for loss in losses], self._prefix, files)
 
     @property
     def _prefix(self) -> str:
@@ -136,15 +138,20 @@ TASK_RESULT = pa.schema(
         ("row_groups", pa.int32()),
         ("refused", pa.string()),
         ("failed", pa.string()),
+        ("attempt", pa.int32()),
     ]
 )
 
 
-def run_task(removal: RowRemoval, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_task(
+    removal: RowRemoval, batches: Iterable[pa.RecordBatch], attempt: int = 0
+) -> Iterator[pa.RecordBatch]:
     """A task of Spark: losses come in, the files that take their place go out."""
     for batch in batches:
         for loss in losses_of(batch):
-            yield pa.RecordBatch.from_pylist([_said(removal, loss)], TASK_RESULT)
+            said = {"replaced": loss.location, "attempt": attempt}
+            said |= told(partial(_done, removal, loss))
+            yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
 
 
 def losses_of(batch: pa.RecordBatch) -> Iterator[Loss]:
@@ -153,29 +160,14 @@ def losses_of(batch: pa.RecordBatch) -> Iterator[Loss]:
         yield Loss(rows=batch["rows"][number].values, **row)
 
 
-def _said(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
-    """What became of a file. A task does not fail, for others would go on to write files then."""
-    said: dict[str, Any] = {"replaced": loss.location}
-    try:
-        made = removal.run(loss)
-        return said | (vars(made) if made is not None else {})
-    except (NotByRewriting, ColumnError) as error:
-        return said | {"refused": str(error)}
-    except OSError as error:
-        return said | {"failed": str(error)}
+def _done(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
+    made = removal.run(loss)
+    return vars(made) if made is not None else {}
 
 
 def read_task_result(row: Mapping[str, Any]) -> WrittenFile | None:
-    """What a task said of a file.
-
-    Raises:
-        NotByRewriting: it was refused.
-        OSError: the storage or the file has failed the task.
-    """
-    if row["failed"] is not None:
-        raise OSError(row["failed"])
-    if row["refused"] is not None:
-        raise NotByRewriting(row["refused"])
+    """What a task said of a file; raises as `require_done`."""
+    require_done(row)
     if row["location"] is None:
         return None
     return WrittenFile(**{name: row[name] for name in ("location", "size", "footer", "row_groups")})
