@@ -224,7 +224,10 @@ class KafkaSource:
     @cached_property
     def _transaction_ends(self) -> TransactionTopic:
         return TransactionTopic(
-            self._client.connect(), str(self.transaction_topic), self._followed, self._place
+            self._client.connect(much=True),
+            str(self.transaction_topic),
+            self._followed,
+            self._place,
         )
 
     def _partition(self, topic: str, number: int) -> str:

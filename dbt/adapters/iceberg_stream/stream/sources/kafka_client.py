@@ -18,6 +18,8 @@ SECONDS = 30.0
 LOOK_SECONDS = 3.0
 # Between two looks for who has a partition.
 MOVE_SECONDS = 0.2
+# With a full memory the client would rest for a second.
+MUCH = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
 
 
 @dataclass
@@ -35,8 +37,8 @@ class KafkaClient:
     def _consumer(self) -> Consumer:
         return self.connect()
 
-    def connect(self) -> Consumer:
-        """A consumer of its own."""
+    def connect(self, much: bool = False) -> Consumer:
+        """A consumer of its own, for a few messages or for much of a topic."""
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
@@ -46,10 +48,10 @@ class KafkaClient:
         asked: dict[str, Any] = {
             "group.id": "dbt-iceberg-stream",
             "enable.auto.commit": "false",
-            # The few messages that it reads need not fill its memory.
-            "queued.min.messages": "1000",
             "fetch.wait.max.ms": "10",
             "enable.partition.eof": "true",
+            # The few messages that it reads need not fill its memory.
+            **(MUCH if much else {"queued.min.messages": "1000"}),
         }
         told = {"error_cb": self._errors.append}
         try:

@@ -268,7 +268,8 @@ class TransactionTopic:
         source = change.told.get("source")
         if not isinstance(source, dict):
             return
-        told = topic, *(source.get(name) for name in ("name", "db", "schema", "table"))
+        ask = source.get
+        told = topic, ask("name"), ask("db"), ask("schema"), ask("table")
         if told in self._learned:
             return
         self._learned.add(told)
