@@ -12,7 +12,8 @@
   {%- set ns = namespace(configured=none) -%}
   {%- for node in graph.sources.values() if node.relation_name == relation.render() -%}
     {%- set own = (node.config.get('meta') or {}).get('stream') or (node.meta or {}).get('stream') or {} -%}
-    {%- set ns.configured = dict((node.source_meta or {}).get('stream') or {}, **own) -%}
+    {%- set shared = (node.source_meta or {}).get('stream') or {} -%}
+    {%- set ns.configured = dict(shared, **own) if own is mapping and shared is mapping else own or shared -%}
   {%- endfor -%}
   {{ return(adapter.declare_stream(model, relation, ns.configured, kwargs)) }}
 {% endmacro %}
