@@ -19,7 +19,7 @@ SPECS = {
     "listed": "{type: files, path: landing, columns: [id bigint]}",
     "late": '{type: files, path: landing, columns: "id bigint", late_seconds: soon}',
     "options": '{type: files, path: landing, columns: "id bigint", options: [a]}',
-    "flag": '{type: iceberg, changes: "false"}',
+    "flag": "{type: iceberg, changes: maybe}",
     "text": "files",
     "unknown": "{}",
 }
@@ -42,7 +42,7 @@ SOURCE_MISTAKES = {
     "listed": "`columns: ['id bigint']` must be text, as `name type, name type`",
     "late": "`late_seconds: 'soon'` must be a number of seconds",
     "options": "`options: ['a']` must be names with their values",
-    "flag": "`changes: 'false'` must be true or false",
+    "flag": "`changes: 'maybe'` must be true or false",
     "text": "`config.meta.stream` of the source landing.text is `files`: it takes keys",
     "unknown": "A source that is no Iceberg table says in its `config.meta.stream` what it is",
 }

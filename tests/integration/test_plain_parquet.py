@@ -107,3 +107,14 @@ def test_files_of_other_columns_are_left_to_spark(spark: Session, tmp_path: Path
     assert upper is not None
     frame = source.read(spark.spark, None, upper)
     assert spark.rows("select id, name from v", v=frame).to_pylist() == [{"id": 1, "name": None}]
+
+
+def test_days_of_another_calendar_are_left_to_spark(spark: Session, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"at": [date(1000, 1, 1)]}), tmp_path / "a.parquet")
+    name = "spark.sql.parquet.datetimeRebaseModeInRead"
+    spark.configure({name: "LEGACY"})
+    try:
+        assert plain(spark, source_of(tmp_path), ["at"]) is None
+    finally:
+        spark.configure({name: "CORRECTED"})
+    assert plain(spark, source_of(tmp_path), ["at"]) is not None

@@ -9,8 +9,22 @@ def test_a_select_of_a_select_is_two_steps() -> None:
     assert found.relation == "x"
     assert found.steps == (
         Step("y", "y.c > 1", ("*",)),
-        Step("", None, ("`a b`", "c + 1 AS d")),
+        Step("", None, ("`a b`", "c + 1 as d")),
     )
+
+
+def test_expressions_stay_as_they_are() -> None:
+    found = plain_selects(
+        "select a, to_char(b, 'yyyy') c -- last\nfrom (\nwith y as (select * from x) "
+        "select *, extract(year from d) as e from y where d is not distinct from r'\\d'\n)"
+    )
+    assert found is not None
+    assert [step.columns for step in found.steps] == [
+        ("*",),
+        ("*", "extract(year from d) as e"),
+        ("a", "to_char(b, 'yyyy') c"),
+    ]
+    assert found.steps[1].where == "d is not distinct from r'\\d'"
 
 
 def test_a_named_part_is_a_step_by_its_name() -> None:

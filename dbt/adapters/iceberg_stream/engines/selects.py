@@ -14,6 +14,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from dbt.adapters.iceberg_stream.engines.select_text import QueryText, SelectText
+
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 PARTS = {"expressions", "from_", "where", "with_"}
 # A stream's query is the same for all batches.
 KNOWN_TEXTS = 100
+# What Spark calls a subquery that has no name.
+UNNAMED = "__auto_generated_subquery_name"
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Step:
     """One select.
 
     Attributes:
-        alias: what it calls the rows that it reads.
+        alias: what it calls the rows that it reads; empty for a subquery without a name.
         where: which of them it takes; None for all.
         columns: what it makes of them.
     """
@@ -48,7 +52,7 @@ class Selects:
     def over(self, frame: DataFrame) -> DataFrame:
         """The rows, where the relation is a frame."""
         for step in self.steps:
-            frame = frame.alias(step.alias) if step.alias else frame
+            frame = frame.alias(step.alias or UNNAMED)
             frame = frame if step.where is None else frame.where(step.where)
             frame = frame.selectExpr(*step.columns)
         return frame
@@ -58,7 +62,7 @@ class Selects:
 def plain_selects(sql: str) -> Selects | None:
     """The selects that a query is; None if it is more: joins, groups, subqueries, order, …"""
     try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
+        tree, text = sqlglot.parse_one(sql, dialect="spark"), QueryText(sql)
     except SqlglotError:
         return None
     steps: list[Step] = []
@@ -66,17 +70,23 @@ def plain_selects(sql: str) -> Selects | None:
     parts = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
     count = sum(1 for _ in tree.find_all(exp.Query)) - sum(1 for _ in tree.find_all(exp.Subquery))
     source: exp.Expression = tree
+    begin: int | None = 0
     while True:
         if not isinstance(source, exp.Select) or _more_than(source, PARTS) or not _reads(source):
             return None
-        steps.append(_step(source))
+        number = None if begin is None else text.first_select(begin)
+        found = None if number is None else text.select(number)
+        if begin is None or found is None or len(found.columns) != len(source.expressions):
+            return None
+        steps.append(_step(source, text, found))
         read = source.args["from_"].this
         if isinstance(read, exp.Subquery):
-            source = read.this
+            source, begin = read.this, found.source + 1
         elif _more_than(read, {"this", "alias"}):
             return None
         elif read.name.lower() in parts:
             source = parts.pop(read.name.lower()).this
+            begin = text.part(read.name)
         elif parts or len(steps) != count:
             return None
         else:
@@ -99,10 +109,7 @@ def _more_than(node: exp.Expression, parts: set[str]) -> bool:
     return any(value for name, value in node.args.items() if name not in parts)
 
 
-def _step(select: exp.Select) -> Step:
-    where = select.args.get("where")
-    return Step(
-        select.args["from_"].this.alias_or_name,
-        None if where is None else where.this.sql(dialect="spark"),
-        tuple(column.sql(dialect="spark") for column in select.expressions),
-    )
+def _step(select: exp.Select, text: QueryText, found: SelectText) -> Step:
+    where = None if found.where is None else text.text(found.where[1:])
+    columns = tuple(text.text(span) for span in found.columns)
+    return Step(select.args["from_"].this.alias_or_name, where, columns)

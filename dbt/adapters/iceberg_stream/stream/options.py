@@ -189,7 +189,8 @@ def _wrong_types(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _are_names(given: object) -> bool:
-    listed = given if isinstance(given, list | tuple) else [given]
+    # Nothing is nothing, in whatever form: dbt has an empty mapping where no columns are told.
+    listed = given if isinstance(given, list | tuple) else [given] if given else []
     return all(isinstance(name, str) for name in listed)
 
 

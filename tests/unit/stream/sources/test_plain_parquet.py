@@ -8,9 +8,14 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType, YearMonthIntervalType
 
 from dbt.adapters.iceberg_stream.stream.errors import NotPlain
-from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import is_plain, read_plain
+from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import (
+    is_plain,
+    plain_schema,
+    read_plain,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -60,6 +65,7 @@ def test_large_strings_are_strings(tmp_path: Path) -> None:
         ROWS.set_column(1, "name", ROWS["name"].cast(pa.binary())),
         ROWS.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""}),
         ROWS.replace_schema_metadata({"org.apache.spark.version": "2.4.8"}),
+        ROWS.replace_schema_metadata({"org.apache.spark.version": "v4"}),
     ],
 )
 def test_what_spark_must_see(tmp_path: Path, rows: pa.Table) -> None:
@@ -68,11 +74,26 @@ def test_what_spark_must_see(tmp_path: Path, rows: pa.Table) -> None:
         read(good, write(tmp_path / "bad", rows))
 
 
+def test_a_value_that_a_file_holds_once_is_not_in_memory_for_all_rows(tmp_path: Path) -> None:
+    count, text = 100_000, "x" * 10_000
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), [text])
+    path = write(tmp_path / "a", pa.table({"id": range(count), "name": words}))
+    assert path.stat().st_size < 1_000_000
+    columns = {"name": "name"}
+    batches = read_plain(fs.LocalFileSystem(), [(str(path), 0)], SCHEMA, columns)
+    assert max(batch.nbytes for batch in batches) < 100_000_000
+
+
 def test_a_file_that_is_none_is_left_to_spark(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"PAR1 no")
     for path in (tmp_path / "a", tmp_path / "gone"):
         with pytest.raises(NotPlain):
             read(path)
+
+
+def test_columns_that_arrow_does_not_have_are_left_out() -> None:
+    spark = StructType([StructField("id", LongType()), StructField("y", YearMonthIntervalType())])
+    assert plain_schema(spark) == pa.schema([("id", pa.int64())])
 
 
 def test_types_that_both_see_alike() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +14,11 @@ from sqlglot.errors import ParseError
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.carried_text import (
+    Through,
+    carried_text,
+    change_of_row,
+)
 from dbt.adapters.iceberg_stream.stream.query.lookups import (
     END,
     START,
@@ -26,6 +32,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
 
 T = TypeVar("T")
+CONDITION = "__condition"
 REFUSED = {
     "laterals": "has a `lateral view`",
     "group": "groups",
@@ -57,24 +64,33 @@ def carry_change(sql: str, view: str, of_rows: bool = False) -> str:
     found = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
     if len(found) != 1:
         raise StreamError(f"The query names {len(found)} streams. {HINT}")
+    steps: list[Through] = []
     source: exp.Expression | None = found[0]
     while source is not None:
-        source = _through(source, of_rows)
+        source = _through(source, of_rows, steps)
+    carried = carried_text(sql, view, steps)
+    # The text is what the user has written; the tree says whether it was found where it stands.
+    with suppress(ParseError):
+        if carried is not None and sqlglot.parse_one(carried, dialect="spark") == tree:
+            return carried
     return str(tree.sql(dialect="spark"))
 
 
-def _through(source: exp.Expression, of_rows: bool) -> exp.Expression | None:
+def _through(source: exp.Expression, of_rows: bool, steps: list[Through]) -> exp.Expression | None:
     """Carry the column through the select that reads a source; what reads that select next."""
     select = source.find_ancestor(exp.Select, exp.SetOperation)
     if not isinstance(select, exp.Select):
         raise StreamError(f"The query of the stream has a union. {HINT}")
     _check(select, source)
     alias = source.alias_or_name
+    covers = [_covers(projection, alias) for projection in select.expressions]
+    parent = select.parent
+    name = parent.alias if isinstance(parent, exp.CTE) else ""
+    steps.append(Through(alias, of_rows, tuple(covers), name))
     if of_rows:
         _keep_filtered(select, alias)
-    elif not any(_covers(projection, alias) for projection in select.expressions):
-        select.select(exp.column(CHANGE, table=alias), append=True, copy=False)
-    parent = select.parent
+    elif not any(covers):
+        select.select(exp.column(CHANGE, table=alias or None), append=True, copy=False)
     if parent is None:
         return None
     if isinstance(parent, exp.CTE):
@@ -122,17 +138,12 @@ def _keep_filtered(select: exp.Select, alias: str) -> None:
     for projection in select.expressions:
         if _covers(projection, alias):
             star = projection if isinstance(projection, exp.Star) else projection.this
-            star.append("except_", exp.to_identifier(CHANGE))
-    column = f"`{alias}`.`{CHANGE}`"
-    change = column
+            star.append("except_", exp.column(CHANGE))
+    select.set("where", None)
+    told = change_of_row(alias, None if where is None else CONDITION)
+    made = sqlglot.parse_one(told, dialect="spark").as_(CHANGE)
     if where is not None:
-        select.set("where", None)
-        change = (
-            f"named_struct('major', {column}.major, 'minor', {column}.minor, 'deleted', "
-            f"{column}.deleted or not coalesce({where.this.sql(dialect='spark')}, false), "
-            f"'truncated', {column}.truncated)"
-        )
-    made = sqlglot.parse_one(change, dialect="spark").as_(CHANGE)
+        next(c for c in made.find_all(exp.Column) if c.name == CONDITION).replace(where.this)
     select.select(made, append=True, copy=False)
 
 

@@ -22,7 +22,7 @@ def wrong_values(spec: Mapping[str, Any]) -> list[str]:
             continue
         if name in TEXTS and isinstance(value, bool | list | tuple | Mapping):
             wants[name] = TEXTS[name]
-        if name in FLAGS and not isinstance(value, bool):
+        if name in FLAGS and as_flag(value) is None:
             wants[name] = "true or false"
         if name == "topics" and not isinstance(value, list | tuple):
             wants[name] = "a list of topics"
@@ -31,6 +31,13 @@ def wrong_values(spec: Mapping[str, Any]) -> list[str]:
         if name == "late_seconds" and not _is_number(value):
             wants[name] = "a number of seconds"
     return [f"`{name}: {spec[name]!r}` must be {what}" for name, what in wants.items()]
+
+
+def as_flag(value: object) -> bool | None:
+    """What a flag says; those of environment variables are texts. None if it says nothing."""
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(str(value).lower())
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,11 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import is_plain, read_plain
+from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import (
+    REBASE,
+    plain_schema,
+    read_plain,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -83,6 +87,7 @@ class FilesSource:
     has_truncates: bool = field(default=False, init=False)
     _known: tuple[str, StructType | None] = field(default=("", None), init=False)
     _definition: StructType | None = field(default=None, init=False)
+    _rebase: str | None = field(default=None, init=False)
     _schemas: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
@@ -143,10 +148,10 @@ class FilesSource:
     def plain_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
-        if self.file_format != "parquet" or self.options:
+        if self.file_format != "parquet" or self.options or not self._is_corrected(session):
             return None
-        files = self._batch(lower, upper)
-        schema = self._plain_schema(session.spark, files[0])
+        spark, files = session.spark, self._batch(lower, upper)
+        schema = plain_schema(self._given(spark) if self.columns else self._schema(spark, files[0]))
         columns = pick(schema.names)
         if columns is None:
             return None
@@ -155,13 +160,6 @@ class FilesSource:
         ]
         placed = list(zip((file.path for file in files), majors, strict=True))
         return read_plain(self.filesystem, placed, schema, columns)
-
-    def _plain_schema(self, spark: SparkSession, file: _File) -> pa.Schema:
-        """Columns that PyArrow may read, as Spark has them."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        known = self._given(spark) if self.columns else self._schema(spark, file)
-        return pa.schema([field for field in to_arrow_schema(known) if is_plain(field.type)])
 
     def _batch(self, lower: Frontier | None, upper: Frontier) -> list[_File]:
         files = self._between(lower, upper)
@@ -233,6 +231,12 @@ class FilesSource:
             schema = spark.read.options(**self.options).parquet(self._spark_path(file)).schema
             self._known = stored, schema
         return schema
+
+    def _is_corrected(self, session: Session) -> bool:
+        """Whether Spark leaves days and times as they are, too."""
+        if self._rebase is None:
+            self._rebase = session.setting(REBASE) or "CORRECTED"
+        return self._rebase.upper() == "CORRECTED"
 
     def _given(self, spark: SparkSession) -> StructType:
         """What the source's definition says of the columns; the server is asked once."""

@@ -6,7 +6,10 @@ PyArrow and Spark could see differently are left to Spark, the whole batch with 
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +19,12 @@ import pyarrow.parquet as pq
 from dbt.adapters.iceberg_stream.stream.errors import NotPlain
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
-ROWS = 65_536
-# A row group is held as a whole.
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# Few, as a value that a file holds once may be in each row.
+ROWS = 8192
+# A row group is held as a whole, as it is in the file.
 ROW_GROUP_BYTES = 256 * 1024 * 1024
 TYPES = {
     pa.bool_(),
@@ -38,11 +45,26 @@ SMALLER = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 # Files of Spark before 3.0, and of Hive: days and times before 1582 are of another calendar.
 OTHER_CALENDAR = b"org.apache.spark.legacyDateTime"
 SPARK_VERSION, THIS_CALENDAR = b"org.apache.spark.version", 3
+# How Spark reads days and times of files that do not tell their calendar.
+REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
 
 
 def is_plain(kind: pa.DataType) -> bool:
     """Whether PyArrow and Spark see the same in a column of such a type."""
     return kind in TYPES or pa.types.is_decimal128(kind)
+
+
+def plain_schema(columns: StructType) -> pa.Schema:
+    """Those of Spark's columns that may be read here."""
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    for column in columns:
+        # Arrow does not have all types, and the query may not pick such a column.
+        with contextlib.suppress(PySparkTypeError):
+            fields.append(pa.field(column.name, to_arrow_type(column.dataType)))
+    return pa.schema([field for field in fields if is_plain(field.type)])
 
 
 def read_plain(
@@ -88,7 +110,7 @@ def _check(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
     """Spark knows columns by their names in any case, and some types by what is told beside."""
     metadata, found = parquet.metadata, parquet.schema_arrow
     told = metadata.metadata or {}
-    version = int(told.get(SPARK_VERSION, b"4").split(b".")[0])
+    version = re.match(rb"(\d+)\.", told.get(SPARK_VERSION, b"4."))
     names = [name.lower() for name in found.names]
     for field in schema:
         if found.names.count(field.name) != 1 or names.count(field.name.lower()) != 1:
@@ -98,7 +120,7 @@ def _check(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
         if SMALLER.get(value, value) != field.type:
             raise NotPlain(f"{field.name} is {kind}")
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    if OTHER_CALENDAR in told or version < THIS_CALENDAR:
+    if OTHER_CALENDAR in told or version is None or int(version[1]) < THIS_CALENDAR:
         raise NotPlain("it may be of another calendar")
     if any(group.total_byte_size > ROW_GROUP_BYTES for group in groups):
         raise NotPlain("its row groups are large")

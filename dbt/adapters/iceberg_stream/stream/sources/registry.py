@@ -11,7 +11,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.definition_check import wrong_values
+from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
+    FLAGS,
+    as_flag,
+    wrong_values,
+)
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
@@ -83,6 +87,7 @@ def open_source(
         )
     if wrong := wrong_values(spec):
         raise StreamError(f"The stream's source has faults: {'; '.join(wrong)}.")
+    spec |= {name: as_flag(spec[name]) for name in FLAGS if spec.get(name) is not None}
     if kind == "kafka":
         return _kafka(spec, connections, keys)
     if kind == "files":
