@@ -233,10 +233,10 @@ class FilesSource:
         return schema
 
     def _is_corrected(self, session: Session) -> bool:
-        """Whether Spark leaves days and times as they are, too."""
+        """Whether Spark, too, takes days and times as the format has them."""
         if self._rebase is None:
-            self._rebase = session.setting(REBASE) or "CORRECTED"
-        return self._rebase.upper() == "CORRECTED"
+            self._rebase = str(session.spark.conf.get(REBASE)).upper()
+        return self._rebase != "LEGACY"
 
     def _given(self, spark: SparkSession) -> StructType:
         """What the source's definition says of the columns; the server is asked once."""
