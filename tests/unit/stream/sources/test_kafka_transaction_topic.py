@@ -56,11 +56,13 @@ class Log:
         self.send(OWN, {"status": "BEGIN", "id": f"{self.count}:{self.stamp}"})
         return str(self.count)
 
-    def change(self, table: str, number: int = 0, source: bool = True) -> None:
+    def change(
+        self, table: str, number: int = 0, source: bool = True, into: str | None = None
+    ) -> None:
         told: dict[str, Any] = {"op": "c", "transaction": {"id": f"{self.count}:{self.stamp}"}}
         if source:
             told["source"] = {"name": "shop", "db": "d", "schema": "public", "table": table}
-        self.send(f"{topic_of(table)}/{number}", told)
+        self.send(f"{topic_of(into or table)}/{number}", told)
 
     def end(self, **counts: int) -> None:
         several = [
@@ -156,6 +158,18 @@ def test_a_topic_that_was_never_read_is_known_by_its_name(log: Log) -> None:
     log.show_all()
     log.visible[f"{topic_of('customers')}/0"] = 0
     assert log.mint(log.start) == log.start
+
+
+def test_several_tables_in_one_topic(log: Log) -> None:
+    for orders, notes in ((1, 1), (2, 3)):
+        log.begin()
+        for table in ["orders"] * orders + ["notes"] * notes:
+            log.change(table, into="orders")
+        log.end(orders=orders, notes=notes)
+    log.show_all()
+    for visible, ends in ((7, 7), (6, 2), (5, 2), (2, 2), (1, 0)):
+        log.visible[f"{topic_of('orders')}/0"] = visible
+        assert log.at(log.mint(log.start), "orders") == [ends]
 
 
 def test_tables_that_are_not_read(log: Log) -> None:

@@ -185,7 +185,7 @@ class TransactionTopic:
                     end = _end(message, known in begun)
                     told.order[known] = len(told.ends)
                     told.ends.append(end)
-                    count += sum(n for name, n in end.counts.items() if self._topic_of(name))
+                    count += self._of_topics(end).total()
                 if count >= rows or len(told.ends) >= MOST_ENDS:
                     break
         return told
@@ -228,15 +228,22 @@ class TransactionTopic:
         for partition, part in parts.items():
             of_topic[self.place(partition)[0]].append(part)
         for order, end in enumerate(ends):
-            for name, count in end.counts.items():
-                topic = self._topic_of(name)
-                if topic is None or counts.get((topic, order), 0) >= count:
+            for topic, count in self._of_topics(end).items():
+                if counts.get((topic, order), 0) >= count:
                     continue
                 # A partition that has a later one has all of this.
                 open_parts = [part for part in of_topic[topic] if part.last <= order]
                 if open_parts and (end.is_certain or not all(part.is_all for part in open_parts)):
                     return order - 1
         return len(ends) - 1
+
+    def _of_topics(self, end: _End) -> Counter[str]:
+        """Changes in each topic, which may have those of several tables."""
+        found = Counter[str]()
+        for name, count in end.counts.items():
+            if (topic := self._topic_of(name)) is not None:
+                found[topic] += count
+        return found
 
     def _topic_of(self, collection: str) -> str | None:
         """The topic that has a table's changes: as they say themselves, or else by its name."""
