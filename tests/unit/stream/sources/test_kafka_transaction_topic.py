@@ -255,6 +255,34 @@ def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch)
     assert log.at(log.mint({**log.start, OWN: log.first[OWN]})) == [2, 2, 0]
 
 
+def test_many_changes_whose_end_is_gone(log: Log) -> None:
+    """They do not count as changes that come later, and hold nothing up."""
+    log.commit(orders=module.CHUNK + 1)
+    log.first[OWN] = len(log.kept[OWN])
+    for _ in range(3):
+        log.commit(orders=2, items=2)
+    log.show_all()
+    assert log.at(log.mint(log.start)) == [module.CHUNK + 7, 6, 0]
+    for visible in range(5):
+        log.visible[f"{topic_of('orders')}/0"] = module.CHUNK + 1 + visible
+        ends = visible - visible % 2
+        assert log.at(log.mint(log.start)) == [module.CHUNK + 1 + ends, ends, 0]
+
+
+@pytest.mark.parametrize("visible", [1, 400, 700, 903, 904])
+def test_a_topic_that_is_added_to_a_busy_database(log: Log, visible: int) -> None:
+    """Ends of its changes are far back."""
+    for _ in range(900):
+        log.commit(items=1)
+    lower = {**log.start, OWN: len(log.kept[OWN])}
+    for _ in range(2):
+        log.commit(orders=1, items=2)
+    log.show_all()
+    log.visible[f"{topic_of('items')}/0"] = visible
+    whole = {903: 902, 1: 1}.get(visible, visible)
+    assert log.at(log.mint(lower)) == [max(0, (whole - 900) // 2), whole, 0]
+
+
 def test_changes_that_were_left_out_are_not_waited_for_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MOST_ENDS = 100_000
 # What is older is visible to all, or has been left out: by a transform, or by Kafka's compaction.
 SETTLED_SECONDS = 600.0
+# Clocks of brokers differ, and a connector moves to another machine.
+SKEW_SECONDS = 1.0
 # Progress among transactions of other tables is told so often: each time costs an empty batch.
 FOREIGN = 1000
 # Of a partition's order: what belongs to the batch in any case, and what comes after all ends.
@@ -57,24 +59,52 @@ class _Ends:
     """Ends in their order, as far as a batch may go.
 
     Attributes:
+        low: the offset from which on they are known, in the topic of transactions.
         order: of transactions, by id; `BEFORE` for those that ended before the batch.
         since: the time, in milliseconds, of what was told last before the batch.
+        oldest: of what is told from `low` on.
+        gone: what is older has no end that Kafka still has.
+        unsure: the oldest change whose end is not known, though it may have come before `low`.
     """
 
+    low: int
     ends: list[_End] = field(default_factory=list)
     order: dict[str, int] = field(default_factory=dict)
     since: float = -math.inf
+    oldest: float = math.inf
+    gone: float = -math.inf
+    unsure: float = math.inf
 
-    def order_of(self, change: Change) -> float:
-        """Where the change's transaction stands; `BEFORE` if it has none."""
+    def order_of(self, change: Change, is_later: bool) -> float:
+        """Where the change's transaction stands; `BEFORE` if it has none.
+
+        With `is_later` it comes behind another one that is known, and so is not before all.
+        """
         known = transaction_id(change.told.get("transaction"))
         if known is None:
             return BEFORE
         if known in self.order:
             return self.order[known]
         # Its end may be gone, or was before the stream began.
-        is_old = change.milliseconds < self.since - SETTLED_SECONDS * 1000
-        return BEFORE if is_old else AFTER
+        if change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.gone):
+            return BEFORE
+        if not is_later:
+            self.unsure = min(self.unsure, change.milliseconds)
+        return AFTER
+
+    def knows(self, change: Change) -> bool:
+        """Whether the end of the change's transaction is known."""
+        return transaction_id(change.told.get("transaction")) in self.order
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether what is taken to come after all ends may have come before them."""
+        return self.unsure <= self.oldest + SKEW_SECONDS * 1000
+
+    def reach_back(self, first: int) -> None:
+        """Once the topic is read from its first offset on, nothing can be found before it."""
+        if self.low == first and self.oldest < math.inf:
+            self.gone = self.oldest - (0 if first else SKEW_SECONDS * 1000)
 
 
 @dataclass
@@ -154,6 +184,8 @@ class TransactionTopic:
             share = min(1.0, most / max(1, waiting))
             reach = {p: begin[p] + math.ceil(share * (limit[p] - begin[p])) for p in changes}
             parts, counts = self._read_parts(begin, reach, limit, told)
+            while self._look_back(told, first[own]):
+                parts, counts = self._read_parts(begin, reach, limit, told)
             order = self._last_whole(told.ends, parts, counts)
             upper = {p: part.end_of(order) for p, part in parts.items()}
             upper[own] = begin[own] if order == BEFORE else told.ends[order].after
@@ -165,15 +197,15 @@ class TransactionTopic:
 
     def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> _Ends:
         """Ends from an offset on, until they have so many rows; and the last ones before."""
-        told, begun, count = _Ends(), set(), 0
+        told, begun, count = _Ends(max(first, begin - CHUNK)), set(), 0
         if 0 < first == limit:
             told.since = time.time() * 1000  # all of them are older than Kafka's retention
-        low = max(first, begin - CHUNK)
-        with closing(read_changes(self.consumer, self.topic, 0, low, limit)) as messages:
+        with closing(read_changes(self.consumer, self.topic, 0, told.low, limit)) as messages:
             for message in messages:
                 known = transaction_id(message.told)
                 if known is None:
                     continue
+                told.oldest = min(told.oldest, message.milliseconds)
                 if message.offset < begin or told.since == -math.inf:
                     told.since = message.milliseconds
                 is_end = message.told.get("status") == "END"
@@ -188,7 +220,30 @@ class TransactionTopic:
                     count += self._of_topics(end).total()
                 if count >= rows or len(told.ends) >= MOST_ENDS:
                     break
+        told.reach_back(first)
         return told
+
+    def _look_back(self, told: _Ends, first: int) -> bool:
+        """Read ends of before, if they may be of a change that is not known; whether there are.
+
+        A partition that is read from its first offset has changes of long before.
+        """
+        if told.low <= first or not told.is_unsure:
+            return False
+        count = CHUNK
+        while told.low > first and told.is_unsure:
+            high, told.low = told.low, max(first, told.low - count)
+            with closing(read_changes(self.consumer, self.topic, 0, told.low, high)) as messages:
+                for message in messages:
+                    if (known := transaction_id(message.told)) is None:
+                        continue
+                    told.oldest = min(told.oldest, message.milliseconds)
+                    if message.told.get("status") == "END":
+                        told.order.setdefault(known, BEFORE)
+            count *= 2
+        told.reach_back(first)
+        told.unsure = math.inf
+        return True
 
     def _read_parts(
         self,
@@ -202,13 +257,14 @@ class TransactionTopic:
         for partition, high in reach.items():
             topic, number = self.place(partition)
             part = _Part(high, high == limit[partition])
-            after = 0
+            after, is_later = 0, False
             with closing(
                 read_changes(self.consumer, topic, number, begin[partition], high)
             ) as changes:
                 for change in changes:
                     self._learn(topic, change)
-                    order = told.order_of(change)
+                    order = told.order_of(change, is_later)
+                    is_later = is_later or told.knows(change)
                     part.add(order, change.offset)
                     counts[topic, order] += 1
                     after = after + 1 if order == AFTER else 0
