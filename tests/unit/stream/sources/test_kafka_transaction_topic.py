@@ -89,10 +89,16 @@ class Log:
             if told is not None:
                 yield Change(offset, told, stamp)
 
-    def mint(self, begin: dict[str, int], rows: int = 1000, **limit: int) -> dict[str, int]:
+    def mint(
+        self,
+        begin: dict[str, int],
+        rows: int = 1000,
+        limit: dict[str, int] | None = None,
+        whole: bool = False,
+    ) -> dict[str, int]:
         first = {name: self.first.get(name, 0) for name in self.names}
         visible = {name: self.visible.get(name, 0) for name in self.names}
-        return self.ends.last_whole(begin, visible | limit, first, rows)
+        return self.ends.last_whole(begin, limit or visible, first, rows, whole)
 
     @property
     def start(self) -> dict[str, int]:
@@ -300,6 +306,20 @@ def test_changes_that_were_left_out_are_not_waited_for_always(
     log.commit(orders=1)
     log.show_all()
     assert log.at(log.mint(log.start))[0] == 2
+
+
+def test_one_that_comes_to_where_others_are(log: Log) -> None:
+    """They knew that what is missing has been left out; now it is not known."""
+    for _ in range(3):
+        log.begin()
+        log.change("items")
+        log.end(items=2)
+    log.show_all()
+    ahead = {**log.start, OWN: 4, f"{topic_of('items')}/0": 2}
+    assert log.mint(log.start, limit=ahead) == {**log.start, OWN: 2, f"{topic_of('items')}/0": 1}
+    assert log.mint(log.start, limit=ahead, whole=True) == ahead
+    first = log.mint(log.start, 1, ahead, whole=True)
+    assert (first[OWN], *log.at(first)) == (2, 0, 1, 0)
 
 
 def test_several_connectors(log: Log) -> None:

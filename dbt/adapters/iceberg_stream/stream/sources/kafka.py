@@ -121,7 +121,11 @@ class KafkaSource:
         return last
 
     def mint(
-        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+        self,
+        lower: Frontier | None,
+        rows: int,
+        until: Frontier | None = None,
+        whole: bool = False,
     ) -> Frontier | None:
         first, last = self._bounds(lower)
         begin = self._begin(lower, first, last)
@@ -131,14 +135,17 @@ class KafkaSource:
             limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
         if lower is None:
             begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
+        limit = {p: max(offset, begin[p]) for p, offset in limit.items()}
         if self.transaction_topic is not None:
-            upper = self._transaction_ends.last_whole(begin, limit, first, rows)
+            upper = self._transaction_ends.last_whole(begin, limit, first, rows, whole)
         else:
             upper = self._shares(begin, limit, rows)
         if self.transactions and self.transaction_topic is None and upper != begin:
             # What comes after the limit tells whether a transaction ends before it.
-            whole = self._whole_transactions(begin, upper, last)
-            upper = whole if all(whole[p] <= limit[p] for p in whole) else begin
+            ended = self._whole_transactions(begin, upper, last)
+            upper = ended if all(ended[p] <= limit[p] for p in ended) else begin
+        if whole and upper == begin:
+            upper = limit  # where others have come to, whatever they knew then
         return upper if upper != begin or lower is None else None
 
     def _shares(

@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -163,11 +163,13 @@ class TransactionTopic:
         limit: Mapping[str, int],
         first: Mapping[str, int],
         rows: int,
+        whole: bool = False,
     ) -> dict[str, int]:
         """The end of the last transaction that is whole in `[begin, limit)`, and of all before it.
 
         The batch has about so many rows, or those of one transaction. If none is whole it goes to
-        where the first one begins: what a snapshot reads belongs to none.
+        where the first one begins: what a snapshot reads belongs to none. With `whole` all that
+        have ended before the limit are.
 
         Raises:
             StreamError: the messages cannot be read, or are of several connectors.
@@ -178,6 +180,8 @@ class TransactionTopic:
         own = f"{self.topic}/0"
         changes = [p for p in begin if p != own]
         told = self._read_ends(first[own], begin[own], limit[own], rows)
+        if whole:
+            told.ends = [replace(end, is_certain=False) for end in told.ends]
         most = rows
         while True:
             waiting = sum(limit[p] - begin[p] for p in changes)

@@ -1,0 +1,64 @@
+"""Where batches of Kafka's topics begin and end, without Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from tests.unit.stream.sources.test_kafka_transaction_topic import TABLES, TELLS, Log, topic_of
+
+TOPICS = tuple(topic_of(table) for table in TABLES)
+ORDERS, ITEMS, CUSTOMERS = (f"{topic}/0" for topic in TOPICS)
+
+
+class Client:
+    """Tells bounds of what a log shows.
+
+    Attributes:
+        asked: topics, in their order.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log, self.asked = log, list[str]()
+
+    def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        self.asked.append(topic)
+        name = f"{topic}/0"
+        return {0: (self.log.first.get(name, 0), self.log.visible.get(name, 0))}
+
+    def connect(self, much: bool = False) -> None:
+        """Nobody is asked."""
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    log = Log()
+    monkeypatch.setattr(kafka_transaction_topic, "read_changes", log.read)
+    return log
+
+
+def source_of(log: Log, *tables: str, **more: Any) -> Any:
+    topics = tuple(topic_of(table) for table in tables or TABLES)
+    plain = envelope({"format": "json", "columns": "id bigint"}, ())
+    more = {"transaction_topic": TELLS, "topics": topics} | more
+    source: Any = KafkaSource(None, {"bootstrap.servers": "x"}, plain, **more)
+    source.__dict__["_client"] = Client(log)
+    return source
+
+
+def test_what_was_not_whole_when_it_is_read_again(log: Log) -> None:
+    log.begin()
+    log.change("items")
+    log.end(items=2)
+    log.show_all()
+    source = source_of(log)
+    begin, ahead = source.mint(None, 100, dict.fromkeys(log.names, 0)), dict(log.visible)
+    assert source.mint(begin, 100, ahead) is None
+    assert source.mint(begin, 100, ahead, whole=True) == ahead
+    amid = {**begin, ITEMS: 1}
+    assert source.mint(begin, 100, amid, whole=True) == amid
+    assert source.mint(amid, 100, amid, whole=True) is None
