@@ -9,7 +9,7 @@ import pytest
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from tests.unit.stream.sources.test_kafka_transaction_topic import TABLES, TELLS, Log, topic_of
+from tests.unit.stream.sources.test_kafka_transaction_topic import OWN, TABLES, TELLS, Log, topic_of
 
 TOPICS = tuple(topic_of(table) for table in TABLES)
 ORDERS, ITEMS, CUSTOMERS = (f"{topic}/0" for topic in TOPICS)
@@ -62,3 +62,13 @@ def test_what_was_not_whole_when_it_is_read_again(log: Log) -> None:
     amid = {**begin, ITEMS: 1}
     assert source.mint(begin, 100, amid, whole=True) == amid
     assert source.mint(amid, 100, amid, whole=True) is None
+
+
+def test_nobody_is_behind_in_a_topic_that_is_not_read(log: Log) -> None:
+    source = source_of(log, "orders")
+    lower = {OWN: 4, ORDERS: 3}
+    assert not source.is_behind(lower, {**lower, ITEMS: 7})
+    assert source.is_behind(lower, {**lower, ORDERS: 4})
+    assert source.is_behind(lower, {**lower, OWN: 5})
+    assert source.is_behind({OWN: 4}, lower)
+    assert not source_of(log, transaction_topic=None).is_behind(lower, {**lower, OWN: 5})

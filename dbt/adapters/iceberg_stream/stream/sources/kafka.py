@@ -170,7 +170,11 @@ class KafkaSource:
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
+        return any(
+            int(lower.get(p, 0)) < int(offset)
+            for p, offset in other.items()
+            if self._place(p)[0] in (*self._followed, self.transaction_topic)
+        )
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         envelope = replace(self.envelope, of_topics=self.topic is None)
