@@ -72,3 +72,36 @@ def test_nobody_is_behind_in_a_topic_that_is_not_read(log: Log) -> None:
     assert source.is_behind(lower, {**lower, OWN: 5})
     assert source.is_behind({OWN: 4}, lower)
     assert not source_of(log, transaction_topic=None).is_behind(lower, {**lower, OWN: 5})
+
+
+def test_a_transaction_topic_is_added(log: Log) -> None:
+    """What has come until then is taken as before, and then ends count."""
+    for _ in range(4):
+        log.commit(orders=1, items=1)
+    log.begin()
+    log.change("orders")
+    log.show_all()
+    source, lower = source_of(log), {ORDERS: 1, ITEMS: 0, CUSTOMERS: 0}
+    part = source.mint(lower, 4)
+    assert part == {ORDERS: 3, ITEMS: 2, CUSTOMERS: 0}
+    until = source.present(part)
+    assert source._client.asked[-1] == TELLS
+    log.change("items")
+    log.end(orders=1, items=1)
+    log.begin()
+    log.change("orders")
+    log.show_all()
+    upper = source.mint(part, 100, until)
+    assert upper == until == {ORDERS: 5, ITEMS: 4, CUSTOMERS: 0, OWN: 9}
+    others = {ORDERS: 5, ITEMS: 4, CUSTOMERS: 0}
+    assert source.mint(part, 100, others, whole=True) == others
+    assert source.mint(others, 100, others, whole=True) is None
+    assert source.mint(upper, 100) == {ORDERS: 5, ITEMS: 5, CUSTOMERS: 0, OWN: 10}
+    assert source.mint({**upper, ITEMS: 5, OWN: 10}, 100) is None
+
+
+def test_a_transaction_topic_is_added_to_a_stream_that_is_idle(log: Log) -> None:
+    log.commit(orders=1)
+    log.show_all()
+    lower = {ORDERS: 1, ITEMS: 0, CUSTOMERS: 0}
+    assert source_of(log).mint(lower, 100) == {**lower, OWN: 2}

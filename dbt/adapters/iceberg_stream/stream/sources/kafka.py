@@ -135,6 +135,8 @@ class KafkaSource:
             limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
         if lower is None:
             begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
+        elif self._comes_to_ends(lower):
+            return self._up_to_ends(begin, limit, until, rows)
         limit = {p: max(offset, begin[p]) for p, offset in limit.items()}
         if self.transaction_topic is not None:
             upper = self._transaction_ends.last_whole(begin, limit, first, rows, whole)
@@ -148,11 +150,30 @@ class KafkaSource:
             upper = limit  # where others have come to, whatever they knew then
         return upper if upper != begin or lower is None else None
 
+    def _comes_to_ends(self, lower: Frontier | None) -> bool:
+        """Whether it has gone without the topic of transactions until now."""
+        return lower is not None and self.transaction_topic is not None and self._own not in lower
+
+    def _up_to_ends(
+        self,
+        begin: Mapping[str, int],
+        limit: Mapping[str, int],
+        until: Frontier | None,
+        rows: int,
+    ) -> Frontier | None:
+        """What has come is taken as without the topic of transactions, whose ends count then."""
+        begin = {p: offset for p, offset in begin.items() if p != self._own}
+        limit = {p: max(offset, begin.get(p, 0)) for p, offset in limit.items()}
+        upper = self._shares(begin, limit, rows)
+        if all(upper[p] == limit[p] for p in begin) and (until is None or self._own in until):
+            return {**upper, self._own: limit[self._own]}
+        return upper if upper != begin else None
+
     def _shares(
         self, begin: Mapping[str, int], limit: Mapping[str, int], rows: int
     ) -> dict[str, int]:
         """Each partition gives its share, so that none is left behind."""
-        waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
+        waiting = {p: limit[p] - begin[p] for p in begin if limit[p] > begin[p]}
         share = min(1.0, rows / max(1, sum(waiting.values())))
         taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
         return {p: begin[p] + taken.get(p, 0) for p in begin}
@@ -222,6 +243,11 @@ class KafkaSource:
     def _followed(self) -> tuple[str, ...]:
         return self.topics or (str(self.topic),)
 
+    @property
+    def _own(self) -> str:
+        """The partition of the topic of transactions."""
+        return f"{self.transaction_topic}/0"
+
     @cached_property
     def _client(self) -> KafkaClient:
         return KafkaClient(self.options)
@@ -256,7 +282,8 @@ class KafkaSource:
         if self.transaction_topic is not None:
             # What a transaction has changed is sent before its end. One that begins with the latest
             # asks for ends after changes, so that it knows which transactions it comes amid.
-            amid = lower is None and self.starting == "latest"
+            begins = lower is None and self.starting == "latest"
+            amid = begins or self._comes_to_ends(lower)
             asked.insert(len(asked) if amid else 0, self.transaction_topic)
         first, last = {}, {}
         for topic in asked:
