@@ -12,6 +12,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_ends import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
 
@@ -250,7 +251,7 @@ def test_one_that_begins_amid_a_transaction(log: Log) -> None:
 
 
 def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = made(monkeypatch, seconds_ago=2 * module.SETTLED_SECONDS)
+    log = made(monkeypatch, seconds_ago=2 * SETTLED_SECONDS)
     log.commit(orders=2, items=1)
     log.first[OWN] = len(log.kept[OWN])
     log.stamp = int(time.time() * 1000)
@@ -292,7 +293,7 @@ def test_a_topic_that_is_added_to_a_busy_database(log: Log, visible: int) -> Non
 def test_changes_that_were_left_out_are_not_waited_for_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for seconds, ends in ((0.0, [0, 0, 0]), (2 * module.SETTLED_SECONDS, [1, 1, 0])):
+    for seconds, ends in ((0.0, [0, 0, 0]), (2 * SETTLED_SECONDS, [1, 1, 0])):
         log = made(monkeypatch, seconds_ago=seconds)
         log.begin()
         log.change("orders")
@@ -306,6 +307,25 @@ def test_changes_that_were_left_out_are_not_waited_for_always(
     log.commit(orders=1)
     log.show_all()
     assert log.at(log.mint(log.start))[0] == 2
+
+
+@pytest.mark.parametrize("told", [{"id": 1}, {"op": "c", "transaction": None}])
+def test_changes_that_do_not_name_their_transaction(log: Log, told: Any) -> None:
+    """They are told apart from those of before transactions were told of, and of snapshots."""
+    for change in (told, {"op": "r"}, {"op": "m"}, None, {}):
+        log.send(f"{topic_of('orders')}/0", change)
+    log.begin()
+    for change in ({"op": "r"}, {"op": "m"}, None, {}):
+        log.send(f"{topic_of('orders')}/0", change)
+    log.end(orders=1)
+    log.show_all()
+    assert log.at(log.mint(log.start))[0] == 9
+    log.begin()
+    log.send(f"{topic_of('orders')}/0", told)
+    log.end(orders=1)
+    log.show_all()
+    with pytest.raises(StreamError, match="in shop.public.orders do not name their transaction"):
+        log.mint(log.start)
 
 
 def test_one_that_comes_to_where_others_are(log: Log) -> None:
