@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
@@ -13,6 +16,24 @@ from tests.unit.stream.sources.test_kafka_transaction_topic import OWN, TABLES, 
 
 TOPICS = tuple(topic_of(table) for table in TABLES)
 ORDERS, ITEMS, CUSTOMERS = (f"{topic}/0" for topic in TOPICS)
+
+
+class Reader:
+    """Notes how Spark is to read."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.read, self.conf = self, SimpleNamespace(get=lambda *_: "", set=lambda *_: None)
+
+    def format(self, _: str) -> Reader:
+        return self
+
+    def option(self, name: str, value: str) -> Reader:
+        self.told[name] = value
+        return self
+
+    def load(self) -> dict[str, str]:
+        return self.told
 
 
 class Client:
@@ -105,3 +126,23 @@ def test_a_transaction_topic_is_added_to_a_stream_that_is_idle(log: Log) -> None
     log.show_all()
     lower = {ORDERS: 1, ITEMS: 0, CUSTOMERS: 0}
     assert source_of(log).mint(lower, 100) == {**lower, OWN: 2}
+
+
+def test_a_reader_asks_for_its_own_topic(log: Log) -> None:
+    for _ in range(5):
+        log.commit(orders=1, items=1)
+    log.show_all()
+    source = replace(source_of(log), topic=topic_of("orders"))
+    source.__dict__["_client"] = Client(log)
+    lower, upper = {OWN: 2, ITEMS: 1}, {OWN: 8, ITEMS: 4, ORDERS: 4, CUSTOMERS: 0}
+    told = source.messages(Reader(), lower, upper)
+    assert source._client.asked == [topic_of("orders")]
+    assert told["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
+    assert told["endingOffsets"] == '{"shop.public.orders": {"0": 4}}'
+    told = source.messages(Reader(), None, upper)
+    assert told["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
+    log.first |= {ITEMS: 3}
+    source.messages(Reader(), {**lower, ORDERS: 1}, upper)
+    log.first |= {ORDERS: 2}
+    with pytest.raises(StreamError, match="no longer has the offsets 1 to 1 of partition 0"):
+        source.messages(Reader(), {**lower, ORDERS: 1}, upper)

@@ -218,12 +218,9 @@ class KafkaSource:
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""
-        first, last = self._bounds(lower)
-        begin = self._begin(lower, first, last)
-        # What is the latest of a topic may have come since.
-        begin = {p: min(begin.get(p, 0), offset) for p, offset in upper.items()}
-        hide_secrets(spark)
         read = self._followed if self.topic is None else (self.topic,)
+        begin = self._begin_of_batch(lower, upper, read)
+        hide_secrets(spark)
         reader = spark.read.format("kafka").option("subscribe", ",".join(read))
         for name, value in java_options(self.options).items():
             reader = reader.option(f"kafka.{name}", value)
@@ -232,6 +229,15 @@ class KafkaSource:
         reader = reader.option("failOnDataLoss", "true")
         reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
         return reader.load()
+
+    def _begin_of_batch(
+        self, lower: Frontier | None, upper: Frontier, read: Sequence[str]
+    ) -> dict[str, int]:
+        """Where what is read begins, which Kafka has to have; others ask for the other topics."""
+        first, last = self._bounds_of(read)
+        begin = self._begin(lower, first, last)
+        # What is the latest of a topic may have come since.
+        return {p: min(begin.get(p, 0), int(upper[p])) for p in upper if self._place(p)[0] in read}
 
     def lag(self, frontier: Frontier | None) -> Lag:
         first, last = self._bounds(frontier)
@@ -285,6 +291,11 @@ class KafkaSource:
             begins = lower is None and self.starting == "latest"
             amid = begins or self._comes_to_ends(lower)
             asked.insert(len(asked) if amid else 0, self.transaction_topic)
+        first, last = self._bounds_of(asked)
+        self._check_same(lower, first)
+        return first, last
+
+    def _bounds_of(self, asked: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
         first, last = {}, {}
         for topic in asked:
             bounds = self._client.bounds(topic)
@@ -298,18 +309,20 @@ class KafkaSource:
                 first[partition], last[partition] = low, high
         return first, last
 
-    def _begin(
-        self, lower: Frontier | None, first: Mapping[str, int], last: Mapping[str, int]
-    ) -> dict[str, int]:
-        """Where to read on; partitions that are new begin at their first offset."""
-        if lower is None:
-            return dict(last if self.starting == "latest" else first)
+    def _check_same(self, lower: Frontier | None, first: Mapping[str, int]) -> None:
         changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
         if lower and not any(p in lower for p in changes):  # one topic has become several, or back
             raise StreamError(
                 f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
                 f"{', '.join(changes)} now. Begin anew with --full-refresh."
             )
+
+    def _begin(
+        self, lower: Frontier | None, first: Mapping[str, int], last: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Where to read on; partitions that are new begin at their first offset."""
+        if lower is None:
+            return dict(last if self.starting == "latest" else first)
         begin = {p: int(lower.get(p, first[p])) for p in first}
         for partition, offset in begin.items():
             topic, number = self._place(partition)
