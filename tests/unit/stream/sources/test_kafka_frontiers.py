@@ -146,3 +146,44 @@ def test_a_reader_asks_for_its_own_topic(log: Log) -> None:
     log.first |= {ORDERS: 2}
     with pytest.raises(StreamError, match="no longer has the offsets 1 to 1 of partition 0"):
         source.messages(Reader(), {**lower, ORDERS: 1}, upper)
+
+
+@pytest.mark.parametrize("tells", [TELLS, None])
+def test_a_topic_that_is_not_listed_for_a_while(log: Log, tells: str | None) -> None:
+    def commit_both() -> None:
+        log.commit(orders=1, items=1)
+        log.show_all()
+
+    own = {} if tells is None else {OWN: 2}
+    commit_both()
+    lower = source_of(log, "orders", "items", transaction_topic=tells).mint(None, 100)
+    assert lower == {ORDERS: 1, ITEMS: 1, **own}
+    commit_both()
+    alone = source_of(log, "orders", transaction_topic=tells)
+    upper = alone.mint(lower, 100)
+    gone = {f"not read: {ITEMS}": 1}
+    assert upper == {ORDERS: 2, **gone, **{name: 4 for name in own}}
+    assert alone.mint(upper, 100) is None
+    assert alone.lag(upper).count == 0
+    assert not alone.is_behind({ORDERS: 2, **{name: 4 for name in own}}, upper)
+    told = alone.messages(Reader(), lower, upper)
+    assert told["endingOffsets"] == '{"shop.public.orders": {"0": 2}}'
+    commit_both()
+    again = source_of(log, "orders", "items", transaction_topic=tells)
+    assert again.mint(None, 100, upper, whole=True)[ITEMS] == 1
+    assert again.is_behind({ORDERS: 2, **{name: 4 for name in own}}, upper)
+    assert again.mint(upper, 100) == {ORDERS: 3, ITEMS: 3, **{name: 6 for name in own}}
+
+
+def test_a_transaction_topic_is_left_away_for_a_while(log: Log) -> None:
+    """Ends that have been read past do not hold up what comes."""
+    log.commit(orders=1, items=1)
+    log.show_all()
+    lower = source_of(log).mint(None, 100)
+    log.commit(orders=1, items=1)
+    log.show_all()
+    lower = source_of(log, transaction_topic=None).mint(lower, 100)
+    assert lower == {ORDERS: 2, ITEMS: 2, CUSTOMERS: 0, f"not read: {OWN}": 2}
+    log.commit(orders=1, items=1)
+    log.show_all()
+    assert source_of(log).mint(lower, 100) == {ORDERS: 3, ITEMS: 3, CUSTOMERS: 0, OWN: 6}

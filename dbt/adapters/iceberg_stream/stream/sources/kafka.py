@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 REDACTION = "spark.sql.redaction.string.regex"
+GONE = "not read: "
 MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
@@ -42,7 +43,8 @@ class KafkaSource:
     """Topics; a frontier is the next offset of each partition.
 
     A partition is known by its number as text; where there are several topics, and in the topic of
-    transactions, by topic and number: `shop.public.orders/0`.
+    transactions, by topic and number: `shop.public.orders/0`. Those of topics that are not listed
+    any more stay in frontiers, marked.
 
     Attributes:
         topic: whose messages are read; None for those of all topics.
@@ -132,11 +134,12 @@ class KafkaSource:
         limit = last
         if until is not None:
             # Partitions that came up since then begin at their first offset, later.
-            limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
+            known = self._known(until)
+            limit = {p: min(offset, known.get(p, first[p])) for p, offset in last.items()}
         if lower is None:
             begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
         elif self._comes_to_ends(lower):
-            return self._up_to_ends(begin, limit, until, rows)
+            return self._up_to_ends(lower, begin, limit, until, rows)
         limit = {p: max(offset, begin[p]) for p, offset in limit.items()}
         if self.transaction_topic is not None:
             upper = self._transaction_ends.last_whole(begin, limit, first, rows, whole)
@@ -148,7 +151,23 @@ class KafkaSource:
             upper = ended if all(ended[p] <= limit[p] for p in ended) else begin
         if whole and upper == begin:
             upper = limit  # where others have come to, whatever they knew then
-        return upper if upper != begin or lower is None else None
+        return self._with_gone(lower, upper) if upper != begin or lower is None else None
+
+    def _with_gone(self, lower: Frontier | None, upper: Frontier) -> Frontier:
+        """Topics that are not listed any more are read on from there once they are again."""
+        names = {name.removeprefix(GONE): offset for name, offset in (lower or {}).items()}
+        gone = {GONE + p: offset for p, offset in names.items() if not self._is_followed(p)}
+        return {**gone, **upper}
+
+    def _known(self, frontier: Frontier) -> dict[str, int]:
+        """Where a frontier stands in what is followed now."""
+        names = {name: name.removeprefix(GONE) for name in frontier}
+        # Past ends that have come in the meantime the changes have been read without them.
+        return {
+            p: int(frontier[name])
+            for name, p in names.items()
+            if self._is_followed(p) and (name == p or p != self._own)
+        }
 
     def _comes_to_ends(self, lower: Frontier | None) -> bool:
         """Whether it has gone without the topic of transactions until now."""
@@ -156,6 +175,7 @@ class KafkaSource:
 
     def _up_to_ends(
         self,
+        lower: Frontier | None,
         begin: Mapping[str, int],
         limit: Mapping[str, int],
         until: Frontier | None,
@@ -166,8 +186,8 @@ class KafkaSource:
         limit = {p: max(offset, begin.get(p, 0)) for p, offset in limit.items()}
         upper = self._shares(begin, limit, rows)
         if all(upper[p] == limit[p] for p in begin) and (until is None or self._own in until):
-            return {**upper, self._own: limit[self._own]}
-        return upper if upper != begin else None
+            return self._with_gone(lower, {**upper, self._own: limit[self._own]})
+        return self._with_gone(lower, upper) if upper != begin else None
 
     def _shares(
         self, begin: Mapping[str, int], limit: Mapping[str, int], rows: int
@@ -191,11 +211,8 @@ class KafkaSource:
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        return any(
-            int(lower.get(p, 0)) < int(offset)
-            for p, offset in other.items()
-            if self._place(p)[0] in (*self._followed, self.transaction_topic)
-        )
+        known = self._known(lower)
+        return any(known.get(p, 0) < offset for p, offset in self._known(other).items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         envelope = replace(self.envelope, of_topics=self.topic is None)
@@ -248,6 +265,9 @@ class KafkaSource:
     @property
     def _followed(self) -> tuple[str, ...]:
         return self.topics or (str(self.topic),)
+
+    def _is_followed(self, partition: str) -> bool:
+        return self._place(partition)[0] in (*self._followed, self.transaction_topic)
 
     @property
     def _own(self) -> str:
@@ -311,7 +331,9 @@ class KafkaSource:
 
     def _check_same(self, lower: Frontier | None, first: Mapping[str, int]) -> None:
         changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
-        if lower and not any(p in lower for p in changes):  # one topic has become several, or back
+        if lower and not any(
+            p in self._known(lower) for p in changes
+        ):  # one topic has become several, or back
             raise StreamError(
                 f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
                 f"{', '.join(changes)} now. Begin anew with --full-refresh."
@@ -323,7 +345,7 @@ class KafkaSource:
         """Where to read on; partitions that are new begin at their first offset."""
         if lower is None:
             return dict(last if self.starting == "latest" else first)
-        begin = {p: int(lower.get(p, first[p])) for p in first}
+        begin = {**first, **{p: at for p, at in self._known(lower).items() if p in first}}
         for partition, offset in begin.items():
             topic, number = self._place(partition)
             if topic == self.transaction_topic:
