@@ -179,6 +179,16 @@ def test_several_tables_in_one_topic(log: Log) -> None:
         assert log.at(log.mint(log.start), "orders") == [ends]
 
 
+def test_a_table_that_is_not_seen_yet_in_a_topic_of_several(log: Log) -> None:
+    log.begin()
+    log.change("notes", into="orders")
+    log.change("orders")
+    log.end(notes=1, orders=1)
+    log.show_all()
+    log.visible[f"{topic_of('orders')}/0"] = 1
+    assert log.at(log.mint(log.start), "orders") == [0]
+
+
 def test_tables_that_are_not_read(log: Log) -> None:
     log.commit(orders=1, secrets=5)
     log.commit(secrets=1)
@@ -367,6 +377,16 @@ def test_names_of_tables_and_topics(topic: str, collection: str, is_known: bool)
     nobody: Any = None
     found = TransactionTopic(nobody, "t", [topic], lambda name: (name, 0))._topic_of(collection)
     assert (found == topic) is is_known
+
+
+def test_names_of_tables_beside_those_that_are_known() -> None:
+    nobody: Any = None
+    ends = TransactionTopic(nobody, "t", ["server.db.dbo.orders"], lambda name: (name, 0))
+    source = {"name": "server", "db": "db", "schema": "dbo", "table": "orders"}
+    assert ends._topic_of("other.dbo.orders") is not None
+    ends._learn("server.db.dbo.orders", Change(0, {"source": source}, 0))
+    assert ends._topic_of("db.dbo.orders") is not None
+    assert ends._topic_of("other.dbo.orders") is None
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,9 @@ class TransactionTopic:
         # Some connectors leave the database out of the topic's name.
         names = {collection, ".".join(parts[1:])} if len(parts) == 3 else {collection}
         for topic in self.topics:
-            if not self._tables[topic] and any(f".{topic}".endswith(f".{n}") for n in names):
+            # A topic whose changes are of another table may have its own ones, too.
+            told = {collection} if self._tables[topic] else names
+            if any(f".{topic}".endswith(f".{name}") for name in told):
                 return topic
         return None
 
