@@ -187,3 +187,14 @@ def test_a_transaction_topic_is_left_away_for_a_while(log: Log) -> None:
     log.commit(orders=1, items=1)
     log.show_all()
     assert source_of(log).mint(lower, 100) == {ORDERS: 3, ITEMS: 3, CUSTOMERS: 0, OWN: 6}
+
+
+def test_one_topic_of_transactions_is_read_up_to_where_others_are(log: Log) -> None:
+    """Nothing may have come for a while then, which ended a transaction."""
+    debezium = envelope({"format": "debezium", "columns": "id bigint"}, ())
+    source: Any = KafkaSource(topic_of("orders"), {}, debezium, transactions=True)
+    source.__dict__ |= {"_client": Client(log)}
+    source.__dict__ |= {"_transactions": SimpleNamespace(last_end=lambda begin, *_: begin)}
+    log.visible[ORDERS] = 7
+    assert source.mint({"0": 2}, 100, {"0": 5}) is None
+    assert source.mint({"0": 2}, 100, {"0": 5}, whole=True) == {"0": 5}

@@ -58,22 +58,16 @@ class Ends:
     gone: float = -math.inf
     unsure: float = math.inf
 
-    def order_of(self, change: Change, is_later: bool) -> float:
-        """Where the change's transaction stands; `BEFORE` if it has none.
-
-        With `is_later` it comes behind another one that is known, and so is not before all.
-        """
+    def order_of(self, change: Change) -> float:
+        """Where the change's transaction stands; `BEFORE` if it has none."""
         known = transaction_id(change.told.get("transaction"))
         if known is None:
             return BEFORE
         if known in self.order:
             return self.order[known]
         # Its end may be gone, or was before the stream began.
-        if change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.gone):
-            return BEFORE
-        if not is_later:
-            self.unsure = min(self.unsure, change.milliseconds)
-        return AFTER
+        is_old = change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.gone)
+        return BEFORE if is_old else AFTER
 
     def knows(self, change: Change) -> bool:
         """Whether the end of the change's transaction is known."""

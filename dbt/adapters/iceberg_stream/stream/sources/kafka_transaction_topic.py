@@ -169,14 +169,19 @@ class TransactionTopic:
         for partition, high in reach.items():
             topic, number = self.place(partition)
             part = Part(high, high == limit[partition])
-            after, is_later = 0, False
+            after, is_later, unsure = 0, False, math.inf
             with closing(
                 read_changes(self.consumer, topic, number, begin[partition], high)
             ) as changes:
                 for change in changes:
                     self._learn(topic, change)
-                    order = told.order_of(change, is_later)
+                    order = told.order_of(change)
+                    # Behind one that is known it comes later, and before one that does not.
                     is_later = is_later or told.knows(change)
+                    if order == AFTER and not is_later:
+                        unsure = min(unsure, change.milliseconds)
+                    elif BEFORE < order < AFTER:
+                        unsure = math.inf
                     part.add(order, change.offset)
                     read.counts[topic, order] += 1
                     if (amid := told.during(change)) is not None:
@@ -184,6 +189,7 @@ class TransactionTopic:
                     after = after + 1 if order == AFTER else 0
                     if after == CHUNK:
                         break
+            told.unsure = min(told.unsure, unsure)
             read.parts[partition] = part
         return read
 
