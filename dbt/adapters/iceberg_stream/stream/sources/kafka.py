@@ -331,9 +331,8 @@ class KafkaSource:
 
     def _check_same(self, lower: Frontier | None, first: Mapping[str, int]) -> None:
         changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
-        if lower and not any(
-            p in self._known(lower) for p in changes
-        ):  # one topic has become several, or back
+        known = self._known(lower or {})
+        if lower and not any(p in known for p in changes):  # one topic has become several, or back
             raise StreamError(
                 f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
                 f"{', '.join(changes)} now. Begin anew with --full-refresh."
