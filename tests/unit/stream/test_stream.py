@@ -29,11 +29,18 @@ class Numbers:
     status: StreamStatus = field(default_factory=lambda: StreamStatus("m"))
     lags: list[Lag | None] = field(default_factory=list)
     columns: tuple[str, ...] = ()
+    asked: list[tuple[Any, bool]] = field(default_factory=list)
 
     def present(self, lower: Offset | None) -> dict[str, int] | None:
         return {"n": self.batches} if self.batches else None
 
-    def mint(self, lower: Offset | None, rows: int, until: Any = None) -> dict[str, int] | None:
+    def is_behind(self, lower: Offset, other: Offset) -> bool:
+        return lower["n"] < other["n"]
+
+    def mint(
+        self, lower: Offset | None, rows: int, until: Any = None, whole: bool = False
+    ) -> dict[str, int] | None:
+        self.asked.append((until, whole))
         self.lags.append(self.status.lag)
         done = 0 if lower is None else lower["n"]
         return {"n": done + 1} if done < self.batches else None
@@ -247,3 +254,21 @@ def test_a_batch_of_other_columns() -> None:
     stream.drain()
     assert opened == [({"n": 1}, {"n": 2})]
     assert writer.sink.commits == [[{"n": 1}], [{"n": 2}, {"n": 3}]]
+
+
+@pytest.mark.parametrize("gives", [5, 3])
+def test_a_table_that_is_behind_catches_up(gives: int) -> None:
+    """It never goes on where the others are without what lies between."""
+    ahead, behind = writer_of(5), writer_of(gives)
+    ahead.sink.progress.frontier, behind.sink.progress.frontier = {"n": 5}, {"n": 2}
+    source = behind.source
+    ahead.source = source
+    stream = Stream(object, [TableStream(w, StreamStatus("m")) for w in (ahead, behind)])  # type: ignore[arg-type]
+    if gives < 5:
+        with pytest.raises(StreamError, match='m stands at {"n": 3}, and other tables'):
+            stream.drain()
+        return
+    stream.drain()
+    assert ({"n": 5}, True) in source.asked
+    assert source.asked[-1][1] is False
+    assert [table.frontier for table in stream.tables] == [{"n": 5}] * 2

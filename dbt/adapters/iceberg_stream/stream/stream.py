@@ -5,6 +5,7 @@ Article on the streaming sink, "Minting Batch Descriptions Ahead of Time".
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections import deque
@@ -172,8 +173,18 @@ class Stream:
                 self._finish()
                 if stop.is_set():
                     break
+                self._check_has_come_to(ahead, table)
             table.frontier = ahead
         self._fed = self.tables
+
+    def _check_has_come_to(self, ahead: Frontier | None, table: TableStream) -> None:
+        # Where the source has nothing any more for one that is new, that begins with the others.
+        if table.frontier is not None and self._is_behind(table.frontier, ahead):
+            raise StreamError(
+                f"{table.status.name} stands at {json.dumps(table.frontier)}, and other tables of "
+                f"its group are ahead, at {json.dumps(ahead)}. The source gives nothing of what "
+                "lies between, so that the table would lose it. Begin anew with --full-refresh."
+            )
 
     def _is_behind(self, lower: Frontier | None, other: Frontier | None) -> bool:
         if lower == other or other is None:
@@ -217,7 +228,9 @@ class Stream:
         """Describe batches ahead, and begin to write them."""
         window = 1 if self._is_serial else self.window
         while len(self._writing) < window:
-            upper = self._source.mint(self._minted, self._options.batch_rows, self._until)
+            # Where the others have come to, a batch ends.
+            whole = self._fed is not self.tables
+            upper = self._source.mint(self._minted, self._options.batch_rows, self._until, whole)
             for table in self._fed:
                 table.status.looked = time.time()
             if upper is None:

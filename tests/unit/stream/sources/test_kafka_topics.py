@@ -27,6 +27,7 @@ def definition(**spec: Any) -> SourceDefinition:
 def test_models_of_other_topics_read_one_source() -> None:
     orders, items = definition(topic="shop.orders"), definition(topic="shop.items")
     assert orders.place == items.place == definition(format="raw").place
+    assert orders.place == definition(topics=("shop.items", "shop.orders")).place
     assert orders.place != definition(topics=["shop.orders"]).place
     assert orders.place != definition(**TELLS).place
     alone, other = definition(topics=None, topic="a"), definition(topics=None, topic="b")

@@ -12,6 +12,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_ends import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
 
@@ -56,11 +57,13 @@ class Log:
         self.send(OWN, {"status": "BEGIN", "id": f"{self.count}:{self.stamp}"})
         return str(self.count)
 
-    def change(self, table: str, number: int = 0, source: bool = True) -> None:
+    def change(
+        self, table: str, number: int = 0, source: bool = True, into: str | None = None
+    ) -> None:
         told: dict[str, Any] = {"op": "c", "transaction": {"id": f"{self.count}:{self.stamp}"}}
         if source:
             told["source"] = {"name": "shop", "db": "d", "schema": "public", "table": table}
-        self.send(f"{topic_of(table)}/{number}", told)
+        self.send(f"{topic_of(into or table)}/{number}", told)
 
     def end(self, **counts: int) -> None:
         several = [
@@ -87,10 +90,16 @@ class Log:
             if told is not None:
                 yield Change(offset, told, stamp)
 
-    def mint(self, begin: dict[str, int], rows: int = 1000, **limit: int) -> dict[str, int]:
+    def mint(
+        self,
+        begin: dict[str, int],
+        rows: int = 1000,
+        limit: dict[str, int] | None = None,
+        whole: bool = False,
+    ) -> dict[str, int]:
         first = {name: self.first.get(name, 0) for name in self.names}
         visible = {name: self.visible.get(name, 0) for name in self.names}
-        return self.ends.last_whole(begin, visible | limit, first, rows)
+        return self.ends.last_whole(begin, limit or visible, first, rows, whole)
 
     @property
     def start(self) -> dict[str, int]:
@@ -156,6 +165,28 @@ def test_a_topic_that_was_never_read_is_known_by_its_name(log: Log) -> None:
     log.show_all()
     log.visible[f"{topic_of('customers')}/0"] = 0
     assert log.mint(log.start) == log.start
+
+
+def test_several_tables_in_one_topic(log: Log) -> None:
+    for orders, notes in ((1, 1), (2, 3)):
+        log.begin()
+        for table in ["orders"] * orders + ["notes"] * notes:
+            log.change(table, into="orders")
+        log.end(orders=orders, notes=notes)
+    log.show_all()
+    for visible, ends in ((7, 7), (6, 2), (5, 2), (2, 2), (1, 0)):
+        log.visible[f"{topic_of('orders')}/0"] = visible
+        assert log.at(log.mint(log.start), "orders") == [ends]
+
+
+def test_a_table_that_is_not_seen_yet_in_a_topic_of_several(log: Log) -> None:
+    log.begin()
+    log.change("notes", into="orders")
+    log.change("orders")
+    log.end(notes=1, orders=1)
+    log.show_all()
+    log.visible[f"{topic_of('orders')}/0"] = 1
+    assert log.at(log.mint(log.start), "orders") == [0]
 
 
 def test_tables_that_are_not_read(log: Log) -> None:
@@ -230,7 +261,7 @@ def test_one_that_begins_amid_a_transaction(log: Log) -> None:
 
 
 def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = made(monkeypatch, seconds_ago=2 * module.SETTLED_SECONDS)
+    log = made(monkeypatch, seconds_ago=2 * SETTLED_SECONDS)
     log.commit(orders=2, items=1)
     log.first[OWN] = len(log.kept[OWN])
     log.stamp = int(time.time() * 1000)
@@ -241,10 +272,38 @@ def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch)
     assert log.at(log.mint({**log.start, OWN: log.first[OWN]})) == [2, 2, 0]
 
 
+def test_many_changes_whose_end_is_gone(log: Log) -> None:
+    """They do not count as changes that come later, and hold nothing up."""
+    log.commit(orders=module.CHUNK + 1)
+    log.first[OWN] = len(log.kept[OWN])
+    for _ in range(3):
+        log.commit(orders=2, items=2)
+    log.show_all()
+    assert log.at(log.mint(log.start)) == [module.CHUNK + 7, 6, 0]
+    for visible in range(5):
+        log.visible[f"{topic_of('orders')}/0"] = module.CHUNK + 1 + visible
+        ends = visible - visible % 2
+        assert log.at(log.mint(log.start)) == [module.CHUNK + 1 + ends, ends, 0]
+
+
+@pytest.mark.parametrize("visible", [1, 400, 700, 903, 904])
+def test_a_topic_that_is_added_to_a_busy_database(log: Log, visible: int) -> None:
+    """Ends of its changes are far back."""
+    for _ in range(900):
+        log.commit(items=1)
+    lower = {**log.start, OWN: len(log.kept[OWN])}
+    for _ in range(2):
+        log.commit(orders=1, items=2)
+    log.show_all()
+    log.visible[f"{topic_of('items')}/0"] = visible
+    whole = {903: 902, 1: 1}.get(visible, visible)
+    assert log.at(log.mint(lower)) == [max(0, (whole - 900) // 2), whole, 0]
+
+
 def test_changes_that_were_left_out_are_not_waited_for_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for seconds, ends in ((0.0, [0, 0, 0]), (2 * module.SETTLED_SECONDS, [1, 1, 0])):
+    for seconds, ends in ((0.0, [0, 0, 0]), (2 * SETTLED_SECONDS, [1, 1, 0])):
         log = made(monkeypatch, seconds_ago=seconds)
         log.begin()
         log.change("orders")
@@ -258,6 +317,39 @@ def test_changes_that_were_left_out_are_not_waited_for_always(
     log.commit(orders=1)
     log.show_all()
     assert log.at(log.mint(log.start))[0] == 2
+
+
+@pytest.mark.parametrize("told", [{"id": 1}, {"op": "c", "transaction": None}])
+def test_changes_that_do_not_name_their_transaction(log: Log, told: Any) -> None:
+    """They are told apart from those of before transactions were told of, and of snapshots."""
+    for change in (told, {"op": "r"}, {"op": "m"}, None, {}):
+        log.send(f"{topic_of('orders')}/0", change)
+    log.begin()
+    for change in ({"op": "r"}, {"op": "m"}, None, {}):
+        log.send(f"{topic_of('orders')}/0", change)
+    log.end(orders=1)
+    log.show_all()
+    assert log.at(log.mint(log.start))[0] == 9
+    log.begin()
+    log.send(f"{topic_of('orders')}/0", told)
+    log.end(orders=1)
+    log.show_all()
+    with pytest.raises(StreamError, match="in shop.public.orders do not name their transaction"):
+        log.mint(log.start)
+
+
+def test_one_that_comes_to_where_others_are(log: Log) -> None:
+    """They knew that what is missing has been left out; now it is not known."""
+    for _ in range(3):
+        log.begin()
+        log.change("items")
+        log.end(items=2)
+    log.show_all()
+    ahead = {**log.start, OWN: 4, f"{topic_of('items')}/0": 2}
+    assert log.mint(log.start, limit=ahead) == {**log.start, OWN: 2, f"{topic_of('items')}/0": 1}
+    assert log.mint(log.start, limit=ahead, whole=True) == ahead
+    first = log.mint(log.start, 1, ahead, whole=True)
+    assert (first[OWN], *log.at(first)) == (2, 0, 1, 0)
 
 
 def test_several_connectors(log: Log) -> None:
@@ -287,6 +379,16 @@ def test_names_of_tables_and_topics(topic: str, collection: str, is_known: bool)
     assert (found == topic) is is_known
 
 
+def test_names_of_tables_beside_those_that_are_known() -> None:
+    nobody: Any = None
+    ends = TransactionTopic(nobody, "t", ["server.db.dbo.orders"], lambda name: (name, 0))
+    source = {"name": "server", "db": "db", "schema": "dbo", "table": "orders"}
+    assert ends._topic_of("other.dbo.orders") is not None
+    ends._learn("server.db.dbo.orders", Change(0, {"source": source}, 0))
+    assert ends._topic_of("db.dbo.orders") is not None
+    assert ends._topic_of("other.dbo.orders") is None
+
+
 @pytest.mark.parametrize(
     ("told", "known"),
     [
@@ -302,24 +404,27 @@ def test_ids(told: Any, known: str | None) -> None:
     assert transaction_id({"id": told}) == known
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(100))
 def test_whatever_is_visible_batches_hold_whole_transactions(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(module, "CHUNK", chance.choice([1, 3, 500]))
+    monkeypatch.setattr(module, "CHUNK", chance.choice([1, 3, 10, 500]))
     log = made(monkeypatch, partitions=chance.choice([1, 2, 3]))
     totals = random_transactions(log, chance)
-    lower, rows = log.start, chance.choice([1, 5, 1000])
-    for _ in range(10_000):
+    lower, rows, adds = log.start, chance.choice([1, 5, 1000]), chance.randrange(60)
+    for turn in range(10_000):
         if all(lower[name] == len(log.kept[name]) for name in log.names[1:]):
             return
         for name in log.names:
             seen = log.visible.get(name, 0)
             log.visible[name] = min(len(log.kept[name]), seen + chance.choice([0, 0, 1, 7]))
         # A run that begins anew knows the frontier only.
-        if chance.random() < 0.3:
-            log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
+        if chance.random() < 0.3 or turn == 0:
+            begin_anew(log)
+        if turn == adds:
+            check_that_another_comes_there(log, lower, rows, totals)
+            lower, totals = add_a_topic(log, chance, lower, totals)
         if (upper := log.mint(lower, rows)) != lower:
             assert all(upper[name] >= lower[name] for name in log.names)
             check_whole(log, upper, totals)
@@ -327,19 +432,53 @@ def test_whatever_is_visible_batches_hold_whole_transactions(
     pytest.fail("it does not come to the end")
 
 
+def begin_anew(log: Log) -> None:
+    log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
+    # Nothing but a change tells that a topic has this table, too.
+    told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "notes"}}
+    log.ends._learn(topic_of("orders"), Change(0, told, 0))
+    told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "orders"}}
+    log.ends._learn(topic_of("orders"), Change(0, told, 0))
+
+
+def check_that_another_comes_there(
+    log: Log, ahead: dict[str, int], rows: int, totals: Counter[str]
+) -> None:
+    """It knows no more than the frontier of the first one."""
+    begin_anew(log)
+    lower = log.start
+    while (upper := log.mint(lower, rows, ahead, whole=True)) != lower:
+        assert all(lower[name] <= upper[name] <= ahead[name] for name in log.names)
+        check_whole(log, upper, totals)
+        lower = upper
+    # The rest is one batch; here nothing is amid a transaction that has ended since.
+    assert all(lower[name] == ahead[name] for name in log.names[1:])
+
+
+def add_a_topic(
+    log: Log, chance: random.Random, lower: dict[str, int], totals: Counter[str]
+) -> tuple[dict[str, int], Counter[str]]:
+    """What it had until then comes as it stands, and Kafka may not have the ends any more."""
+    added = {name: 0 for name in log.names[1:] if topic_of("customers") in name}
+    log.first[OWN] = chance.choice([0, min(lower[OWN], len(log.kept[OWN]) - 2)])
+    ends = [transaction_id(told) for told, _ in log.kept[OWN][lower[OWN] :]]
+    return {**lower, **added}, Counter({known: totals[known] for known in ends if known})
+
+
 def random_transactions(log: Log, chance: random.Random) -> Counter[str]:
     totals = Counter[str]()
     for _ in range(chance.randint(1, 40)):
         known, counts = log.begin(), Counter[str]()
         for _ in range(chance.choice([0, 1, 2, 20])):
-            table = chance.choice([*TABLES, "secrets"])
+            table = chance.choice([*TABLES, "notes", "secrets"])
             counts[table] += 1
             if table != "secrets":
                 totals[known] += 1
                 number = chance.randrange(log.partitions)
-                log.change(table, number, source=chance.random() < 0.8)
+                into = "orders" if table == "notes" else table
+                log.change(table, number, chance.random() < 0.8, into)
                 if chance.random() < 0.2:
-                    log.send(f"{topic_of(table)}/{number}", chance.choice([None, {"op": "r"}]))
+                    log.send(f"{topic_of(into)}/{number}", chance.choice([None, {"op": "r"}]))
         log.end(**counts)
     return totals
 
@@ -350,4 +489,4 @@ def check_whole(log: Log, upper: dict[str, int], totals: Counter[str]) -> None:
         for told, _ in log.kept[name][: upper[name]]:
             if known := transaction_id((told or {}).get("transaction")):
                 found[known] += 1
-    assert all(count == totals[known] for known, count in found.items())
+    assert all(count == totals[known] for known, count in found.items() if known in totals)

@@ -128,7 +128,11 @@ class FilesSource:
         return {**self._frontier(lower, files), "names": _names(files)} if files else None
 
     def mint(
-        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+        self,
+        lower: Frontier | None,
+        rows: int,
+        until: Frontier | None = None,
+        whole: bool = False,
     ) -> Frontier | None:
         chosen: list[_File] = []
         size = 0

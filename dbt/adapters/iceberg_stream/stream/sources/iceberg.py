@@ -62,7 +62,11 @@ class IcebergSource:
         return None if current is None else self._frontier(metadata, current)
 
     def mint(
-        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+        self,
+        lower: Frontier | None,
+        rows: int,
+        until: Frontier | None = None,
+        whole: bool = False,
     ) -> Frontier | None:
         if lower is not None and until is not None and lower == until:
             return None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 REDACTION = "spark.sql.redaction.string.regex"
+GONE = "not read: "
 MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
@@ -42,7 +43,8 @@ class KafkaSource:
     """Topics; a frontier is the next offset of each partition.
 
     A partition is known by its number as text; where there are several topics, and in the topic of
-    transactions, by topic and number: `shop.public.orders/0`.
+    transactions, by topic and number: `shop.public.orders/0`. Those of topics that are not listed
+    any more stay in frontiers, marked.
 
     Attributes:
         topic: whose messages are read; None for those of all topics.
@@ -121,31 +123,77 @@ class KafkaSource:
         return last
 
     def mint(
-        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+        self,
+        lower: Frontier | None,
+        rows: int,
+        until: Frontier | None = None,
+        whole: bool = False,
     ) -> Frontier | None:
         first, last = self._bounds(lower)
         begin = self._begin(lower, first, last)
         limit = last
         if until is not None:
             # Partitions that came up since then begin at their first offset, later.
-            limit = {p: min(offset, int(until.get(p, first[p]))) for p, offset in last.items()}
+            known = self._known(until)
+            limit = {p: min(offset, known.get(p, first[p])) for p, offset in last.items()}
         if lower is None:
             begin = {p: min(offset, limit[p]) for p, offset in begin.items()}
+        elif self._comes_to_ends(lower):
+            return self._up_to_ends(lower, begin, limit, until, rows)
+        limit = {p: max(offset, begin[p]) for p, offset in limit.items()}
         if self.transaction_topic is not None:
-            upper = self._transaction_ends.last_whole(begin, limit, first, rows)
+            upper = self._transaction_ends.last_whole(begin, limit, first, rows, whole)
         else:
             upper = self._shares(begin, limit, rows)
         if self.transactions and self.transaction_topic is None and upper != begin:
             # What comes after the limit tells whether a transaction ends before it.
-            whole = self._whole_transactions(begin, upper, last)
-            upper = whole if all(whole[p] <= limit[p] for p in whole) else begin
-        return upper if upper != begin or lower is None else None
+            ended = self._whole_transactions(begin, upper, last)
+            upper = ended if all(ended[p] <= limit[p] for p in ended) else begin
+        if whole and upper == begin:
+            upper = limit  # where others have come to, whatever they knew then
+        return self._with_gone(lower, upper) if upper != begin or lower is None else None
+
+    def _with_gone(self, lower: Frontier | None, upper: Frontier) -> Frontier:
+        """Topics that are not listed any more are read on from there once they are again."""
+        names = {name.removeprefix(GONE): offset for name, offset in (lower or {}).items()}
+        gone = {GONE + p: offset for p, offset in names.items() if not self._is_followed(p)}
+        return {**gone, **upper}
+
+    def _known(self, frontier: Frontier) -> dict[str, int]:
+        """Where a frontier stands in what is followed now."""
+        names = {name: name.removeprefix(GONE) for name in frontier}
+        # Past ends that have come in the meantime the changes have been read without them.
+        return {
+            p: int(frontier[name])
+            for name, p in names.items()
+            if self._is_followed(p) and (name == p or p != self._own)
+        }
+
+    def _comes_to_ends(self, lower: Frontier | None) -> bool:
+        """Whether it has gone without the topic of transactions until now."""
+        return lower is not None and self.transaction_topic is not None and self._own not in lower
+
+    def _up_to_ends(
+        self,
+        lower: Frontier | None,
+        begin: Mapping[str, int],
+        limit: Mapping[str, int],
+        until: Frontier | None,
+        rows: int,
+    ) -> Frontier | None:
+        """What has come is taken as without the topic of transactions, whose ends count then."""
+        begin = {p: offset for p, offset in begin.items() if p != self._own}
+        limit = {p: max(offset, begin.get(p, 0)) for p, offset in limit.items()}
+        upper = self._shares(begin, limit, rows)
+        if all(upper[p] == limit[p] for p in begin) and (until is None or self._own in until):
+            return self._with_gone(lower, {**upper, self._own: limit[self._own]})
+        return self._with_gone(lower, upper) if upper != begin else None
 
     def _shares(
         self, begin: Mapping[str, int], limit: Mapping[str, int], rows: int
     ) -> dict[str, int]:
         """Each partition gives its share, so that none is left behind."""
-        waiting = {p: limit[p] - begin[p] for p in limit if limit[p] > begin[p]}
+        waiting = {p: limit[p] - begin[p] for p in begin if limit[p] > begin[p]}
         share = min(1.0, rows / max(1, sum(waiting.values())))
         taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
         return {p: begin[p] + taken.get(p, 0) for p in begin}
@@ -163,7 +211,8 @@ class KafkaSource:
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        return any(int(lower.get(p, 0)) < int(offset) for p, offset in other.items())
+        known = self._known(lower)
+        return any(known.get(p, 0) < offset for p, offset in self._known(other).items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         envelope = replace(self.envelope, of_topics=self.topic is None)
@@ -186,12 +235,9 @@ class KafkaSource:
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""
-        first, last = self._bounds(lower)
-        begin = self._begin(lower, first, last)
-        # What is the latest of a topic may have come since.
-        begin = {p: min(begin.get(p, 0), offset) for p, offset in upper.items()}
-        hide_secrets(spark)
         read = self._followed if self.topic is None else (self.topic,)
+        begin = self._begin_of_batch(lower, upper, read)
+        hide_secrets(spark)
         reader = spark.read.format("kafka").option("subscribe", ",".join(read))
         for name, value in java_options(self.options).items():
             reader = reader.option(f"kafka.{name}", value)
@@ -200,6 +246,15 @@ class KafkaSource:
         reader = reader.option("failOnDataLoss", "true")
         reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
         return reader.load()
+
+    def _begin_of_batch(
+        self, lower: Frontier | None, upper: Frontier, read: Sequence[str]
+    ) -> dict[str, int]:
+        """Where what is read begins, which Kafka has to have; others ask for the other topics."""
+        first, last = self._bounds_of(read)
+        begin = self._begin(lower, first, last)
+        # What is the latest of a topic may have come since.
+        return {p: min(begin.get(p, 0), int(upper[p])) for p in upper if self._place(p)[0] in read}
 
     def lag(self, frontier: Frontier | None) -> Lag:
         first, last = self._bounds(frontier)
@@ -210,6 +265,14 @@ class KafkaSource:
     @property
     def _followed(self) -> tuple[str, ...]:
         return self.topics or (str(self.topic),)
+
+    def _is_followed(self, partition: str) -> bool:
+        return self._place(partition)[0] in (*self._followed, self.transaction_topic)
+
+    @property
+    def _own(self) -> str:
+        """The partition of the topic of transactions."""
+        return f"{self.transaction_topic}/0"
 
     @cached_property
     def _client(self) -> KafkaClient:
@@ -245,8 +308,14 @@ class KafkaSource:
         if self.transaction_topic is not None:
             # What a transaction has changed is sent before its end. One that begins with the latest
             # asks for ends after changes, so that it knows which transactions it comes amid.
-            amid = lower is None and self.starting == "latest"
+            begins = lower is None and self.starting == "latest"
+            amid = begins or self._comes_to_ends(lower)
             asked.insert(len(asked) if amid else 0, self.transaction_topic)
+        first, last = self._bounds_of(asked)
+        self._check_same(lower, first)
+        return first, last
+
+    def _bounds_of(self, asked: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
         first, last = {}, {}
         for topic in asked:
             bounds = self._client.bounds(topic)
@@ -260,19 +329,22 @@ class KafkaSource:
                 first[partition], last[partition] = low, high
         return first, last
 
+    def _check_same(self, lower: Frontier | None, first: Mapping[str, int]) -> None:
+        changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
+        known = self._known(lower or {})
+        if lower and not any(p in known for p in changes):  # one topic has become several, or back
+            raise StreamError(
+                f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
+                f"{', '.join(changes)} now. Begin anew with --full-refresh."
+            )
+
     def _begin(
         self, lower: Frontier | None, first: Mapping[str, int], last: Mapping[str, int]
     ) -> dict[str, int]:
         """Where to read on; partitions that are new begin at their first offset."""
         if lower is None:
             return dict(last if self.starting == "latest" else first)
-        changes = [p for p in first if self._place(p)[0] != self.transaction_topic]
-        if lower and not any(p in lower for p in changes):  # one topic has become several, or back
-            raise StreamError(
-                f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
-                f"{', '.join(changes)} now. Begin anew with --full-refresh."
-            )
-        begin = {p: int(lower.get(p, first[p])) for p in first}
+        begin = {**first, **{p: at for p, at in self._known(lower).items() if p in first}}
         for partition, offset in begin.items():
             topic, number = self._place(partition)
             if topic == self.transaction_topic:

@@ -13,10 +13,19 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_ends import (
+    AFTER,
+    BEFORE,
+    End,
+    Ends,
+    Part,
+    Read,
+    end_of,
+)
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     CHUNK,
     Change,
@@ -29,81 +38,8 @@ if TYPE_CHECKING:
 
 # Transactions of a batch, at most: their ids are held in memory.
 MOST_ENDS = 100_000
-# What is older is visible to all, or has been left out: by a transform, or by Kafka's compaction.
-SETTLED_SECONDS = 600.0
 # Progress among transactions of other tables is told so often: each time costs an empty batch.
 FOREIGN = 1000
-# Of a partition's order: what belongs to the batch in any case, and what comes after all ends.
-BEFORE, AFTER = -1, math.inf
-
-
-@dataclass(frozen=True)
-class _End:
-    """The end of a transaction.
-
-    Attributes:
-        after: offset in the topic of transactions, behind the end.
-        counts: of changes, by data collection.
-        is_certain: whether the changes that the stream has not read yet are so many.
-    """
-
-    after: int
-    counts: Mapping[str, int]
-    is_certain: bool
-
-
-@dataclass
-class _Ends:
-    """Ends in their order, as far as a batch may go.
-
-    Attributes:
-        order: of transactions, by id; `BEFORE` for those that ended before the batch.
-        since: the time, in milliseconds, of what was told last before the batch.
-    """
-
-    ends: list[_End] = field(default_factory=list)
-    order: dict[str, int] = field(default_factory=dict)
-    since: float = -math.inf
-
-    def order_of(self, change: Change) -> float:
-        """Where the change's transaction stands; `BEFORE` if it has none."""
-        known = transaction_id(change.told.get("transaction"))
-        if known is None:
-            return BEFORE
-        if known in self.order:
-            return self.order[known]
-        # Its end may be gone, or was before the stream began.
-        is_old = change.milliseconds < self.since - SETTLED_SECONDS * 1000
-        return BEFORE if is_old else AFTER
-
-
-@dataclass
-class _Part:
-    """A part of a partition, `[begin, reach)`.
-
-    Attributes:
-        is_all: whether nothing more is visible behind it.
-        first: orders that come up in it, each with the offset of the first change.
-    """
-
-    reach: int
-    is_all: bool
-    first: list[tuple[float, int]] = field(default_factory=list)
-
-    def add(self, order: float, offset: int) -> None:
-        if self.first and self.first[-1][0] == AFTER and BEFORE < order < AFTER:
-            # What came up between is older, then; only its end is not known.
-            self.first.pop()
-        if order > self.last:
-            self.first.append((order, offset))
-
-    @property
-    def last(self) -> float:
-        return self.first[-1][0] if self.first else BEFORE
-
-    def end_of(self, order: int) -> int:
-        """The offset at which transactions begin that are later."""
-        return next((offset for later, offset in self.first if later > order), self.reach)
 
 
 @dataclass
@@ -133,11 +69,13 @@ class TransactionTopic:
         limit: Mapping[str, int],
         first: Mapping[str, int],
         rows: int,
+        whole: bool = False,
     ) -> dict[str, int]:
         """The end of the last transaction that is whole in `[begin, limit)`, and of all before it.
 
         The batch has about so many rows, or those of one transaction. If none is whole it goes to
-        where the first one begins: what a snapshot reads belongs to none.
+        where the first one begins: what a snapshot reads belongs to none. With `whole` all that
+        have ended before the limit are.
 
         Raises:
             StreamError: the messages cannot be read, or are of several connectors.
@@ -148,14 +86,19 @@ class TransactionTopic:
         own = f"{self.topic}/0"
         changes = [p for p in begin if p != own]
         told = self._read_ends(first[own], begin[own], limit[own], rows)
+        if whole:
+            told.ends = [replace(end, is_certain=False) for end in told.ends]
         most = rows
         while True:
             waiting = sum(limit[p] - begin[p] for p in changes)
             share = min(1.0, most / max(1, waiting))
             reach = {p: begin[p] + math.ceil(share * (limit[p] - begin[p])) for p in changes}
-            parts, counts = self._read_parts(begin, reach, limit, told)
-            order = self._last_whole(told.ends, parts, counts)
-            upper = {p: part.end_of(order) for p, part in parts.items()}
+            read = self._read_parts(begin, reach, limit, told)
+            while self._look_back(told, first[own]):
+                read = self._read_parts(begin, reach, limit, told)
+            self._check_named(told.ends, read)
+            order = self._last_whole(told.ends, read)
+            upper = {p: part.end_of(order) for p, part in read.parts.items()}
             upper[own] = begin[own] if order == BEFORE else told.ends[order].after
             if any(upper[p] > begin[p] for p in changes) or upper[own] >= begin[own] + FOREIGN:
                 return {p: upper[p] for p in begin}
@@ -163,80 +106,128 @@ class TransactionTopic:
                 return dict(begin)
             most *= 4
 
-    def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> _Ends:
+    def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> Ends:
         """Ends from an offset on, until they have so many rows; and the last ones before."""
-        told, begun, count = _Ends(), set(), 0
+        told, count = Ends(max(first, begin - CHUNK)), 0
+        begun: dict[str, int] = {}
         if 0 < first == limit:
             told.since = time.time() * 1000  # all of them are older than Kafka's retention
-        low = max(first, begin - CHUNK)
-        with closing(read_changes(self.consumer, self.topic, 0, low, limit)) as messages:
+        with closing(read_changes(self.consumer, self.topic, 0, told.low, limit)) as messages:
             for message in messages:
                 known = transaction_id(message.told)
                 if known is None:
                     continue
+                told.oldest = min(told.oldest, message.milliseconds)
                 if message.offset < begin or told.since == -math.inf:
                     told.since = message.milliseconds
                 is_end = message.told.get("status") == "END"
                 if message.offset < begin:
                     told.order |= {known: BEFORE} if is_end else {}
                 elif not is_end:
-                    begun.add(known)
+                    begun[known] = message.milliseconds
                 else:
-                    end = _end(message, known in begun)
+                    end = end_of(message, begun.get(known))
                     told.order[known] = len(told.ends)
                     told.ends.append(end)
-                    count += sum(n for name, n in end.counts.items() if self._topic_of(name))
+                    count += self._of_topics(end).total()
                 if count >= rows or len(told.ends) >= MOST_ENDS:
                     break
+        told.reach_back(first)
         return told
+
+    def _look_back(self, told: Ends, first: int) -> bool:
+        """Read ends of before, if they may be of a change that is not known; whether there are.
+
+        A partition that is read from its first offset has changes of long before.
+        """
+        if told.low <= first or not told.is_unsure:
+            return False
+        count = CHUNK
+        while told.low > first and told.is_unsure:
+            high, told.low = told.low, max(first, told.low - count)
+            with closing(read_changes(self.consumer, self.topic, 0, told.low, high)) as messages:
+                for message in messages:
+                    if (known := transaction_id(message.told)) is None:
+                        continue
+                    told.oldest = min(told.oldest, message.milliseconds)
+                    if message.told.get("status") == "END":
+                        told.order.setdefault(known, BEFORE)
+            count *= 2
+        told.reach_back(first)
+        told.unsure = math.inf
+        return True
 
     def _read_parts(
         self,
         begin: Mapping[str, int],
         reach: Mapping[str, int],
         limit: Mapping[str, int],
-        told: _Ends,
-    ) -> tuple[dict[str, _Part], Counter[tuple[str, float]]]:
+        told: Ends,
+    ) -> Read:
         """The order of transactions in each partition, and their changes in each topic."""
-        parts, counts = {}, Counter[tuple[str, float]]()
+        read = Read()
         for partition, high in reach.items():
             topic, number = self.place(partition)
-            part = _Part(high, high == limit[partition])
-            after = 0
+            part = Part(high, high == limit[partition])
+            after, is_later, unsure = 0, False, math.inf
             with closing(
                 read_changes(self.consumer, topic, number, begin[partition], high)
             ) as changes:
                 for change in changes:
                     self._learn(topic, change)
                     order = told.order_of(change)
+                    # Behind one that is known it comes later, and before one that does not.
+                    is_later = is_later or told.knows(change)
+                    if order == AFTER and not is_later:
+                        unsure = min(unsure, change.milliseconds)
+                    elif BEFORE < order < AFTER:
+                        unsure = math.inf
                     part.add(order, change.offset)
-                    counts[topic, order] += 1
+                    read.counts[topic, order] += 1
+                    if (amid := told.during(change)) is not None:
+                        read.unnamed[topic, amid] += 1
                     after = after + 1 if order == AFTER else 0
                     if after == CHUNK:
                         break
-            parts[partition] = part
-        return parts, counts
+            told.unsure = min(told.unsure, unsure)
+            read.parts[partition] = part
+        return read
 
-    def _last_whole(
-        self,
-        ends: Sequence[_End],
-        parts: Mapping[str, _Part],
-        counts: Mapping[tuple[str, float], int],
-    ) -> int:
+    def _check_named(self, ends: Sequence[End], read: Read) -> None:
+        """Changes without the block would pass for those of a snapshot, and their ends for open."""
+        named = {topic for topic, order in read.counts if order != BEFORE}
+        for (topic, order), count in read.unnamed.items():
+            if topic not in named and count >= self._of_topics(ends[order]).get(topic, math.inf):
+                raise StreamError(
+                    f"Changes in {topic} do not name their transaction, though {self.topic} counts "
+                    "them. Debezium puts `transaction` into each message with "
+                    "`provide.transaction.metadata=true`, and a transform such as "
+                    "ExtractNewRecordState takes it out again: leave that away, or read the topics "
+                    "without `transaction_topic`."
+                )
+
+    def _last_whole(self, ends: Sequence[End], read: Read) -> int:
         """The last of the transactions that are whole, as are all before it; or `BEFORE`."""
-        of_topic: dict[str, list[_Part]] = defaultdict(list)
-        for partition, part in parts.items():
+        of_topic: dict[str, list[Part]] = defaultdict(list)
+        for partition, part in read.parts.items():
             of_topic[self.place(partition)[0]].append(part)
         for order, end in enumerate(ends):
-            for name, count in end.counts.items():
-                topic = self._topic_of(name)
-                if topic is None or counts.get((topic, order), 0) >= count:
+            for topic, count in self._of_topics(end).items():
+                if read.counts[topic, order] >= count:
                     continue
                 # A partition that has a later one has all of this.
                 open_parts = [part for part in of_topic[topic] if part.last <= order]
                 if open_parts and (end.is_certain or not all(part.is_all for part in open_parts)):
                     return order - 1
         return len(ends) - 1
+
+    def _of_topics(self, end: End) -> Counter[str]:
+        """Changes in each topic, which may have those of several tables."""
+        found = Counter[str]()
+        for name, count in end.counts.items():
+            if (topic := self._topic_of(name)) is not None:
+                found[topic] += count
+        return found
 
     def _topic_of(self, collection: str) -> str | None:
         """The topic that has a table's changes: as they say themselves, or else by its name."""
@@ -247,7 +238,9 @@ class TransactionTopic:
         # Some connectors leave the database out of the topic's name.
         names = {collection, ".".join(parts[1:])} if len(parts) == 3 else {collection}
         for topic in self.topics:
-            if not self._tables[topic] and any(f".{topic}".endswith(f".{n}") for n in names):
+            # A topic whose changes are of another table may have its own ones, too.
+            told = {collection} if self._tables[topic] else names
+            if any(f".{topic}".endswith(f".{name}") for name in told):
                 return topic
         return None
 
@@ -284,12 +277,3 @@ class TransactionTopic:
                 "one: make a source of the topics of each."
             )
         self._connector = self._connector or connector
-
-
-def _end(message: Change, has_begun: bool) -> _End:
-    """What an END tells. One without its BEGIN is of a transaction that the stream comes amid."""
-    counts = Counter[str]()
-    for one in message.told.get("data_collections") or ():
-        counts[str(one.get("data_collection"))] += int(one.get("event_count") or 0)
-    is_old = message.milliseconds < (time.time() - SETTLED_SECONDS) * 1000
-    return _End(message.offset + 1, counts, has_begun and not is_old)

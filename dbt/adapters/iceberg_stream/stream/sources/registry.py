@@ -57,6 +57,8 @@ class SourceDefinition:
         # Of several topics, which one is read does not change what frontiers are of.
         reading = READING | {"topic"} if self.spec.get("topics") else READING
         told = {str(k): str(v) for k, v in self.spec.items() if k not in reading}
+        if isinstance(topics := self.spec.get("topics"), list | tuple):
+            told["topics"] = str(sorted(set(map(str, topics))))
         return (self.name if self.spec.get("type", "iceberg") == "iceberg" else None, told)
 
 

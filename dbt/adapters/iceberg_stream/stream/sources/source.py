@@ -69,11 +69,16 @@ class Source(Protocol):
         """The end of all that the source has now; None if there is nothing new."""
 
     def mint(
-        self, lower: Frontier | None, rows: int, until: Frontier | None = None
+        self,
+        lower: Frontier | None,
+        rows: int,
+        until: Frontier | None = None,
+        whole: bool = False,
     ) -> Frontier | None:
         """The end of the next batch of about so many rows; None if there is nothing new.
 
-        Nothing beyond `until` is in it, which is what `present` gave before.
+        Nothing beyond `until` is in it, which is what `present` gave before. With `whole` it is
+        the end of a batch, to which all comes then.
 
         Raises:
             StreamError: the source does not have what comes after the frontier.
