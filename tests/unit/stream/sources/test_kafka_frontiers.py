@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from tests.unit.stream.sources.test_kafka_transaction_topic import OWN, TABLES, TELLS, Log, topic_of
+from tests.unit.stream.sources.transaction_log import OWN, TABLES, TELLS, Log, topic_of
 
 TOPICS = tuple(topic_of(table) for table in TABLES)
 ORDERS, ITEMS, CUSTOMERS = (f"{topic}/0" for topic in TOPICS)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,116 +12,12 @@ from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic a
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_ends import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
-
-TELLS = "shop.transaction"
-OWN = f"{TELLS}/0"
-TABLES = ("orders", "items", "customers")
-
-
-def topic_of(table: str) -> str:
-    return f"shop.public.{table}"
-
-
-class Log:
-    """Partitions, of each of which a part is visible.
-
-    Attributes:
-        changes: of transactions by partition, with the offset behind each: what is told of whom.
-    """
-
-    def __init__(self, partitions: int = 1, seconds_ago: float = 0.0) -> None:
-        self.kept: dict[str, list[Any]] = defaultdict(list)
-        self.count, self.partitions = 0, partitions
-        self.stamp = int((time.time() - seconds_ago) * 1000)
-        self.visible: dict[str, int] = {}
-        self.first: dict[str, int] = {}
-        self.names = [OWN, *(f"{topic_of(t)}/{n}" for t in TABLES for n in range(partitions))]
-        self.reader: Any = None
-        self.ends = TransactionTopic(
-            self.reader, TELLS, [topic_of(table) for table in TABLES], self.place
-        )
-
-    def place(self, partition: str) -> tuple[str, int]:
-        topic, _, number = partition.rpartition("/")
-        return topic, int(number)
-
-    def send(self, partition: str, told: Any) -> None:
-        self.stamp += 1
-        self.kept[partition].append((told, self.stamp))
-
-    def begin(self) -> str:
-        self.count += 1
-        self.send(OWN, {"status": "BEGIN", "id": f"{self.count}:{self.stamp}"})
-        return str(self.count)
-
-    def change(
-        self, table: str, number: int = 0, source: bool = True, into: str | None = None
-    ) -> None:
-        told: dict[str, Any] = {"op": "c", "transaction": {"id": f"{self.count}:{self.stamp}"}}
-        if source:
-            told["source"] = {"name": "shop", "db": "d", "schema": "public", "table": table}
-        self.send(f"{topic_of(into or table)}/{number}", told)
-
-    def end(self, **counts: int) -> None:
-        several = [
-            {"data_collection": f"public.{name}", "event_count": n} for name, n in counts.items()
-        ]
-        told = {"status": "END", "id": f"{self.count}:{self.stamp}", "data_collections": several}
-        self.send(OWN, told)
-
-    def commit(self, **counts: int) -> None:
-        self.begin()
-        for table, count in counts.items():
-            for n in range(count):
-                if table in TABLES:
-                    self.change(table, n % self.partitions)
-        self.end(**counts)
-
-    def show_all(self) -> None:
-        self.visible = {name: len(self.kept[name]) for name in self.names}
-
-    def read(self, _: Any, topic: str, number: int, low: int, high: int) -> Iterator[Change]:
-        partition = f"{topic}/{number}"
-        for offset in range(low, min(high, self.visible.get(partition, 0))):
-            told, stamp = self.kept[partition][offset]
-            if told is not None:
-                yield Change(offset, told, stamp)
-
-    def mint(
-        self,
-        begin: dict[str, int],
-        rows: int = 1000,
-        limit: dict[str, int] | None = None,
-        whole: bool = False,
-    ) -> dict[str, int]:
-        first = {name: self.first.get(name, 0) for name in self.names}
-        visible = {name: self.visible.get(name, 0) for name in self.names}
-        return self.ends.last_whole(begin, limit or visible, first, rows, whole)
-
-    @property
-    def start(self) -> dict[str, int]:
-        return {name: self.first.get(name, 0) for name in self.names}
-
-    def batches(self, rows: int) -> list[dict[str, int]]:
-        found, lower = [], self.start
-        while (upper := self.mint(lower, rows)) != lower:
-            found.append(upper)
-            lower = upper
-        return found
-
-    def at(self, frontier: dict[str, int], *tables: str) -> list[int]:
-        return [frontier[f"{topic_of(table)}/0"] for table in tables or TABLES]
+from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return made(monkeypatch)
-
-
-def made(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Log:
-    log = Log(**options)
-    monkeypatch.setattr(module, "read_changes", log.read)
-    return log
 
 
 def test_a_batch_ends_where_a_transaction_ends_in_all_topics(log: Log) -> None:
@@ -402,91 +295,3 @@ def test_names_of_tables_beside_those_that_are_known() -> None:
 )
 def test_ids(told: Any, known: str | None) -> None:
     assert transaction_id({"id": told}) == known
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_whatever_is_visible_batches_hold_whole_transactions(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    chance = random.Random(seed)
-    monkeypatch.setattr(module, "CHUNK", chance.choice([1, 3, 10, 500]))
-    log = made(monkeypatch, partitions=chance.choice([1, 2, 3]))
-    totals = random_transactions(log, chance)
-    lower, rows, adds = log.start, chance.choice([1, 5, 1000]), chance.randrange(60)
-    for turn in range(10_000):
-        if all(lower[name] == len(log.kept[name]) for name in log.names[1:]):
-            return
-        for name in log.names:
-            seen = log.visible.get(name, 0)
-            log.visible[name] = min(len(log.kept[name]), seen + chance.choice([0, 0, 1, 7]))
-        # A run that begins anew knows the frontier only.
-        if chance.random() < 0.3 or turn == 0:
-            begin_anew(log)
-        if turn == adds:
-            check_that_another_comes_there(log, lower, rows, totals)
-            lower, totals = add_a_topic(log, chance, lower, totals)
-        if (upper := log.mint(lower, rows)) != lower:
-            assert all(upper[name] >= lower[name] for name in log.names)
-            check_whole(log, upper, totals)
-            lower = upper
-    pytest.fail("it does not come to the end")
-
-
-def begin_anew(log: Log) -> None:
-    log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
-    # Nothing but a change tells that a topic has this table, too.
-    told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "notes"}}
-    log.ends._learn(topic_of("orders"), Change(0, told, 0))
-    told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "orders"}}
-    log.ends._learn(topic_of("orders"), Change(0, told, 0))
-
-
-def check_that_another_comes_there(
-    log: Log, ahead: dict[str, int], rows: int, totals: Counter[str]
-) -> None:
-    """It knows no more than the frontier of the first one."""
-    begin_anew(log)
-    lower = log.start
-    while (upper := log.mint(lower, rows, ahead, whole=True)) != lower:
-        assert all(lower[name] <= upper[name] <= ahead[name] for name in log.names)
-        check_whole(log, upper, totals)
-        lower = upper
-    # The rest is one batch; here nothing is amid a transaction that has ended since.
-    assert all(lower[name] == ahead[name] for name in log.names[1:])
-
-
-def add_a_topic(
-    log: Log, chance: random.Random, lower: dict[str, int], totals: Counter[str]
-) -> tuple[dict[str, int], Counter[str]]:
-    """What it had until then comes as it stands, and Kafka may not have the ends any more."""
-    added = {name: 0 for name in log.names[1:] if topic_of("customers") in name}
-    log.first[OWN] = chance.choice([0, min(lower[OWN], len(log.kept[OWN]) - 2)])
-    ends = [transaction_id(told) for told, _ in log.kept[OWN][lower[OWN] :]]
-    return {**lower, **added}, Counter({known: totals[known] for known in ends if known})
-
-
-def random_transactions(log: Log, chance: random.Random) -> Counter[str]:
-    totals = Counter[str]()
-    for _ in range(chance.randint(1, 40)):
-        known, counts = log.begin(), Counter[str]()
-        for _ in range(chance.choice([0, 1, 2, 20])):
-            table = chance.choice([*TABLES, "notes", "secrets"])
-            counts[table] += 1
-            if table != "secrets":
-                totals[known] += 1
-                number = chance.randrange(log.partitions)
-                into = "orders" if table == "notes" else table
-                log.change(table, number, chance.random() < 0.8, into)
-                if chance.random() < 0.2:
-                    log.send(f"{topic_of(into)}/{number}", chance.choice([None, {"op": "r"}]))
-        log.end(**counts)
-    return totals
-
-
-def check_whole(log: Log, upper: dict[str, int], totals: Counter[str]) -> None:
-    found = Counter[str]()
-    for name in log.names[1:]:
-        for told, _ in log.kept[name][: upper[name]]:
-            if known := transaction_id((told or {}).get("transaction")):
-                found[known] += 1
-    assert all(count == totals[known] for known, count in found.items() if known in totals)

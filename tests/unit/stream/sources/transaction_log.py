@@ -1,0 +1,119 @@
+"""Topics of changes and of their transactions, as a test wants them to be visible."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change
+
+TELLS = "shop.transaction"
+OWN = f"{TELLS}/0"
+TABLES = ("orders", "items", "customers")
+
+
+def topic_of(table: str) -> str:
+    return f"shop.public.{table}"
+
+
+class Log:
+    """Partitions, of each of which a part is visible.
+
+    Attributes:
+        changes: of transactions by partition, with the offset behind each: what is told of whom.
+    """
+
+    def __init__(self, partitions: int = 1, seconds_ago: float = 0.0) -> None:
+        self.kept: dict[str, list[Any]] = defaultdict(list)
+        self.count, self.partitions = 0, partitions
+        self.stamp = int((time.time() - seconds_ago) * 1000)
+        self.visible: dict[str, int] = {}
+        self.first: dict[str, int] = {}
+        self.names = [OWN, *(f"{topic_of(t)}/{n}" for t in TABLES for n in range(partitions))]
+        self.reader: Any = None
+        self.ends = TransactionTopic(
+            self.reader, TELLS, [topic_of(table) for table in TABLES], self.place
+        )
+
+    def place(self, partition: str) -> tuple[str, int]:
+        topic, _, number = partition.rpartition("/")
+        return topic, int(number)
+
+    def send(self, partition: str, told: Any) -> None:
+        self.stamp += 1
+        self.kept[partition].append((told, self.stamp))
+
+    def begin(self) -> str:
+        self.count += 1
+        self.send(OWN, {"status": "BEGIN", "id": f"{self.count}:{self.stamp}"})
+        return str(self.count)
+
+    def change(
+        self, table: str, number: int = 0, source: bool = True, into: str | None = None
+    ) -> None:
+        told: dict[str, Any] = {"op": "c", "transaction": {"id": f"{self.count}:{self.stamp}"}}
+        if source:
+            told["source"] = {"name": "shop", "db": "d", "schema": "public", "table": table}
+        self.send(f"{topic_of(into or table)}/{number}", told)
+
+    def end(self, **counts: int) -> None:
+        several = [
+            {"data_collection": f"public.{name}", "event_count": n} for name, n in counts.items()
+        ]
+        told = {"status": "END", "id": f"{self.count}:{self.stamp}", "data_collections": several}
+        self.send(OWN, told)
+
+    def commit(self, **counts: int) -> None:
+        self.begin()
+        for table, count in counts.items():
+            for n in range(count):
+                if table in TABLES:
+                    self.change(table, n % self.partitions)
+        self.end(**counts)
+
+    def show_all(self) -> None:
+        self.visible = {name: len(self.kept[name]) for name in self.names}
+
+    def read(self, _: Any, topic: str, number: int, low: int, high: int) -> Iterator[Change]:
+        partition = f"{topic}/{number}"
+        for offset in range(low, min(high, self.visible.get(partition, 0))):
+            told, stamp = self.kept[partition][offset]
+            if told is not None:
+                yield Change(offset, told, stamp)
+
+    def mint(
+        self,
+        begin: dict[str, int],
+        rows: int = 1000,
+        limit: dict[str, int] | None = None,
+        whole: bool = False,
+    ) -> dict[str, int]:
+        first = {name: self.first.get(name, 0) for name in self.names}
+        visible = {name: self.visible.get(name, 0) for name in self.names}
+        return self.ends.last_whole(begin, limit or visible, first, rows, whole)
+
+    @property
+    def start(self) -> dict[str, int]:
+        return {name: self.first.get(name, 0) for name in self.names}
+
+    def batches(self, rows: int) -> list[dict[str, int]]:
+        found, lower = [], self.start
+        while (upper := self.mint(lower, rows)) != lower:
+            found.append(upper)
+            lower = upper
+        return found
+
+    def at(self, frontier: dict[str, int], *tables: str) -> list[int]:
+        return [frontier[f"{topic_of(table)}/0"] for table in tables or TABLES]
+
+
+def made(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Log:
+    log = Log(**options)
+    monkeypatch.setattr(module, "read_changes", log.read)
+    return log
