@@ -40,6 +40,10 @@ def commits(name: str) -> Any:
     return lambda method, path: method == "POST" and path.endswith(f"/tables/{name}")
 
 
+def drops(method: str, path: str, name: str) -> bool:
+    return method == "DELETE" and path.split("?")[0].endswith(f"/{name}")
+
+
 def reads(method: str, path: str) -> bool:
     return method == "GET"
 
@@ -73,6 +77,7 @@ class TestCatalogFaults:
             "rebuilt.sql": REBUILT,
             "slow.sql": SLOW,
             "viewed.sql": viewed,
+            "changing.sql": "{{ config(materialized=var('kind', 'view')) }} select 1 as id",
         }
 
     @pytest.fixture(scope="class", autouse=True)
@@ -89,6 +94,25 @@ class TestCatalogFaults:
         found = [row[0] for row in project.run_sql(sql, fetch="all")]
         assert len(found) == len(set(found))
         return set(found)
+
+    @pytest.mark.parametrize("kind", ["table", "view"])
+    def test_a_switch_that_is_refused_leaves_nothing(
+        self, project: Any, proxy: FaultProxy, kind: str
+    ) -> None:
+        lake, schema = project.adapter.lake, project.test_schema
+        # Polaris refuses to drop the view, too: it purges it.
+        other = {"table": "view", "view": "table"}[kind]
+        run_dbt(["run", "--select", "changing", "--vars", f"kind: {other}"])
+        before = sorted(lake.relations(schema))
+        refusal = b'{"error": {"message": "DROP_WITH_PURGE_ENABLED", "type": "F", "code": 403}}'
+        proxy.faults = [Fault(lambda method, path: drops(method, path, "changing"), 403, refusal)]
+        _, output = run_dbt_and_capture(
+            ["run", "--select", "changing", "--vars", f"kind: {kind}"], expect_pass=False
+        )
+        assert "DROP_WITH_PURGE_ENABLED (in Apache Polaris)" in " ".join(output.split())
+        assert "privilege" not in output
+        proxy.faults.clear()
+        assert sorted(lake.relations(schema)) == before
 
     @pytest.mark.parametrize("status", [500, 502, 503, 504])
     def test_a_commit_that_never_arrives(

@@ -24,6 +24,8 @@ class Fault:
         forwards: whether the server gets the request at all.
         delay: seconds before it does.
         times: how many requests it happens to.
+        of_body: tells by the body of the request, too.
+        cuts: whether the connection is closed without an answer.
     """
 
     matches: Callable[[str, str], bool]
@@ -32,6 +34,8 @@ class Fault:
     forwards: bool = False
     delay: float = 0.0
     times: int = 1_000_000
+    of_body: Callable[[bytes], bool] = lambda body: True
+    cuts: bool = False
 
 
 @dataclass
@@ -48,11 +52,11 @@ class FaultProxy:
     def uri(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str, body: bytes = b"") -> Fault | None:
         """The fault that this request meets."""
         with self._guard:
             for fault in self.faults:
-                if fault.times > 0 and fault.matches(method, path):
+                if fault.times > 0 and fault.matches(method, path) and fault.of_body(body):
                     fault.times -= 1
                     self.hits += 1
                     return fault
@@ -84,9 +88,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.faults.take(self.command, self.path)
+        fault = self.faults.take(self.command, self.path, body)
         if fault is not None:
             time.sleep(fault.delay)
+        if fault is not None and fault.cuts:
+            self.close_connection = True
+            return
         if fault is None or fault.forwards or fault.status is None:
             try:
                 status, headers, answer = self._ask(body)

@@ -55,9 +55,19 @@ def test_catalog_is_another_word_for_database() -> None:
             {"schema": "s", "catalog_properties": {"type": "jdbc", "uri": "postgresql://db/lake"}},
             "begins with `jdbc:`",
         ),
-        (
-            {"schema": "s", "catalog_properties": REST | {"uri": "jdbc:mysql://me:pw@db/lake"}},
-            "`catalog_properties: uri` holds a password",
+        *(
+            (
+                {"schema": "s", "catalog_properties": REST | {"uri": uri}},
+                "`catalog_properties: uri` holds a password",
+            )
+            for uri in (
+                "jdbc:mysql://me:pw@db/lake",
+                "https://me:p/w@catalog/api",
+                "jdbc:oracle:thin:me/pw@db:1521:x",
+                "jdbc:sqlserver://db;user=me;pwd=x",
+                "https://catalog/api?api_key=x",
+                "jdbc:postgresql://db/lake?user=me&sslpassword=x",
+            )
         ),
         ({"schema": "s", "token": "t"}, "`token` has no catalog to go to"),
         ({"schema": "s", "catalog_properties": REST, "token": ""}, "`token` is empty"),
@@ -85,12 +95,18 @@ def test_versions_are_shown(tmp_path: Path) -> None:
 
 def test_debug_shows_the_principal_and_no_secret() -> None:
     token = jwt.encode({"sub": "ada", "exp": 4_000_000_000}, "k" * 32)
-    secret = {"s3.secret-access-key": "hush"}
+    secret = {
+        "s3.secret-access-key": "hush",
+        "s3.proxy-uri": "http://me:hush@proxy:8080",
+        "oauth2-server-uri": "https://login/x?client_secret=hush&scope=all",
+    }
     found = parse(schema="s", catalog_properties=REST | secret, token=token)
     shown = dict(found.connection_info())
     assert shown["principal"] == "ada"
     assert shown["token expires"].startswith("2096-")
     assert shown["catalog uri"] == "http://catalog"
+    assert shown["catalog s3.proxy-uri"] == "http://…@proxy:8080"
+    assert shown["catalog oauth2-server-uri"] == "https://login/x?client_secret=…&scope=all"
     everything = f"{found!r} {shown} {dict(found.connection_info(with_aliases=True))}"
     assert token not in everything
     assert "hush" not in everything

@@ -16,6 +16,7 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.engines.java import find_java
+from dbt.adapters.iceberg_stream.engines.redaction import HIDDEN, without_secrets
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
@@ -111,7 +112,8 @@ class IcebergStreamCredentials(Credentials):
 
     @property
     def unique_field(self) -> str:
-        return f"{self.method}/{self.catalog_properties.get('uri', self.database)}"
+        place = self.catalog_properties.get("uri", self.database)
+        return f"{self.method}/{without_secrets(str(place))}"
 
     def _connection_keys(self) -> tuple[str, ...]:
         if self.method == "connect":
@@ -169,7 +171,7 @@ class IcebergStreamCredentials(Credentials):
             return
         secret = secret_properties(catalog.properties)
         for key, value in catalog.properties.items():
-            yield f"catalog {key}", "…" if key in secret else value
+            yield f"catalog {key}", HIDDEN if key in secret else without_secrets(value)
         identity = self.identity(Path.cwd())
         if identity is None:
             yield "principal", "nobody: the profile has no token"

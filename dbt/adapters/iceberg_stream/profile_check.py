@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.settings import TYPES
+from dbt.adapters.iceberg_stream.engines.redaction import holds_secret
 
 METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
@@ -17,7 +18,6 @@ NO_CACHE = (False, "off")
 CACHES = ("off", "memory", "disk")
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
-PASSWORD_IN_URI = re.compile(r"//[^/]*@|thin:[^@]*@|[?&;][^=]*password=", re.IGNORECASE)
 LOCAL_HOSTS = ("localhost",)
 
 
@@ -95,10 +95,10 @@ def _bad_catalog(data: dict[str, Any]) -> list[str]:
         found.append(f"`catalog_properties: type: {kind}` is none of {', '.join(TYPES)}")
     if kind == "rest" and not properties.get("uri"):
         found.append("`catalog_properties: uri` is missing: where the REST catalog answers")
-    if PASSWORD_IN_URI.search(str(properties.get("uri", ""))):
+    if holds_secret(str(properties.get("uri", ""))):
         found.append(
-            "`catalog_properties: uri` holds a password, which messages would show: use "
-            "`jdbc.user` and `jdbc.password`, or a token"
+            "`catalog_properties: uri` holds a password or a user: use `jdbc.user` and "
+            "`jdbc.password`, or a token"
         )
     if kind == "jdbc" and not str(properties.get("uri", "")).startswith("jdbc:"):
         found.append("`catalog_properties: uri` of a jdbc catalog begins with `jdbc:`")

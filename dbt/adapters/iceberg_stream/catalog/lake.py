@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     current_snapshot,
     snapshots,
 )
-from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER, Names
+from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER, TABLE_DEFAULTS, Names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -81,9 +81,13 @@ class Lake:
         """Current metadata of a table or view; None if there is neither."""
         return self._names.metadata(*name)
 
-    def load(self, name: Name) -> LoadedTable | None:
-        """The table as it is now, None if there is none."""
-        return self._names.load(*name)
+    def load(self, name: Name, history: bool = True) -> LoadedTable | None:
+        """The table as it is now, None if there is none.
+
+        Without its history it may lack the snapshots that no branch or tag points to, which takes
+        a catalog on a server less time the more of them there are.
+        """
+        return self._names.load(*name, history=history)
 
     def stage(
         self,
@@ -93,7 +97,7 @@ class Lake:
         properties: Mapping[str, str],
     ) -> LoadedTable:
         """A table that its first commit will make, rows included."""
-        return self._names.stage(*name, schema, spec, properties)
+        return self._names.stage(*name, schema, spec, {**TABLE_DEFAULTS, **properties})
 
     def commit(
         self,
@@ -133,9 +137,13 @@ class Lake:
                 "`view-endpoints-supported: true` into `catalog_properties`."
             )
 
-    def check_write(self, name: Name) -> None:
-        """Raise CatalogError if the user may not write to a table; a missing one is fine."""
-        self._names.check_write(*name)
+    def check_write(self, name: Name, rows_only: bool = False) -> None:
+        """Raise CatalogError if the user may not write to a table; a missing one is fine.
+
+        Args:
+            rows_only: the write changes neither schema nor properties.
+        """
+        self._names.check_write(*name, rows_only=rows_only)
 
     def table(self, name: Name) -> Table:
         """The table as it is now.

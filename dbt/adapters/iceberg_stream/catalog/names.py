@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 T = TypeVar("T")
+# Of new tables, if nothing else is said: each commit writes all metadata again, and the files of
+# many commits are soon larger than the data.
+TABLE_DEFAULTS = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
 # A capability that not every catalog has.
 COMMITS_TOGETHER = "commits of several tables"
 
@@ -49,8 +55,11 @@ class Names(Protocol):
     def metadata(self, namespace: str, name: str) -> Metadata | None:
         """Current metadata of a table or view; None if there is neither."""
 
-    def load(self, namespace: str, name: str) -> LoadedTable | None:
-        """The table as it is now, with its storage's keys; None if there is none."""
+    def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
+        """The table as it is now, with its storage's keys; None if there is none.
+
+        Without its history it may lack the snapshots that no branch or tag points to.
+        """
 
     def stage(
         self,
@@ -85,10 +94,11 @@ class Names(Protocol):
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view with its files; a missing one is fine."""
 
-    def check_write(self, namespace: str, name: str) -> None:
+    def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
         """Raise if the user may not write to a table, before its data are computed.
 
-        A commit of nothing: the catalog decides, and a missing table is fine.
+        A commit of nothing: the catalog decides, and a missing table is fine. Who writes rows only
+        need not be allowed to change the table's schema and properties.
         """
 
     def capabilities(self) -> dict[str, bool]:

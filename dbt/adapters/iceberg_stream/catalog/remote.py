@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import requests
+from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -26,14 +27,20 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    TableRequirement,
+    TableUpdate,
+)
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
     CommitUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.probes import empty_commit
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, as_json
@@ -42,10 +49,18 @@ from dbt.adapters.iceberg_stream.engines.errors import (
     FORBIDDEN,
     describe,
 )
+from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 
 T = TypeVar("T")
+# Apache Polaris, of tables and views, where an administrator has not allowed it.
+PURGE_REFUSED = r"(?i)drop.with.purge|unable to purge"
+PURGE_SETTING = "DROP_WITH_PURGE_ENABLED (in Apache Polaris)"
+# How often a probe is sent whose connection is cut.
+PROBES = 4
+
+logger = AdapterLogger("Iceberg_Stream")
 REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 
@@ -54,6 +69,7 @@ class RemoteNames:
 
     def __init__(self, settings: CatalogSettings, identity: Identity | None) -> None:
         self._settings = settings
+        self._purges = True
         self._identity = identity
 
     @cached_property
@@ -121,10 +137,13 @@ class RemoteNames:
 
         return self.ask(f"read {namespace}.{name}", load)
 
-    def load(self, namespace: str, name: str) -> LoadedTable | None:
+    def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         def load(catalog: Catalog) -> LoadedTable | None:
             try:
-                table = catalog.load_table((namespace, name))
+                if history or not isinstance(catalog, RestClient):
+                    table = catalog.load_table((namespace, name))
+                else:
+                    table = catalog.load_head((namespace, name))
             except NoSuchTableError:
                 return None
             metadata, location = as_json(table.metadata), table.metadata_location
@@ -163,7 +182,10 @@ class RemoteNames:
         assert table is not None
 
         def send(catalog: Catalog) -> None:
-            catalog.commit_table(table, tuple(requirements), (*base.creation, *updates))
+            if isinstance(catalog, RestClient):
+                catalog.commit_one(TableCommit(base, tuple(requirements), tuple(updates)))
+            else:
+                catalog.commit_table(table, tuple(requirements), (*base.creation, *updates))
 
         self._commit(".".join(base.name), send)
 
@@ -189,13 +211,17 @@ class RemoteNames:
                 raise _unknown(place, error) from error
             except (requests.RequestException, ValueError) as error:
                 raise _unknown(place, error) from error
+            except client_errors() as error:
+                if may_have_arrived(error):
+                    raise _unknown(place, error) from error
+                raise
 
         self.ask(f"commit to {place}", commit)
 
     def drop(self, namespace: str, name: str) -> None:
         def drop(catalog: Catalog) -> None:
             try:
-                catalog.purge_table((namespace, name))
+                self._drop_table(catalog, (namespace, name))
             except (NoSuchTableError, BadRequestError) as error:
                 # Nessie calls it a bad request when the table is a view.
                 dropped = _drop_view(catalog, (namespace, name))
@@ -204,11 +230,29 @@ class RemoteNames:
 
         self.ask(f"drop {namespace}.{name}", drop)
 
-    def check_write(self, namespace: str, name: str) -> None:
+    def _drop_table(self, catalog: Catalog, name: tuple[str, str]) -> None:
+        if not self._purges:
+            catalog.drop_table(name)
+            return
+        try:
+            catalog.purge_table(name)
+        except RESTError as error:
+            if not re.search(PURGE_REFUSED, str(error)):
+                raise
+            self._purges = False
+            logger.warning(
+                f"The catalog `{self._settings.name}` allows no drop with purge: tables are "
+                "dropped without it, and their files stay, for the catalog to remove. Ask its "
+                f"administrator for {PURGE_SETTING} to have them removed."
+            )
+            catalog.drop_table(name)
+
+    def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
         def commit_nothing(catalog: Catalog) -> None:
             try:
                 table = catalog.load_table((namespace, name))
-                catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), ())
+                requirements, updates = empty_commit(table, rows_only)
+                catalog.commit_table(table, requirements, updates)
             except (UnauthorizedError, AuthorizationExpiredError):
                 raise
             except (NoSuchTableError, CommitFailedException, RESTError) as error:
@@ -216,8 +260,19 @@ class RemoteNames:
                     raise
                 return  # a probe: what else may be wrong, the write itself tells better
 
+        def probe(catalog: Catalog) -> None:
+            # It changes nothing, so it may be sent again when its connection is cut.
+            for attempt in Retrying(
+                retry=retry_if_exception_type(requests.ConnectionError),
+                stop=stop_after_attempt(PROBES),
+                wait=wait_random_exponential(multiplier=0.2, max=2),
+                reraise=True,
+            ):
+                with attempt:
+                    commit_nothing(catalog)
+
         if self._settings.type == "rest":
-            self.ask(f"write to {namespace}.{name}", commit_nothing)
+            self.ask(f"write to {namespace}.{name}", probe)
 
     def capabilities(self) -> dict[str, bool]:
         catalog = self.catalog
@@ -259,12 +314,23 @@ class RemoteNames:
             raise CatalogError(
                 f"{place} cannot {operation}{self._who()}: {_reason(error)}"
             ) from error
+        except NoSuchNamespaceError as error:
+            raise CatalogError(
+                f"{place} cannot {operation}: the schema does not exist. Create it first "
+                "(`create schema …`)."
+            ) from error
         except NotImplementedError as error:
-            raise CatalogError(f"{place} is not able to {operation}: {error}") from error
+            raise CatalogError(f"{place} is not able to {operation}: {_reason(error)}") from error
         except RESTError as error:
             if re.search(CATALOG_WITHOUT_KEYS, str(error)):
                 raise CatalogError(
                     f"{place} cannot {operation}{self._who()}: {describe(_reason(error))}"
+                ) from error
+            if re.search(PURGE_REFUSED, str(error)):
+                raise CatalogError(
+                    f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
+                    f"It purges what is dropped, which its settings forbid. Ask its administrator "
+                    f"for {PURGE_SETTING}."
                 ) from error
             if _forbidden(error):
                 raise CatalogError(
@@ -276,14 +342,18 @@ class RemoteNames:
             ) from error
         except requests.exceptions.SSLError as error:
             raise CatalogError(
-                f"{place} cannot be trusted: {error}\nCheck the `uri`. If your company signs its "
-                "own certificates, set `ssl.cabundle` in `catalog_properties` to its authority's "
-                "file, and give Spark's Java a trust store (-Djavax.net.ssl.trustStore=…)."
+                f"{place} cannot be trusted: {_reason(error)}\n"
+                "Check the `uri`. If your company signs its own certificates, set `ssl.cabundle` "
+                "in `catalog_properties` to its authority's file, and give Spark's Java "
+                "a trust store (-Djavax.net.ssl.trustStore=…)."
             ) from error
         except requests.RequestException as error:
             raise CatalogError(
-                f"{place} does not answer: {error}\nCheck the `uri` and that it is running."
+                f"{place} does not answer: {_reason(error)}\n"
+                "Check the `uri` and that it is running."
             ) from error
+        except client_errors() as error:
+            raise CatalogError(f"{place} failed to {operation}: {_reason(error)}") from error
 
 
 def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
@@ -312,4 +382,4 @@ def _forbidden(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip() or type(error).__name__
+    return without_secrets(str(error).strip()) or type(error).__name__

@@ -7,12 +7,21 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from pyiceberg.catalog.rest import VIEW_ENDPOINTS_SUPPORTED, RestCatalog
+from pyiceberg.catalog.rest import (
+    VIEW_ENDPOINTS_SUPPORTED,
+    Endpoints,
+    RestCatalog,
+    TableResponse,
+)
 from pyiceberg.catalog.rest.auth import AuthManager
 from pyiceberg.catalog.rest.response import _handle_non_200_response
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+)
 from pyiceberg.schema import Schema
-from pyiceberg.table import CommitTableRequest, Namespace, TableIdentifier
+from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
 from pyiceberg.utils.properties import property_as_bool
 from requests import HTTPError, PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
@@ -73,6 +82,49 @@ class RestClient(RestCatalog):
         if property_as_bool(self.properties, TRANSACTION_ENDPOINT_SUPPORTED, False):
             endpoints.add(CAPABILITIES[COMMITS_TOGETHER])
         return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
+
+    def load_head(self, identifier: tuple[str, str]) -> Table:
+        """A table without the snapshots that no branch or tag points to, if the catalog can leave
+        them out (REST specification, `loadTable`, `snapshots`).
+
+        Raises:
+            NoSuchTableError: there is none.
+        """
+        place = self._split_identifier_for_path(identifier)
+        response = self._session.get(
+            self.url(Endpoints.load_table, prefixed=True, **place), params={"snapshots": "refs"}
+        )
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            _handle_non_200_response(error, {404: NoSuchTableError})
+        parsed = TableResponse.model_validate_json(response.text)
+        return self._response_to_table(self.identifier_to_tuple(identifier), parsed)
+
+    def commit_one(self, commit: TableCommit) -> None:
+        """Change a table. The answer, which has all its snapshots, is not looked at.
+
+        Raises:
+            CommitFailedException: it is not what it was; nothing was changed.
+            RESTError: it was refused, or what became of it is not known.
+        """
+        namespace, name = commit.base.name
+        request = CommitTableRequest(
+            identifier=TableIdentifier(namespace=Namespace([namespace]), name=name),
+            requirements=commit.requirements,
+            updates=commit.all_updates,
+        )
+        place = self._split_identifier_for_path(commit.base.name)
+        response = self._session.post(
+            self.url(Endpoints.update_table, prefixed=True, **place),
+            data=request.model_dump_json().encode(),
+        )
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            answers: dict[int, type[Exception]] = {409: CommitFailedException}
+            answers |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
+            _handle_non_200_response(error, answers)
 
     def commit_tables(self, commits: Sequence[TableCommit]) -> None:
         """Change several tables in one step (REST specification, `commitTransaction`).

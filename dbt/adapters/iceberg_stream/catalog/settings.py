@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from dbt.adapters.iceberg_stream.catalog.names import TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
 
 # PyIceberg's name of a property, and Spark's.
@@ -41,13 +43,15 @@ class CatalogSettings:
     @property
     def uri(self) -> str:
         """Where it is, for messages."""
-        return self.properties.get("uri", self.type)
+        return without_secrets(self.properties.get("uri", self.type))
 
     def spark(self, token: str | None = None) -> dict[str, str]:
         """Settings of a Spark session. It never caches tables: a cached one is read stale."""
         named = {SPARK_NAMES.get(k, k): v for k, v in self.properties.items()}
         properties = self._with_defaults(named)
         properties.setdefault("cache-enabled", "false")
+        for key, value in TABLE_DEFAULTS.items():
+            properties.setdefault(f"table-default.{key}", value)
         if token is not None:
             # The catalog's own exchange of tokens is not for those of other providers.
             properties |= {"token": token, "token-refresh-enabled": "false"}

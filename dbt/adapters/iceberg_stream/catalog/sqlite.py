@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
-from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER, TABLE_DEFAULTS
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 T = TypeVar("T")
+DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 BUSY_SECONDS = 30
 
 # The tables of Iceberg's JDBC catalog, schema version V1, as both clients make them.
@@ -116,6 +117,7 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
         f"{prefix}.warehouse": _uri(warehouse),
         f"{prefix}.cache-enabled": "false",
         "spark.sql.defaultCatalog": name,
+        **{f"{prefix}.table-default.{key}": value for key, value in TABLE_DEFAULTS.items()},
     }
 
 
@@ -182,7 +184,7 @@ class SqliteNames:
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
         return question(self.catalog)
 
-    def check_write(self, namespace: str, name: str) -> None:
+    def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
         """Whoever can open the file may write."""
 
     def capabilities(self) -> dict[str, bool]:
@@ -219,7 +221,7 @@ class SqliteNames:
                     raise
         return None
 
-    def load(self, namespace: str, name: str) -> LoadedTable | None:
+    def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         """The table as it is now, None if there is none."""
         from pyiceberg.io import load_file_io
 
@@ -286,6 +288,8 @@ class SqliteNames:
                 base.io.delete(new)
             raise CommitConflict(f"Another writer has committed to {'.'.join(lost)}.")
         self._written = {new: metadata for _, new, metadata in written}
+        for base, _, metadata in written:
+            _delete_old_metadata(base, metadata)
 
     def _swap(self, tables: Sequence[tuple[LoadedTable, str]]) -> tuple[str, str] | None:
         """Make new metadata the tables' own; the table that has changed if one has."""
@@ -347,3 +351,16 @@ def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
     with base.io.new_output(new).create(overwrite=True) as stream:
         stream.write(orjson.dumps(metadata))
     return new, metadata
+
+
+def _delete_old_metadata(base: LoadedTable, metadata: Metadata) -> None:
+    """Remove metadata files that the log has dropped, where the table wants that."""
+    properties = metadata.get("properties") or {}
+    if str(properties.get(DELETE_OLD_METADATA, "false")).lower() != "true":
+        return
+    kept = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
+    for entry in base.metadata.get("metadata-log") or []:
+        if entry["metadata-file"] not in kept:
+            # What cannot be removed is left to the maintenance of orphans.
+            with suppress(OSError):
+                base.io.delete(entry["metadata-file"])

@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSnapshotUpdate,
+    SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -117,13 +118,14 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
 def with_schema(metadata: Metadata, updates: Sequence[TableUpdate]) -> Metadata:
     """The metadata as a snapshot sees them that is committed along with a new schema."""
     schema = next((u.schema_ for u in updates if isinstance(u, AddSchemaUpdate)), None)
-    if schema is None:
-        return metadata
-    return {
-        **metadata,
-        "schemas": [*metadata["schemas"], as_json(schema)],
-        "current-schema-id": schema.schema_id,
-    }
+    if schema is not None:
+        return {
+            **metadata,
+            "schemas": [*metadata["schemas"], as_json(schema)],
+            "current-schema-id": schema.schema_id,
+        }
+    chosen = next((u.schema_id for u in updates if isinstance(u, SetCurrentSchemaUpdate)), None)
+    return metadata if chosen is None else {**metadata, "current-schema-id": chosen}
 
 
 def next_location(base: LoadedTable) -> str:
@@ -136,17 +138,20 @@ def next_location(base: LoadedTable) -> str:
 
 
 def _add_snapshot(metadata: dict[str, Any], snapshot: Metadata) -> None:
+    number = snapshot.get("sequence-number") or 0
+    if metadata["format-version"] == 1:
+        # It has no sequence numbers.
+        snapshot = {key: value for key, value in snapshot.items() if key != "sequence-number"}
+    else:
+        metadata["last-sequence-number"] = max(metadata.get("last-sequence-number", 0), number)
     metadata["snapshots"] = [*(metadata.get("snapshots") or []), snapshot]
-    metadata["last-sequence-number"] = max(
-        metadata.get("last-sequence-number", 0), snapshot.get("sequence-number", 0)
-    )
     if metadata["format-version"] >= 3:
         metadata["next-row-id"] = metadata.get("next-row-id", 0) + snapshot.get("added-rows", 0)
 
 
 def _set_ref(metadata: dict[str, Any], update: SetSnapshotRefUpdate, now: int) -> None:
-    kept = (metadata.get("refs") or {}).get(update.ref_name) or {"type": update.type}
-    reference = kept | {"snapshot-id": update.snapshot_id}
+    reference = dict(as_json(update))
+    del reference["action"], reference["ref-name"]
     metadata["refs"] = {**(metadata.get("refs") or {}), update.ref_name: reference}
     if update.ref_name == MAIN:
         metadata["current-snapshot-id"] = update.snapshot_id

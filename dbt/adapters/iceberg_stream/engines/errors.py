@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
+
 CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
 # Spark adds the query's plan to errors of analysis.
@@ -38,6 +40,7 @@ LOST_POST = "Error occurred while processing POST request"
 # What Iceberg adds to it.
 UNSURE = re.compile(rf"\n\s*{LOST_ANSWER}.*", re.DOTALL)
 
+GRPC_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 # gRPC has no class of its own for it.
 CLOSED_CHANNEL = "Cannot invoke RPC"
 
@@ -154,10 +157,16 @@ class StatementError(Exception):
 
     def for_principal(self, principal: str) -> StatementError:
         """The same error, saying whom the catalog refused, if it was the catalog."""
-        if not principal or not re.search(REFUSAL, str(self)):
+        asked = f"The catalog was asked as {principal}."
+        if not principal or asked in str(self) or not re.search(REFUSAL, str(self)):
             return self
-        text = f"{self}\nThe catalog was asked as {principal}."
+        text = f"{self}\n{asked}"
         return StatementError(text, self.condition, self.engine_gone)
+
+    @property
+    def token_refused(self) -> bool:
+        """Whether the catalog no longer took the token, so that nothing was committed."""
+        return re.search(UNAUTHORIZED, str(self)) is not None and not self.outcome_unknown
 
     @property
     def outcome_unknown(self) -> bool:
@@ -203,11 +212,15 @@ def _connection_lost(error: Exception) -> bool:
 
 
 def _engine_gone(text: str) -> StatementError:
-    return StatementError(f"{text.strip()}\n{ENGINE_GONE_CURE}", engine_gone=True)
+    # The client's own text shows the whole call; what happened are its details.
+    details = GRPC_DETAILS.search(text)
+    message = details[1] if details else text.strip()
+    return StatementError(f"{message}\n{ENGINE_GONE_CURE}", engine_gone=True)
 
 
 def describe(text: str) -> str:
     """The first part of an error's text, without stack trace, and the cure if we know one."""
+    text = without_secrets(text)
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
     message = OURS.sub("", message)
     causes = CAUSE.findall(text)

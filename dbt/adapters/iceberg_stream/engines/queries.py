@@ -83,7 +83,7 @@ def _in(*parts: exp.Expression) -> Reads | None:
                     return None
                 continue
             name = tuple(p.name for p in table.parts)
-            if len(name) > 1 or not _is_common_table(table):
+            if len(name) > 1 or not is_common_table(table):
                 found.add(name)
     return Reads(frozenset(found))
 
@@ -94,7 +94,7 @@ def _hides_tables(part: exp.Expression) -> bool:
     return any(name in ("table", "identifier") for name in calls)
 
 
-def _is_common_table(table: exp.Table) -> bool:
+def is_common_table(table: exp.Table) -> bool:
     """Whether a name is that of a common table expression where it stands.
 
     Each of them sees those before it, itself only in `with recursive`.

@@ -75,6 +75,12 @@ class Session:
         """The session itself, for Python models."""
         return self._spark
 
+    def activate(self) -> None:
+        """Make it the session that users' code finds in this thread."""
+        from dbt.adapters.iceberg_stream.engines.client import activate
+
+        activate(self._spark)
+
     def configure(self, settings: Mapping[str, str]) -> None:
         """Set several settings in one call to the server."""
         with explain():

@@ -26,6 +26,24 @@ class Renewal:
         """Tells the owner of the session's token from all others."""
         return self._token.owner
 
+    @property
+    def whose(self) -> str:
+        """Whose token the session has, and when it ends, for messages."""
+        ends = self._token.expires
+        if ends is None:
+            return self.identity.principal
+        return f"{self.identity.principal}, whose token expires at {ends:%Y-%m-%d %H:%M:%S} UTC"
+
+    def after_refusal(self) -> Mapping[str, str] | None:
+        """Settings with a new token in the place of one that was refused; None if there is none.
+
+        Raises:
+            IdentityError: the source of tokens fails.
+        """
+        if not self.identity.source.renewable or not self.identity.renew(self._token):
+            return None
+        return self.due()
+
     def due(self) -> Mapping[str, str] | None:
         """Settings with the new token; None if the session has it already.
 

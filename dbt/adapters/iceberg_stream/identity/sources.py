@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.token import Token, read_token
 
@@ -142,7 +143,7 @@ class ClientCredentials(_Unchanging):
 
     @property
     def name(self) -> str:
-        return f"{self.token_uri} for the client {self.client_id}"
+        return f"{without_secrets(self.token_uri)} for the client {self.client_id}"
 
     def fetch(self) -> Token:
         import requests
@@ -159,7 +160,8 @@ class ClientCredentials(_Unchanging):
             )
             body = answer.json()
         except requests.RequestException as error:
-            raise IdentityError(f"{self.name} gave no token: {error}") from error
+            reason = without_secrets(str(error))
+            raise IdentityError(f"{self.name} gave no token: {reason}") from error
         value = body.get("access_token") if isinstance(body, dict) else None
         if not answer.ok or not value:
             cause = body.get("error_description") or body.get("error") if body else None

@@ -1,0 +1,65 @@
+"""Tables with a long history on a REST catalog: what is loaded for a write does not grow with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from tests.integration.writers import merge, open_lake
+
+ROW = pa.table({"writer": [1], "n": [2]})
+
+
+@pytest.fixture
+def lake(rest_place: dict[str, str]) -> Iterator[Lake]:
+    lake = open_lake(rest_place)
+    lake.create_namespace("s")
+    yield lake
+    lake.close()
+
+
+@pytest.fixture
+def name(lake: Lake) -> Name:
+    """A table with five snapshots."""
+    found = "s", f"t{uuid.uuid4().hex[:8]}"
+    for _ in range(5):
+        ingest(lake, found, ROW.to_reader(), Mode.CREATE_APPEND)
+    return found
+
+
+def test_only_heads_are_loaded(lake: Lake, name: Name) -> None:
+    whole, head = lake.load(name), lake.load(name, history=False)
+    assert whole is not None
+    assert head is not None
+    assert len(whole.metadata["snapshots"]) == 5
+    assert head.metadata["snapshots"] == whole.metadata["snapshots"][-1:]
+    assert head.metadata["refs"] == whole.metadata["refs"]
+    assert lake.load(("s", "none"), history=False) is None
+
+
+def test_writes_load_no_history(lake: Lake, name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    get = lake.catalog._session.get  # type: ignore[attr-defined]
+
+    def note(url: str, **more: object) -> object:
+        asked.append(more.get("params"))
+        return get(url, **more)
+
+    monkeypatch.setattr(lake.catalog._session, "get", note)  # type: ignore[attr-defined]
+    ingest(lake, name, ROW.to_reader())
+    assert asked == [{"snapshots": "refs"}]
+    ingest(lake, name, ROW.to_reader(), Mode.REPLACE)
+    assert asked == [{"snapshots": "refs"}] * 2
+    found = lake.load(name)
+    assert found is not None
+    assert len(found.metadata["snapshots"]) == 7
+    merge(lake, name, pa.table({"writer": [1, 3], "n": [7, 7]}))
+    assert lake.table(name).scan().to_arrow().sort_by("writer").to_pylist() == [
+        {"writer": 1, "n": 7},
+        {"writer": 3, "n": 7},
+    ]
