@@ -32,6 +32,13 @@ def test_copy_on_write_delete_counts_the_balance() -> None:
     assert (done.rows_affected, done.rows_deleted) == (3, 3)
 
 
+def test_position_deletes_count_on_balance() -> None:
+    done = read_outcome(
+        snapshot("delete", added_position_deletes="7", removed_position_deletes="4")
+    )
+    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+
+
 @pytest.mark.parametrize("copied", ["0", "1000"])
 def test_merge_counts_what_spark_counted(copied: str) -> None:
     summary = {

@@ -36,13 +36,17 @@ from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, with_schema
 from dbt.adapters.iceberg_stream.commit.change import Change
-from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list, read_manifests
+from dbt.adapters.iceberg_stream.commit.manifests import iter_manifests, read_manifest_list
 from dbt.adapters.iceberg_stream.commit.producer import (
     MissingFiles,
     SnapshotProducer,
     current_schema,
+    numbered,
     parent_snapshot,
     remove_quietly,
+)
+from dbt.adapters.iceberg_stream.commit.schema_updates import (
+    requirements as schema_requirements,
 )
 from dbt.adapters.iceberg_stream.commit.validation import ChangedMeanwhile, validate
 
@@ -79,6 +83,7 @@ class Committer:
         base: the table as the writer saw it; its identity must stay the same.
         updates: what changes along with the rows, such as a new schema.
         check: looks at the base of each attempt and raises where the change may not be made.
+        with_snapshot: what changes along with the snapshot of each attempt.
     """
 
     lake: Lake
@@ -87,6 +92,7 @@ class Committer:
     base: LoadedTable
     updates: tuple[TableUpdate, ...] = ()
     check: Callable[[Metadata], None] | None = None
+    with_snapshot: Callable[[Mapping[str, Any]], tuple[TableUpdate, ...]] | None = None
 
     def __post_init__(self) -> None:
         self._producer = SnapshotProducer(self.base.io, self.change)
@@ -120,6 +126,7 @@ class Committer:
         if done is not None:
             return done
         _check_schema(self.base.metadata, base.metadata, self.name)
+        _check_version(base.metadata, self.change, self.name)
         validate(base.io, base.metadata, self.change)
         if self.check is not None:
             self.check(base.metadata)
@@ -136,8 +143,14 @@ class Committer:
             # Dropped with its files, or cleaned up by somebody: the next look tells.
             fault = CommitConflict if self.attempts == 1 else CatalogError
             raise fault(f"A file of {'.'.join(self.name)} is gone: {gone}") from gone
-        updates = (*self.updates, *_updates(snapshot, self.change.branch))
-        swap = TableCommit(base, _requirements(base, self.change.branch), updates)
+        along = self.with_snapshot(snapshot) if self.with_snapshot is not None else ()
+        updates = (
+            *self.updates,
+            *along,
+            *_updates(base.metadata, snapshot, self.change.branch),
+        )
+        required = _requirements(base, self.change.branch, self.updates)
+        swap = TableCommit(base, required, updates)
         return Prepared(swap, Committed(_summary(snapshot), self.attempts))
 
     def attempt_failed(self, error: BaseException | None) -> None:
@@ -222,7 +235,7 @@ class Committer:
         manifests = read_manifest_list(table.io, snapshot["manifest-list"])
         return any(
             item.data_file.file_path in new
-            for entries in read_manifests(table.io, manifests)
+            for _, entries in iter_manifests(table.io, manifests)
             for item in entries
         )
 
@@ -302,26 +315,42 @@ def _check_schema(written: Metadata, now: Metadata, name: Name) -> None:
         )
 
 
-def _requirements(base: LoadedTable, branch: str) -> tuple[TableRequirement, ...]:
+def _check_version(metadata: Metadata, change: Change, name: Name) -> None:
+    if any(added.deletes for added in change.added) and not numbered(metadata):
+        raise CatalogError(
+            f"{'.'.join(name)} has format version 1, which has no delete files. Nothing was "
+            "written. Upgrade the table: `format_version: 2`."
+        )
+
+
+def _requirements(
+    base: LoadedTable, branch: str, updates: Sequence[TableUpdate]
+) -> tuple[TableRequirement, ...]:
     if not base.exists:
         return (AssertCreate(),)
     parent = parent_snapshot(base.metadata, branch)
     reference = {"ref": branch, "snapshot-id": parent and parent["snapshot-id"]}
-    uuid = AssertTableUUID(uuid=base.metadata["table-uuid"])
     schema = {"current-schema-id": base.metadata["current-schema-id"]}
     return (
-        uuid,
-        AssertCurrentSchemaId.model_validate(schema),
+        AssertTableUUID(uuid=base.metadata["table-uuid"]),
         AssertRefSnapshotId.model_validate(reference),
+        *(
+            schema_requirements(base.metadata, updates)
+            or (AssertCurrentSchemaId.model_validate(schema),)
+        ),
     )
 
 
-def _updates(snapshot: Mapping[str, Any], branch: str) -> tuple[TableUpdate, ...]:
+def _updates(
+    metadata: Metadata, snapshot: Mapping[str, Any], branch: str
+) -> tuple[TableUpdate, ...]:
+    # A catalog takes the reference as it is told: what is left out of its settings is gone.
+    known = (metadata.get("refs") or {}).get(branch) or {}
+    reference = {**known, "ref-name": branch, "type": "branch"}
+    reference["snapshot-id"] = snapshot["snapshot-id"]
     return (
         AddSnapshotUpdate(snapshot=Snapshot.model_validate(snapshot)),
-        SetSnapshotRefUpdate.model_validate(
-            {"ref-name": branch, "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
-        ),
+        SetSnapshotRefUpdate.model_validate(reference),
     )
 
 

@@ -7,11 +7,14 @@ PyIceberg's own writers know neither format version 3 nor deletes, and its reade
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
@@ -24,29 +27,44 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    PartitionFieldStats,
     PartitionFieldSummary,
-    construct_partition_summaries,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
 from pyiceberg.types import (
+    DoubleType,
+    FloatType,
     IcebergType,
     IntegerType,
     ListType,
     LongType,
     NestedField,
+    PrimitiveType,
     StructType,
+    TimestampNanoType,
+    UnknownType,
+    UUIDType,
 )
 from pyiceberg.utils.concurrent import ExecutorFactory
+from pyiceberg.utils.schema_conversion import LOGICAL_FIELD_TYPE_MAPPING
 
+from dbt.adapters.iceberg_stream.commit.avro_repairs import repair
+
+repair()
 ADDED, EXISTING, DELETED = (
     ManifestEntryStatus.ADDED,
     ManifestEntryStatus.EXISTING,
     ManifestEntryStatus.DELETED,
 )
 FormatVersion = Literal[1, 2, 3]
+# Manifests that are read before they are asked for.
+READ_AHEAD = 8
 # In the list a manifest of the snapshot that is being built has no number yet.
 UNASSIGNED = -1
+# PyIceberg writes partitions by nanoseconds, but does not read them.
+LOGICAL_FIELD_TYPE_MAPPING.setdefault(("timestamp-nanos", "long"), TimestampNanoType())
 # The spec stores equality ids as int; as long, Iceberg Java cannot read the manifest.
 EQUALITY_IDS = ListType(136, IntegerType(), element_required=True)
 # PyIceberg writes them as long all the same.
@@ -55,12 +73,17 @@ READ_EQUALITY_IDS = ListType(136, LongType(), element_required=True)
 
 @dataclass(frozen=True)
 class ManifestWriter:
-    """Writes manifests of one snapshot and one partition spec."""
+    """Writes manifests of one snapshot and one partition spec.
+
+    Attributes:
+        partition: types of the spec's values, also of those whose column is gone from the schema.
+    """
 
     io: FileIO
     format_version: FormatVersion
     schema: Schema
     spec: PartitionSpec
+    partition: StructType
     snapshot_id: int
 
     def write(
@@ -70,8 +93,8 @@ class ManifestWriter:
         output = self.io.new_output(location)
         with AvroOutputFile[ManifestEntry](
             output_file=output,
-            file_schema=_entry_schema(self.format_version, self.spec, self.schema),
-            record_schema=_entry_schema(3, self.spec, self.schema),
+            file_schema=_with_data_file(self.format_version, self.partition, EQUALITY_IDS),
+            record_schema=_with_data_file(3, self.partition, EQUALITY_IDS),
             schema_name="manifest_entry",
             metadata={
                 "schema": self.schema.model_dump_json(),
@@ -110,9 +133,7 @@ class ManifestWriter:
             added_rows_count=rows[ADDED],
             existing_rows_count=rows[EXISTING],
             deleted_rows_count=rows[DELETED],
-            partitions=construct_partition_summaries(
-                self.spec, self.schema, [e.data_file.partition for e in entries]
-            ),
+            partitions=_summaries(self.partition, [e.data_file.partition for e in entries]),
             key_metadata=None,
             first_row_id=None,
         )
@@ -136,6 +157,56 @@ def entry(
     )
 
 
+def _summaries(partition: StructType, values: list[Record]) -> list[PartitionFieldSummary]:
+    """What each field of the partitions holds, by which readers leave out manifests."""
+    found = []
+    for place, field in enumerate(partition.fields):
+        assert isinstance(field.field_type, PrimitiveType), field
+        told = PartitionFieldStats(field.field_type)
+        for value in values:
+            told.update(value[place])
+        found.append(told.to_summary())
+    return found
+
+
+def partition_types(
+    io: FileIO, manifest: ManifestFile | None, spec: PartitionSpec, schemas: Iterable[Schema]
+) -> StructType:
+    """Types of a spec's values; of a column that is gone by the last schema that had it, or else
+    as a manifest of the spec has them.
+    """
+    sources: dict[int, IcebergType] = {}
+    missing = {field.source_id for field in spec.fields}
+    for schema in schemas:
+        here = {number for number in missing if schema.find_column_name(number)}
+        sources |= {number: schema.find_type(number) for number in here}
+        missing -= here
+        if not missing:
+            break
+    stored = _stored_types(io, manifest) if missing and manifest is not None else {}
+    kinds = [
+        stored.get(field.field_id, UnknownType())
+        if field.source_id in missing
+        else field.transform.result_type(sources[field.source_id])
+        for field in spec.fields
+    ]
+    return StructType(
+        *(
+            NestedField(field.field_id, field.name, kind, required=False)
+            for field, kind in zip(spec.fields, kinds, strict=True)
+        )
+    )
+
+
+def _stored_types(io: FileIO, manifest: ManifestFile) -> dict[int, IcebergType]:
+    with AvroFile[ManifestEntry](io.new_input(manifest.manifest_path)) as reader:
+        data_file = reader.schema.find_type(2)
+    assert isinstance(data_file, StructType)
+    partition = next(f.field_type for f in data_file.fields if f.field_id == 102)
+    assert isinstance(partition, StructType)
+    return {field.field_id: field.field_type for field in partition.fields}
+
+
 def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """All entries, with what they inherit from their manifest."""
     with AvroFile[ManifestEntry](
@@ -148,7 +219,9 @@ def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     next_row_id = first_row_id(manifest)
     for item in found:
         _inherit(item, manifest)
-        if next_row_id is not None and item.data_file[FILE_FIRST_ROW_ID] is None:
+        # A manifest gives row ids to live files only (spec, "First Row ID Inheritance").
+        lives = item.status != DELETED
+        if next_row_id is not None and lives and item.data_file[FILE_FIRST_ROW_ID] is None:
             item.data_file[FILE_FIRST_ROW_ID] = next_row_id
             next_row_id += item.data_file.record_count
     return found
@@ -157,6 +230,42 @@ def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
 def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[ManifestEntry]]:
     """Entries of several manifests, read side by side."""
     return list(ExecutorFactory.get_or_create().map(lambda m: read_manifest(io, m), manifests))
+
+
+def iter_manifests(
+    io: FileIO, manifests: Iterable[ManifestFile]
+) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+    """Manifests and their entries, in their order; some are read ahead, and none is kept."""
+    pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, Future[Any]]]()
+    for manifest in manifests:
+        ahead.append((manifest, pool.submit(read_manifest, io, manifest)))
+        if len(ahead) >= READ_AHEAD:
+            first, entries = ahead.popleft()
+            yield first, entries.result()
+    while ahead:
+        first, entries = ahead.popleft()
+        yield first, entries.result()
+
+
+def within(manifest: ManifestFile, types: StructType, place: int, values: Iterable[Any]) -> bool:
+    """Whether a manifest may hold files of a partition with one of such values, by its summary.
+
+    `types` are those of the manifest's spec, `place` is that of the field in it; the values are as
+    manifests hold them.
+    """
+    summaries = manifest.partitions
+    kind = types.fields[place].field_type
+    if not summaries or place >= len(summaries) or not isinstance(kind, PrimitiveType):
+        return True
+    if isinstance(kind, UnknownType | FloatType | DoubleType | UUIDType):
+        return True  # which have no order that all writers agree on
+    told = summaries[place]
+    if told.lower_bound is None or told.upper_bound is None:
+        return True if told.contains_nan else bool(told.contains_null and None in set(values))
+    lower, upper = (from_bytes(kind, each) for each in (told.lower_bound, told.upper_bound))
+    return any(
+        bool(told.contains_null) if value is None else lower <= value <= upper for value in values
+    )
 
 
 def _inherit(item: ManifestEntry, manifest: ManifestFile) -> None:
@@ -229,16 +338,6 @@ def first_row_id(manifest: ManifestFile) -> int | None:
     """Of a data manifest of version 3; None where it has none."""
     found: int | None = manifest[FIRST_ROW_ID]
     return found
-
-
-def _entry_schema(version: FormatVersion, spec: PartitionSpec, schema: Schema) -> Schema:
-    partition = StructType(
-        *(
-            NestedField(f.field_id, f.name, f.field_type, required=f.required)
-            for f in spec.partition_type(schema).fields
-        )
-    )
-    return _with_data_file(version, partition, EQUALITY_IDS)
 
 
 def _with_data_file(

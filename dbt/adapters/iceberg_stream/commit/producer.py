@@ -7,7 +7,7 @@ import secrets
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +22,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.types import StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.manifests import (
     ADDED,
@@ -32,13 +34,17 @@ from dbt.adapters.iceberg_stream.commit.manifests import (
     EXISTING,
     ManifestWriter,
     entry,
+    iter_manifests,
+    partition_types,
     read_manifest_list,
-    read_manifests,
+    within,
     write_manifest_list,
 )
 from dbt.adapters.iceberg_stream.commit.merging import merge_small
 from dbt.adapters.iceberg_stream.commit.summary import summary
 
+# Older writers say so of an empty table.
+NO_SNAPSHOT = -1
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)
 
 
@@ -82,7 +88,8 @@ class SnapshotProducer:
         rest = merge_small(self.io, metadata, new, rest, self._rewrite)
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
-            "sequence-number": last + max(len(self.change.added), 1),
+            # Those of format version 1 are all 0 (spec, "Version 2"): Iceberg refuses others.
+            "sequence-number": last + max(len(self.change.added), 1) if numbered(metadata) else 0,
             "timestamp-ms": max(int(time.time() * 1000), metadata["last-updated-ms"]),
             "summary": summary(self.change, removed, parent),
             "schema-id": metadata["current-schema-id"],
@@ -123,28 +130,55 @@ class SnapshotProducer:
         wanted = {file_key(file) for file in self.change.removed}
         if not wanted:
             return manifests, []
-        rest, removed = [], []
-        looked_at = [m for m in manifests if _may_hold(m, self.change.removed)]
-        contents = dict(zip(_paths(looked_at), read_manifests(self.io, looked_at), strict=True))
-        for manifest in manifests:
-            entries = contents.get(manifest.manifest_path)
-            live = [item for item in entries or () if item.status != DELETED]
+        removed: list[DataFile] = []
+        possible = self._may_hold(metadata)
+        looked_at = [m for m in manifests if possible(m)]
+        rewritten: dict[str, ManifestFile] = {}
+        for manifest, entries in iter_manifests(self.io, looked_at):
+            live = [item for item in entries if item.status != DELETED]
             gone = [item for item in live if _is_removed(item.data_file, wanted)]
-            if not gone:
-                rest.append(manifest)
-                continue
-            removed += [item.data_file for item in gone]
-            rest.append(self._rewrite(metadata, manifest, live, frozenset(map(id, gone))))
+            if gone:
+                removed += [item.data_file for item in gone]
+                made = self._rewrite(metadata, manifest, live, frozenset(map(id, gone)))
+                rewritten[manifest.manifest_path] = made
+        rest = [rewritten.get(m.manifest_path, m) for m in manifests]
         if missing := wanted - {file_key(file) for file in removed}:
             raise MissingFiles({path for path, _ in missing})
         return rest, removed
+
+    def _may_hold(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
+        """A test of manifests: whether one may hold a file that is removed, or deletes of it."""
+        by_spec: dict[int, list[DataFile]] = defaultdict(list)
+        for file in self.change.removed:
+            if file.content == DataFileContent.DATA:
+                by_spec[file.spec_id].append(file)
+        types: dict[int, StructType] = {}
+
+        def test(manifest: ManifestFile) -> bool:
+            if not (manifest.has_added_files() or manifest.has_existing_files()):
+                return False
+            if manifest.content == ManifestContent.DELETES:
+                return True  # those of removed data files go with them
+            spec_id = manifest.partition_spec_id
+            if not by_spec[spec_id]:
+                return False
+            if spec_id not in types:
+                spec = partition_spec(metadata, spec_id)
+                types[spec_id] = partition_types(self.io, None, spec, known_schemas(metadata))
+            fields = range(len(types[spec_id].fields))
+            return any(
+                all(within(manifest, types[spec_id], n, (file.partition[n],)) for n in fields)
+                for file in by_spec[spec_id]
+            )
+
+        return test
 
     def _without_any(
         self, metadata: Metadata, manifests: list[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """Manifests that say of each file that this snapshot deleted it."""
         rest, removed = [], []
-        for manifest, entries in zip(manifests, read_manifests(self.io, manifests), strict=True):
+        for manifest, entries in iter_manifests(self.io, manifests):
             live = [item for item in entries if item.status != DELETED]
             if live:
                 removed += [item.data_file for item in live]
@@ -170,10 +204,11 @@ class SnapshotProducer:
             )
             for item in live
         ]
-        return self._write(metadata, manifest.partition_spec_id, manifest.content, entries)
+        spec = manifest.partition_spec_id
+        return self._write(metadata, spec, manifest.content, entries, manifest)
 
     def _new_manifests(self, metadata: Metadata, last: int) -> list[ManifestFile]:
-        explicit = len(self.change.added) > 1
+        explicit = len(self.change.added) > 1 and numbered(metadata)
         if self.kept is not None and not explicit:
             return self.kept
         grouped: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
@@ -201,12 +236,15 @@ class SnapshotProducer:
         spec_id: int,
         content: ManifestContent,
         entries: list[ManifestEntry],
+        older: ManifestFile | None = None,
     ) -> ManifestFile:
+        spec = partition_spec(metadata, spec_id)
         writer = ManifestWriter(
             self.io,
             metadata["format-version"],
             current_schema(metadata),
-            partition_spec(metadata, spec_id),
+            spec,
+            partition_types(self.io, older, spec, known_schemas(metadata)),
             self.snapshot_id,
         )
         return writer.write(self._location(metadata, f"{self._id}-m{{}}.avro"), content, entries)
@@ -219,18 +257,35 @@ class SnapshotProducer:
         return location
 
 
+def numbered(metadata: Metadata) -> bool:
+    """Whether the table's snapshots have sequence numbers: all but format version 1."""
+    return int(metadata["format-version"]) > 1
+
+
 def parent_snapshot(metadata: Metadata, branch: str) -> dict[str, Any] | None:
     """The snapshot that a branch points to; None for one without any."""
     reference = (metadata.get("refs") or {}).get(branch)
-    if reference is None:
+    wanted = None if reference is None else reference["snapshot-id"]
+    if wanted is None and branch == MAIN:
+        # Metadata of older writers have no references (spec, "Table Metadata Fields").
+        wanted = metadata.get("current-snapshot-id")
+    if wanted is None or wanted == NO_SNAPSHOT:
         return None
-    wanted = reference["snapshot-id"]
     return next(s for s in reversed(metadata["snapshots"]) if s["snapshot-id"] == wanted)
 
 
 def current_schema(metadata: Metadata) -> Schema:
     found = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     return Schema.model_validate(found)
+
+
+def known_schemas(metadata: Metadata) -> Iterator[Schema]:
+    """The current schema, and then the older ones, the newest first."""
+    current = metadata["current-schema-id"]
+    yield current_schema(metadata)
+    for known in sorted(metadata["schemas"], key=lambda s: int(s["schema-id"]), reverse=True):
+        if known["schema-id"] != current:
+            yield Schema.model_validate(known)
 
 
 def partition_spec(metadata: Metadata, spec_id: int) -> PartitionSpec:
@@ -249,21 +304,6 @@ def remove_quietly(io: FileIO, location: str) -> None:
 def _pool() -> Executor:
     """PyIceberg's, for calls that do not wait for others in it."""
     return ExecutorFactory.get_or_create()
-
-
-def _paths(manifests: Iterable[ManifestFile]) -> list[str]:
-    return [manifest.manifest_path for manifest in manifests]
-
-
-def _may_hold(manifest: ManifestFile, removed: tuple[DataFile, ...]) -> bool:
-    """Deletes of removed data files go with them, so delete manifests are looked at as well."""
-    live = manifest.has_added_files() or manifest.has_existing_files()
-    if manifest.content == ManifestContent.DELETES:
-        return live
-    return live and any(
-        file.content == DataFileContent.DATA and file.spec_id == manifest.partition_spec_id
-        for file in removed
-    )
 
 
 def _is_removed(file: DataFile, wanted: set[tuple[str, str | None]]) -> bool:

@@ -57,12 +57,7 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
         return
     since = _collect(io, metadata, change)
     if since is None:
-        raise ChangedMeanwhile(
-            f"The snapshot {validation.since} that this write was made from is no longer among the "
-            "table's: it was rolled back, expired or replaced.",
-            [],
-            set(),
-        )
+        raise ChangedMeanwhile(_unknown_base(validation.since), [], set())
     conflicts = validation.conflicts
     added = [file for file in since.data if conflicts is not None and conflicts(file)]
     removed = {f.file_path for f in change.removed if f.content == DataFileContent.DATA}
@@ -77,10 +72,22 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
     )
 
 
+def _unknown_base(since: int | None) -> str:
+    if since is None:
+        return (
+            "The table was empty when this write began, and what came first since is no longer "
+            "among its snapshots: they expired, or the table was replaced."
+        )
+    return (
+        f"The snapshot {since} that this write was made from is no longer among the table's: it "
+        "was rolled back, expired or replaced."
+    )
+
+
 def _collect(io: FileIO, metadata: Metadata, change: Change) -> _Since | None:
-    """None if the snapshot that was read is not an ancestor of the branch's."""
+    """None if the snapshot that was read is not an ancestor of the branch's, as far as is known."""
     assert change.validation is not None
-    found = _Since()
+    found, snapshot = _Since(), None
     for snapshot in _ancestors(metadata, change.branch):
         if snapshot["snapshot-id"] == change.validation.since:
             return found
@@ -97,7 +104,9 @@ def _collect(io: FileIO, metadata: Metadata, change: Change) -> _Since | None:
         for manifest, entries in zip(manifests, read_manifests(io, manifests), strict=True):
             into = found.data if manifest.content == ManifestContent.DATA else found.deletes
             into += [item.data_file for item in entries if item.status == ADDED]
-    return found if change.validation.since is None else None
+    # What an empty table has had since is known only up to its first snapshot.
+    whole = snapshot is None or snapshot.get("parent-snapshot-id") is None
+    return found if change.validation.since is None and whole else None
 
 
 def _ancestors(metadata: Metadata, branch: str) -> Iterator[dict[str, Any]]:
@@ -117,7 +126,8 @@ def _may_delete(file: DataFile, removed: set[str]) -> bool:
     referenced = referenced_file(file)
     if referenced is not None:
         return referenced in removed
-    lower, upper = (bounds.get(FILE_PATH) for bounds in (file.lower_bounds, file.upper_bounds))
+    lower = (file.lower_bounds or {}).get(FILE_PATH)
+    upper = (file.upper_bounds or {}).get(FILE_PATH)
     if lower is None or upper is None:
         return True
     return any(lower <= path.encode() <= upper for path in removed)
