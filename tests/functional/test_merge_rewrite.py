@@ -281,3 +281,39 @@ class TestChangesOfRows:
         )
         assert "the query has no column but the keys (id)" in " ".join(output.split())
         assert rows(project, "select count(*) from {schema}.changed") == [(3,)]
+
+
+VERSIONED = """
+{{ config(materialized='incremental', unique_key='id', format_version=1,
+    partition_by=['truncate(10, id)']) }}
+select id, 'run {n}' as name from range({n}, {n} + 3)
+""".replace("{n}", "{{ var('n', 0) | int }}")
+
+
+class TestFormatVersion1:
+    """Our commits and Spark's, one after the other, to a table that has no sequence numbers."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"old.sql": VERSIONED}
+
+    def test_merges(self, project: Any, request: pytest.FixtureRequest) -> None:
+        for n in (0, 1, 2):
+            (result,) = run_dbt(["run", "--vars", f"n: {n}"]).results
+        remote = request.config.getoption("--method") == "connect"
+        assert result.adapter_response["merge_engine"] == ("spark" if remote else "rewrite")
+        assert table(project, "old").metadata.format_version == 1
+        # As of all tables that are made here, Spark's, too.
+        assert table(project, "old").properties["write.metadata.previous-versions-max"] == "20"
+        run(project, "delete from {schema}.old where id = 1")
+        run(project, "insert into {schema}.old values (9, 'spark')")
+        run_dbt(["run", "--vars", "n: 3"])
+        assert rows(project, "select * from {schema}.old order by id") == [
+            (0, "run 0"), (2, "run 2"), (3, "run 3"), (4, "run 3"), (5, "run 3"), (9, "spark"),
+        ]  # fmt: skip
+        # Spark reads the files' manifests and their partitions.
+        found = rows(
+            project,
+            "select partition.id_trunc, sum(record_count) from {schema}.old.files group by 1",
+        )
+        assert found == [(0, 6)]

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from tests.unit.tables import make_lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """A SQLite catalog of the test's own, with the namespace `s`."""
+    made = make_lake(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

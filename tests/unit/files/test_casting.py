@@ -173,6 +173,9 @@ def test_required_columns() -> None:
         (pa.duration("s"), "is duration"),
         (pa.null(), "has no type, as all its values are null"),
         (pa.decimal256(50, 2), "decimals of 38 digits"),
+        (pa.decimal256(39, 2), "decimals of 38 digits"),
+        (pa.decimal128(5, -1), "with a scale within them"),
+        (pa.decimal128(5, 6), "with a scale within them"),
         (pa.month_day_nano_interval(), "which Iceberg has not"),
     ],
 )
@@ -197,3 +200,23 @@ def test_version_3_has_more() -> None:
         "unknown",
     ]
     assert file_schema(new_schema(arrow, 3)).names == ["t", "z"]
+
+
+def test_versions_below_have_no_nanoseconds() -> None:
+    arrow = pa.schema([("t", pa.timestamp("ns")), ("z", pa.timestamp("ns", "UTC"))])
+    assert [str(f.field_type) for f in new_schema(arrow, 2).fields] == ["timestamp", "timestamptz"]
+    micros = pa.schema([("t", pa.timestamp("us")), ("z", pa.timestamp("us", "UTC"))])
+    assert [str(f.field_type) for f in new_schema(micros, 3).fields] == ["timestamp", "timestamptz"]
+
+
+@pytest.mark.parametrize("digits", [(38, 0), (38, 38), (1, 1)])
+def test_decimals_of_all_sizes(digits: tuple[int, int]) -> None:
+    (field,) = new_schema(pa.schema([("d", pa.decimal128(*digits))])).fields
+    assert str(field.field_type) == f"decimal({digits[0]}, {digits[1]})"
+
+
+@pytest.mark.parametrize("target", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_floating_point_numbers_that_fit(kind: pa.DataType, target: pa.DataType) -> None:
+    values = [1.5, None, -0.0, math.inf]
+    assert one(values, kind, target) == values

@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_mo
         {"unique_key": "id"},
         {"unique_key": "id", "matched_condition": "t.a > s.a", "target_alias": "t"},
         {"unique_key": "id", "not_matched_by_source_action": "update set t.gone = true"},
+        {"incremental_strategy": "merge", "merge_exclude_columns": ["a"], "merge_engine": "spark"},
         {"incremental_strategy": "my_own", "merge_update_columns": ["a"]},
     ],
 )
@@ -27,6 +28,7 @@ def test_good_configs(config: dict[str, Any]) -> None:
     "config",
     [
         {"incremental_strategy": "delete+insert"},
+        {"incremental_strategy": "merge", "not_matched_by_source_action": "delete"},
         {"unique_key": "id", "not_matched_by_source_action": "drop"},
         {"unique_key": "id", "not_matched_by_source_condition": "true"},
         {"unique_key": "id", "skip_matched_step": True, "skip_not_matched_step": True},

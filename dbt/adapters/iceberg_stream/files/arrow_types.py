@@ -36,8 +36,8 @@ def added_fields(
 def replaced_schema(
     current: Schema, arrow: pa.Schema, last_column_id: int, format_version: int
 ) -> Schema:
-    """The schema of such data in the place of a table's: columns of the same name
-    and type keep their id, nested ones excepted.
+    """The schema of such data in the place of a table's: columns of the same name and type keep
+    their ids, nested ones included. Those that identify rows do so if all are kept.
 
     Raises:
         ColumnError: as `new_schema`.
@@ -47,9 +47,42 @@ def replaced_schema(
     fields = []
     for field in _fields(list(arrow), ids, format_version, ""):
         old = kept.get(field.name)
-        same = old is not None and old.field_type == field.field_type
-        fields.append(old.model_copy(update={"required": False}) if old and same else field)
-    return Schema(*fields)
+        kind = None if old is None else _with_ids_of(old.field_type, field.field_type)
+        if old is not None and kind is not None:
+            field = old.model_copy(update={"required": False, "field_type": kind})
+        fields.append(field)
+    identifiers = set(current.identifier_field_ids)
+    if not identifiers <= {field.field_id for field in fields}:
+        return Schema(*fields)
+    # What identifies rows is never null (spec, "Identifier Field IDs").
+    required = [f.model_copy(update={"required": f.field_id in identifiers}) for f in fields]
+    return Schema(*required, identifier_field_ids=current.identifier_field_ids)
+
+
+def _with_ids_of(old: iceberg.IcebergType, new: iceberg.IcebergType) -> iceberg.IcebergType | None:
+    """The new type with the old one's ids; None if they differ in more than that."""
+    if isinstance(old, iceberg.StructType) and isinstance(new, iceberg.StructType):
+        if [f.name for f in old.fields] != [f.name for f in new.fields]:
+            return None
+        inside = []
+        for before, after in zip(old.fields, new.fields, strict=True):
+            kind = _with_ids_of(before.field_type, after.field_type)
+            if kind is None:
+                return None
+            inside.append(
+                before.model_copy(update={"field_type": kind, "required": after.required})
+            )
+        return iceberg.StructType(*inside)
+    if isinstance(old, iceberg.ListType) and isinstance(new, iceberg.ListType):
+        kind = _with_ids_of(old.element_type, new.element_type)
+        return kind and iceberg.ListType(old.element_id, kind, new.element_required)
+    if isinstance(old, iceberg.MapType) and isinstance(new, iceberg.MapType):
+        key = _with_ids_of(old.key_type, new.key_type)
+        value = _with_ids_of(old.value_type, new.value_type)
+        if key is None or value is None:
+            return None
+        return iceberg.MapType(old.key_id, key, old.value_id, value, new.value_required)
+    return new if old == new else None
 
 
 def _fields(

@@ -53,6 +53,15 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def stored_values(values: pa.Array) -> pa.Array:
+    """Values as manifests hold those of partitions: times, days and UUIDs as what they are of."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_temporal(values.type):
+        return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    return values
+
+
 def _check_names(found: Sequence[str], known: Sequence[str], prefix: str) -> None:
     for name in found:
         if name not in known:

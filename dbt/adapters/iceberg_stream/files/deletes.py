@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
@@ -71,6 +73,46 @@ def write_equality_deletes(
     content = DataFileContent.EQUALITY_DELETES
     properties = dict(target.properties)
     return _write(target, name, rows, schema, partition, content, properties, ids)
+
+
+def read_position_deletes(
+    io: FileIO, file: DataFile, paths: Set[str] | None = None
+) -> Iterator[tuple[str, pa.Array]]:
+    """Positions by the location of their data file, of some paths only; one may come often.
+
+    Raises:
+        OSError, pa.ArrowException: the file is damaged, or the storage refuses it.
+    """
+    with io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
+        for batch in parquet.iter_batches(columns=["file_path", "pos"]):
+            for path in batch["file_path"].unique().to_pylist():
+                if paths is None or path in paths:
+                    here = batch.filter(pc.equal(batch["file_path"], path))
+                    yield path, here["pos"].cast(pa.int64())
+
+
+def only_data_file(file: DataFile) -> str | None:
+    """The one data file whose rows position deletes are of; None if they may be of several."""
+    referenced: str | None = file[REFERENCED_DATA_FILE]
+    if referenced is not None:
+        return referenced
+    lower, upper = _path_bounds(file)
+    return lower.decode() if lower is not None and lower == upper else None
+
+
+def may_delete_of(file: DataFile, paths: Iterable[str]) -> bool:
+    """Whether position deletes may be of one of these data files."""
+    if (only := only_data_file(file)) is not None:
+        return only in paths
+    lower, upper = _path_bounds(file)
+    if lower is None or upper is None:
+        return True
+    return any(lower <= path.encode() <= upper for path in paths)
+
+
+def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
+    field = POSITIONS.fields[0].field_id
+    return (file.lower_bounds or {}).get(field), (file.upper_bounds or {}).get(field)
 
 
 def _write(

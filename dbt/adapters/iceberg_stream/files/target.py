@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.utils.properties import property_as_int
 
 from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
@@ -88,8 +88,8 @@ class WriteTarget:
             name = self.schema.find_column_name(item.source_id)
             if name is None or str(item.transform) != "identity" or "." in name:
                 return []
-            direction = "ascending" if str(item.direction) == "asc" else "descending"
-            nulls = "at_start" if "first" in str(item.null_order).lower() else "at_end"
+            direction = "ascending" if item.direction == SortDirection.ASC else "descending"
+            nulls = "at_start" if item.null_order == NullOrder.NULLS_FIRST else "at_end"
             found.append((name, direction, nulls))
         return found
 

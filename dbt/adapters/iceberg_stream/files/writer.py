@@ -17,7 +17,7 @@ from pyiceberg.partitioning import PartitionKey
 from dbt.adapters.iceberg_stream.files.casting import conform
 from dbt.adapters.iceberg_stream.files.data_files import Describer
 from dbt.adapters.iceberg_stream.files.parquet import RollingWriter
-from dbt.adapters.iceberg_stream.files.partitions import split
+from dbt.adapters.iceberg_stream.files.partitions import StoredPartition, split
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 
 # Files that are open at once; of more partitions the least used one's is finished.
@@ -143,8 +143,8 @@ class DataFileWriter:
         while self._held > LANES * self.target.options.row_group_size:
             self._flush(max(self._open.values(), key=lambda one: one.held))
 
-    def _partition(self, key: PartitionKey | None) -> _Partition:
-        values = None if key is None else key.partition
+    def _partition(self, key: StoredPartition | None) -> _Partition:
+        values = None if key is None else key.exact
         if values not in self._open:
             if len(self._open) >= MAX_OPEN:
                 oldest = min(self._open, key=lambda one: self._open[one].used)

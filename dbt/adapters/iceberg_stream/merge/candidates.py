@@ -11,36 +11,63 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, PrimitiveType, StringType
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.commit.manifests import (
     DELETED,
+    iter_manifests,
     read_manifest_list,
-    read_manifests,
+    within,
 )
-from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
+from dbt.adapters.iceberg_stream.commit.producer import (
+    current_schema,
+    parent_snapshot,
+    partition_spec,
+)
+from dbt.adapters.iceberg_stream.files.partitions import partition_values
 
 
-def live_files(io: FileIO, metadata: Metadata, branch: str = "main") -> list[DataFile]:
-    """Data files of a branch's snapshot, in the order of their names."""
-    entries = live_entries(io, metadata, ManifestContent.DATA, branch)
+def live_files(
+    io: FileIO,
+    metadata: Metadata,
+    branch: str = "main",
+    test: Callable[[DataFile], bool] = lambda _: True,
+    manifests: Callable[[ManifestFile], bool] = lambda _: True,
+) -> list[DataFile]:
+    """Data files of a branch's snapshot, in the order of their names.
+
+    Only those that pass a test are held in memory; manifests that do not pass theirs are not read.
+    """
+
+    def passes(item: ManifestEntry) -> bool:
+        return test(item.data_file)
+
+    entries = live_entries(io, metadata, ManifestContent.DATA, branch, passes, manifests)
     return sorted((item.data_file for item in entries), key=lambda file: file.file_path)
 
 
 def live_entries(
-    io: FileIO, metadata: Metadata, content: ManifestContent, branch: str = "main"
+    io: FileIO,
+    metadata: Metadata,
+    content: ManifestContent,
+    branch: str = "main",
+    test: Callable[[ManifestEntry], bool] = lambda _: True,
+    manifests: Callable[[ManifestFile], bool] = lambda _: True,
 ) -> list[ManifestEntry]:
-    """What the manifests of a branch's snapshot say of its data files, or of its deletes."""
+    """What the manifests of a branch's snapshot say of its data files, or of its deletes; see
+    `live_files`.
+    """
     snapshot = parent_snapshot(metadata, branch)
     if snapshot is None:
         return []
-    manifests = read_manifest_list(io, snapshot["manifest-list"])
+    wanted = filter(manifests, _of(read_manifest_list(io, snapshot["manifest-list"]), content))
     return [
         item
-        for entries in read_manifests(io, _of(manifests, content))
+        for _, entries in iter_manifests(io, wanted)
         for item in entries
-        if item.status != DELETED
+        if item.status != DELETED and test(item)
     ]
 
 
@@ -69,6 +96,32 @@ def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[D
                 continue
             possible = here if possible is None else pc.and_(possible, here)
         return possible is None or bool(pc.any(possible).as_py())
+
+    return test
+
+
+def manifests_of(
+    rows: pa.Table, keys: Sequence[str], metadata: Metadata
+) -> Callable[[ManifestFile], bool]:
+    """A test of manifests: whether one may hold a file of the partition of some row's keys."""
+    schema = current_schema(metadata)
+    found: dict[int, tuple[StructType, dict[int, set[Any]]]] = {}
+
+    def values_of(spec_id: int) -> tuple[StructType, dict[int, set[Any]]]:
+        spec = partition_spec(metadata, spec_id)
+        return spec.partition_type(schema), {
+            place: set(partition_values(rows, field, schema).unique().to_pylist())
+            for place, field in enumerate(spec.fields)
+            if schema.find_column_name(field.source_id) in keys
+            and not isinstance(field.transform, VoidTransform)
+        }
+
+    def test(manifest: ManifestFile) -> bool:
+        spec_id = manifest.partition_spec_id
+        if spec_id not in found:
+            found[spec_id] = values_of(spec_id)
+        types, values = found[spec_id]
+        return all(within(manifest, types, place, each) for place, each in values.items())
 
     return test
 

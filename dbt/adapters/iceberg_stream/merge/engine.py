@@ -48,7 +48,7 @@ def merge(
         ChangedMeanwhile: others were faster each time; nothing was written.
         CatalogError: the catalog refuses; nothing was written.
     """
-    base = lake.load(name)
+    base = lake.load(name, history=False)
     if base is None:
         return MergeResult(spark_because="there is no such table")
     refuses = partial(why_spark, plan, options)

@@ -40,6 +40,13 @@ INCREMENTAL_OPTIONS = (
     "on_schema_change",
 )
 KNOWN = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS)
+# Steps of a merge that would have to know which rows are the same.
+NEED_A_KEY = (
+    "not_matched_condition",
+    "not_matched_by_source_action",
+    "not_matched_by_source_condition",
+    "skip_not_matched_step",
+)
 # Similar enough to be a slip of the pen, and not a key that means something else.
 SLIP = 0.85
 
@@ -57,15 +64,17 @@ def misspelled(config: Mapping[str, Any], known: Sequence[str] = KNOWN) -> list[
 def incremental_faults(config: Mapping[str, Any]) -> list[str]:
     """What is wrong with an incremental model's config, a line each."""
     faults = []
-    strategy = config.get("incremental_strategy") or default_strategy(config)
+    strategy = config.get("incremental_strategy") or strategy_of(config)
     engine = config.get("merge_engine")
     if engine is not None and engine not in MERGE_ENGINES:
         faults.append(f"`merge_engine: {engine}` is none of {', '.join(MERGE_ENGINES)}")
-    if strategy in ("merge", "delete+insert") and not config.get("unique_key"):
+    if strategy == "delete+insert" and not config.get("unique_key"):
         faults.append(
             f"`incremental_strategy: {strategy}` needs a `unique_key`: the columns that tell which "
             "row of the table a row of the model replaces"
         )
+    if strategy == "merge" and not config.get("unique_key"):
+        faults += [f"`{key}` needs a `unique_key`" for key in NEED_A_KEY if config.get(key)]
     change = config.get("on_schema_change")
     if change is not None and change not in SCHEMA_CHANGES:
         faults.append(f"`on_schema_change: {change}` is none of {', '.join(SCHEMA_CHANGES)}")
@@ -78,9 +87,10 @@ def incremental_faults(config: Mapping[str, Any]) -> list[str]:
     return faults + _merge_faults(config)
 
 
-def default_strategy(config: Mapping[str, Any]) -> str:
-    """The strategy of a model that names none."""
-    return "merge" if config.get("unique_key") else "append"
+def strategy_of(config: Mapping[str, Any]) -> str:
+    """The strategy that a model is built with: without a key there is nothing to merge by."""
+    named = config.get("incremental_strategy") or "merge"
+    return "append" if named == "merge" and not config.get("unique_key") else str(named)
 
 
 def _merge_faults(config: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg import types as iceberg
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
@@ -97,4 +98,18 @@ def _partition_columns(metadata: Metadata, schema: Schema) -> set[str]:
     ]
     names = {schema.find_column_name(f.source_id) for spec in specs for f in spec.fields}
     # Of a nested one the whole column is updated.
+    return {part for name in names if name for part in (name, name.split(".")[0])}
+
+
+def sorted_by(metadata: Metadata, file: DataFile) -> set[str]:
+    """Columns whose values the order of a file's rows goes by; of a nested one the whole column."""
+    schema = current_schema(metadata)
+    orders = metadata.get("sort-orders") or []
+    sources = [
+        field["source-id"]
+        for order in orders
+        if order["order-id"] == file.sort_order_id
+        for field in order["fields"]
+    ]
+    names = (schema.find_column_name(source) for source in sources)
     return {part for name in names if name for part in (name, name.split(".")[0])}

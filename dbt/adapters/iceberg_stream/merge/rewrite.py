@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
@@ -30,14 +30,19 @@ from dbt.adapters.iceberg_stream.commit.validation import ChangedMeanwhile
 from dbt.adapters.iceberg_stream.files.data_files import describe_in_place
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.merge.candidates import has_deletes, live_files, may_hold
+from dbt.adapters.iceberg_stream.merge.candidates import (
+    has_deletes,
+    live_files,
+    manifests_of,
+    may_hold,
+)
 from dbt.adapters.iceberg_stream.merge.file_rewrite import (
     Candidate,
     FileMerge,
     NotByRewriting,
     Rewritten,
 )
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.merge.plan import MergePlan, sorted_by
 from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
@@ -134,7 +139,8 @@ class RewriteMerge:
             raise NotByRewriting("the table has delete files")
         target = WriteTarget.of(base.metadata, base.io)
         tests = self._test_of_files(target)
-        candidates = [file for file in live_files(base.io, base.metadata) if tests(file)]
+        possible = self._test_of_manifests(base.metadata)
+        candidates = live_files(base.io, base.metadata, test=tests, manifests=possible)
         if other := next((f for f in candidates if f.file_format != FileFormat.PARQUET), None):
             raise NotByRewriting(f"the table has files in {other.file_format.value}")
         self._forget_others(base, candidates)
@@ -189,6 +195,11 @@ class RewriteMerge:
             return lambda file: True
         return may_hold(self.source.rows, self.plan.keys, target.schema)
 
+    def _test_of_manifests(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
+        if self.plan.deletes is Deletes.UNMATCHED:
+            return lambda manifest: True
+        return manifests_of(self.source.rows, self.plan.keys, metadata)
+
     def _change(
         self,
         base: LoadedTable,
@@ -198,7 +209,7 @@ class RewriteMerge:
         tests: Callable[[DataFile], bool],
     ) -> Change:
         snapshot = parent_snapshot(base.metadata, "main")
-        made = [new for file in replaced for new in self._described(target, file)]
+        made = [new for file in replaced for new in self._described(base.metadata, target, file)]
         return Change(
             Operation.OVERWRITE if replaced else Operation.APPEND,
             (AddedFiles((*made, *self._inserted)),),
@@ -212,11 +223,14 @@ class RewriteMerge:
             validation=Validation(snapshot["snapshot-id"] if snapshot else None, tests),
         )
 
-    def _described(self, target: WriteTarget, file: DataFile) -> list[DataFile]:
+    def _described(self, metadata: Metadata, target: WriteTarget, file: DataFile) -> list[DataFile]:
         """What is in the place of a file, in its partition and its order."""
+        done = self._done[file.file_path]
+        # Rows keep their places: only new values can put them out of order.
+        same = not done.changed or not sorted_by(metadata, file) & set(self.plan.updates)
         return [
-            describe_in_place(target.schema, dict(target.properties), file, made)
-            for made in self._done[file.file_path].made
+            describe_in_place(target.schema, dict(target.properties), file, made, same)
+            for made in done.made
         ]
 
     def _insert(self, target: WriteTarget, candidates: list[DataFile]) -> list[DataFile]:

@@ -70,13 +70,12 @@ class Source:
 
 def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequence[str]) -> Matches:
     """The matches whose row differs from the source's in one of the columns."""
-    differs: pa.BooleanArray | None = None
+    differs = pa.repeat(pa.scalar(False), len(matches))
     for column in columns:
         old = file[column].take(matches.in_file)
         new = source[column].take(matches.in_source)
-        here = _different(_flat(old), _flat(new))
-        differs = here if differs is None else pc.or_(differs, here)
-    return matches.only(differs) if differs is not None else matches.only(pa.array([], pa.bool_()))
+        differs = pc.or_(differs, _different(_flat(old), _flat(new)))
+    return matches.only(differs)
 
 
 def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str]) -> pa.Table:
