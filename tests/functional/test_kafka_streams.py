@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ PARTITIONS = 3
 TOPICS = {
     "plain": "format: json, tombstones: delete",
     "debezium": "format: debezium",
+    "truncated": "format: debezium",
     "maxwell": "format: maxwell, table: orders",
     "spoiled": "format: json",
     "raw": "format: raw",
@@ -38,7 +40,9 @@ select id as order_id, status from {{ stream(source('kafka', 'maxwell'), key=var
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
         admin = AdminClient({"bootstrap.servers": address})
-        made = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS])
+        made = admin.create_topics(
+            [NewTopic(topic, 1 if topic == "truncated" else PARTITIONS, 1) for topic in TOPICS]
+        )
         for topic in TOPICS:
             made[topic].result()
         yield address
@@ -72,6 +76,7 @@ class TestKafka:
             "sources.yml": sources(bootstrap),
             "plain.sql": model("plain", unique_key="id"),
             "debezium.sql": model("debezium", unique_key="id"),
+            "truncated.sql": model("truncated", unique_key="id"),
             "maxwell.sql": model("maxwell", unique_key="id"),
             "renamed.sql": RENAMED,
             "spoiled.sql": model("spoiled"),
@@ -123,11 +128,16 @@ class TestKafka:
         send("debezium", (1, told("u", one, paid)), (2, told("d", two, None)), (2, None))
         run_dbt(["run", "-s", "debezium"])
         assert [row[:2] for row in rows(project, ALL % "debezium")] == [(1, "paid")]
-        send("debezium", (0, {"op": "t", "before": None, "after": None}))
-        send("debezium", (7, told("c", None, {"id": 7, "status": "new", "amount": 7})))
-        run_dbt(["run", "-s", "debezium"])
-        left = [row[0] for row in rows(project, ALL % "debezium")]
-        assert 7 in left
+        for topic in ("debezium", "truncated"):
+            send(topic, (5, told("c", None, {"id": 5, "status": "old", "amount": 5})))
+            send(topic, (0, {"op": "t", "before": None, "after": None}))
+            send(topic, (7, told("c", None, {"id": 7, "status": "new", "amount": 7})))
+        run_dbt(["run", "-s", "truncated"])
+        assert [row[0] for row in rows(project, ALL % "truncated")] == [7]
+        # Of several partitions it is not known what came before the truncate.
+        _, said = run_dbt_and_capture(["run", "-s", "debezium"], expect_pass=False)
+        assert "a truncate, and 3 partitions, between which the order is not known" in said
+        assert [row[:2] for row in rows(project, ALL % "debezium")] == [(1, "paid")]
 
     def test_tables_of_a_topic(self, project: Any, send: Any) -> None:
         """Each goes to a table of its own, updates and deletes included."""
@@ -248,3 +258,17 @@ class TestKafka:
             done.result()
         _, said = run_dbt_and_capture(["run", "-s", "plain"], expect_pass=False)
         assert "Kafka no longer has the offsets" in said
+
+    def test_a_topic_that_is_created_again(self, project: Any, send: Any, bootstrap: str) -> None:
+        """It has more messages than the stream has read of the one before."""
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_topics(["raw"])["raw"].result()
+        deadline = time.monotonic() + 30
+        while "raw" in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
+            time.sleep(0.1)
+        admin.create_topics([NewTopic("raw", PARTITIONS, 1)])["raw"].result()
+        send("raw", *((n, "anew") for n in range(100)))
+        _, said = run_dbt_and_capture(["run", "-s", "raw"], expect_pass=False)
+        assert "The topic raw was deleted and created again" in said
+        run_dbt(["run", "-s", "raw", "--full-refresh"])
+        assert rows(project, "select count(*) from {schema}.raw") == [(100,)]

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from pyiceberg.table import StaticTable
 
+from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import IDS
 from tests.functional.lake import rows, snapshot_ids, summary
 from tests.functional.test_stream_groups import FRONTIER, WRITE_ID
 from tests.functional.test_stream_service import DEADLINE, service, wait_for
@@ -297,11 +298,8 @@ class TestWithoutGroup:
     def test_one_topic_of_several_partitions(self, project: Any, bank: Bank) -> None:
         run_dbt(["run", "-s", "alone"])
         assert rows(project, ALL % "alone") == sorted(bank.tables["accounts"].items())
-        assert json.loads(summary(project, "alone")[FRONTIER]).keys() == {
-            "0",
-            "1",
-            f"{bank.tells}/0",
-        }
+        offsets = set(json.loads(summary(project, "alone")[FRONTIER])) - {IDS}
+        assert offsets == {"0", "1", f"{bank.tells}/0"}
 
     @pytest.mark.parametrize(
         ("model", "words"),

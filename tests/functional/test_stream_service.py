@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
+from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from tests.functional.lake import rows, snapshot_ids
 from tests.functional.test_streams import ALL, ORDERS, SOURCES, land
@@ -64,6 +66,14 @@ def service(project: Any, name: str, *arguments: str) -> Iterator[Running]:
         finally:
             process.kill()
             process.wait()
+
+
+def is_healthy(running: Running) -> bool:
+    try:
+        return bool(json.loads(running.ask("health"))["healthy"])
+    except urllib.error.HTTPError as error:
+        assert error.code == 503
+        return False
 
 
 def wait_for(what: Callable[[], bool], seconds: float = DEADLINE) -> None:
@@ -123,3 +133,39 @@ class TestService:
         assert len(rows(project, ALL)) == 12
         table = project.adapter.lake.load((project.test_schema, "orders"))
         assert read_property(table.metadata, SINK) is not None
+
+
+class TestLostEngine:
+    """An engine of its own, which is killed under the service."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(
+        self, dbt_profile_target: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[dict[str, Any]]:
+        home = tmp_path_factory.mktemp("engine")
+        yield {**dbt_profile_target, "engine_home": str(home)}
+        stop(home)
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        quick = ORDERS.replace("unique_key='id'", "unique_key='id', commit_interval=0.5")
+        return {"orders.sql": quick, "sources.yml": SOURCES}
+
+    def test_the_service_goes_on_with_a_new_one(
+        self, project: Any, dbt_profile_target: dict[str, Any]
+    ) -> None:
+        home = Path(dbt_profile_target["engine_home"])
+        land(project, "1", (1, "new", 1.0, "c"))
+        with service(project, "lost") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            engine = status(home)
+            assert engine is not None
+            os.kill(engine.jvm.pid, signal.SIGKILL)
+            land(project, "2", (1, "paid", 2.0, "u"), (2, "new", 2.0, "c"))
+            wait_for(lambda: not is_healthy(running))
+            wait_for(lambda: committed(project) == 2)
+            wait_for(lambda: is_healthy(running))
+            assert status(home) != engine
+            assert running.stop() == 0
+            assert "Rendezvous" not in running.said()
+        assert rows(project, ALL) == [(1, "paid", 2.0), (2, "new", 2.0)]

@@ -102,6 +102,71 @@ class TestNoDeleteFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
 
 
+class TestPartitionsThatCome:
+    """A table with rows gets partitions: by its key, by days of a time, and by its key again."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        timed = ORDERS.replace("select *", "select *, timestamp_millis(at) as day")
+        return {"orders.sql": timed, "sources.yml": SOURCES}
+
+    def test_each_key_has_one_row(self, project: Any) -> None:
+        model = Path(project.project_root) / "models" / "orders.sql"
+        text, whole = model.read_text(), 86_400_000
+        for number, by in enumerate([None, "bucket(4, id)", "day(day)", "bucket(4, id)"]):
+            partition = f"unique_key='id', partition_by='{by}'" if by else "unique_key='id'"
+            model.write_text(text.replace("unique_key='id'", partition))
+            changes = [(key, str(number), 1.0, "c", (key - 2) * whole) for key in range(4 + number)]
+            land(project, str(number), *changes)
+            run_dbt(["run"])
+            found = rows(project, "select id, status from {schema}.orders order by id")
+            assert found == [(key, str(number)) for key in range(4 + number)]
+        days = rows(project, "select count(*) from {schema}.orders.files where spec_id = 2")
+        assert days[0][0] > 1
+
+
+class TestKeysThatAreAppended:
+    """A table to which all states of a row are appended, and a stream that keeps the last one."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        events = "sources: [{name: raw, schema: '{{ target.schema }}', tables: [{name: events}]}]"
+        config = "{{ config(materialized='stream', unique_key='id') }}"
+        return {
+            "states.sql": config + " select * from {{ stream(source('raw', 'events')) }}",
+            "events.yml": events,
+        }
+
+    def append(self, project: Any, *states: str) -> None:
+        for state in states:
+            run(project, f"insert into {{schema}}.events values (1, '{state}'), (2, '{state}')")
+
+    def test_the_last_state_wins(self, project: Any) -> None:
+        run(project, "create table {schema}.events (id bigint, state string)")
+        self.append(project, "v1", "v2", "v3")
+        query = "select id, state from {schema}.states order by id"
+        run_dbt(["run"])
+        assert rows(project, query) == [(1, "v3"), (2, "v3")]
+        self.append(project, "v4", "v5")
+        run_dbt(["run"])
+        assert rows(project, query) == [(1, "v5"), (2, "v5")]
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, query) == [(1, "v5"), (2, "v5")]
+
+    def test_compaction_mixes_them(self, project: Any) -> None:
+        call = (
+            "rewrite_data_files(table => '{schema}.events', options => map('rewrite-all', 'true'))"
+        )
+        run(project, f"call lake.system.{call}")
+        _, said = run_dbt_and_capture(["run", "--full-refresh"], expect_pass=False)
+        assert "Set `sequence_by`" in said
+        # What was appended since is later than all that was rewritten.
+        self.append(project, "v6")
+        run_dbt(["run", "--full-refresh"])
+        found = rows(project, "select id, state from {schema}.states order by id")
+        assert found == [(1, "v6"), (2, "v6")]
+
+
 class TestFiles:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
@@ -148,12 +213,16 @@ class TestBadRecords:
         land(project, "1", (1, "new", 1.0, "c"), (2, "new", "much", "c"))
         _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
         assert "1 records cannot be read" in said and "orders/1.json" in said
+        # As older versions have made it.
+        columns = "place string, record string, seen_at timestamp"
+        run(project, f"create table {{schema}}.letters__dead_letters ({columns})")
         run_dbt(["run", "-s", "letters"])
         assert rows(project, "select id, amount from {schema}.letters") == [(1, 1.0)]
-        ((place, record),) = rows(
-            project, "select place, record from {schema}.letters__dead_letters"
+        ((place, record, reason),) = rows(
+            project, "select place, record, reason from {schema}.letters__dead_letters"
         )
         assert place.endswith("orders/1.json") and "much" in record
+        assert reason == "does not fit the source's `columns`"
 
     def test_there_is_nothing_else(self, project: Any) -> None:
         (Path(project.project_root) / "landing/orders/1.json").unlink()

@@ -79,7 +79,9 @@ def open_sink(lake: Lake, name: Name = NAME) -> Sink:
     return sink
 
 
-def batch(changes: Sequence[Change], rows: int, partitioned: bool = False) -> list[pa.RecordBatch]:
+def batch(
+    changes: Sequence[Change], rows: int, partitioned: bool = False, by: str = "part"
+) -> list[pa.RecordBatch]:
     """Changes as Spark gives them, so many rows at once."""
     columns: dict[str, Any] = {
         "id": pa.array([c.key for c in changes], pa.int64()),
@@ -92,7 +94,7 @@ def batch(changes: Sequence[Change], rows: int, partitioned: bool = False) -> li
         DELETED: pa.array([c.value is None for c in changes], pa.bool_()),
     }
     if partitioned:
-        parts = [{"f0": c.part} for c in changes]
+        parts = [{"f0": getattr(c, by)} for c in changes]
         columns[PARTITION] = pa.array(parts, pa.struct([("f0", pa.string())]))
     return pa.table(columns).to_batches(max_chunksize=rows)
 
@@ -103,12 +105,13 @@ def write(
     upper: int,
     rows: int = 1_000_000,
     partitioned: bool = False,
+    by: str = "part",
     **settings: Any,
 ) -> tuple[str, WrittenBatch]:
     """The files of a batch, each so many rows being a chunk."""
     write_id = uuid.uuid4().hex
     plan = sink.plan(write_id, chunk_bytes=1, **settings)
-    delta = write_changes(plan, batch(changes, rows, partitioned))
+    delta = write_changes(plan, batch(changes, rows, partitioned, by))
     return write_id, WrittenBatch(Description(None, {"offset": upper}), [delta])
 
 

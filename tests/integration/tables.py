@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,28 @@ def insert(lake: Lake, name: str, *batches: pa.RecordBatch) -> Committed:
     return Committer(lake, ("s", name), change, base).commit()
 
 
-def duckdb_rows(lake: Lake, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
-    """Rows of the table as DuckDB reads it, in the order of the first column."""
-    location = lake.load(("s", name)).location.removeprefix("file://")
+@cache
+def duckdb_connection() -> duckdb.DuckDBPyConnection:
+    """DuckDB with its Iceberg reader, one for the process."""
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     for extension in ("avro", "iceberg"):
         package = importlib.util.find_spec(f"duckdb_extension_{extension}")
         found = next(Path(package.origin).parent.rglob("*.duckdb_extension"))
         connection.execute(f"load '{found}'")
     connection.execute("set timezone = 'UTC'")
+    return connection
+
+
+def duckdb_rows(lake: Lake, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    """Rows of the table as DuckDB reads it, in the order of the first column."""
+    location = lake.load(("s", name)).location.removeprefix("file://")
     query = f"select {columns} from iceberg_scan('{location}') order by 1 nulls first"
-    return connection.execute(query).fetchall()
+    # A cursor: several threads may read at once.
+    return duckdb_connection().cursor().execute(query).fetchall()
+
+
+def read_by_duckdb(location: str) -> pa.Table:
+    """All rows of a table by its metadata file, for a process that DuckDB may take down with it."""
+    path = location.removeprefix("file://")
+    rows = duckdb_connection().execute(f"select * from iceberg_scan('{path}')")
+    return rows.to_arrow_table()

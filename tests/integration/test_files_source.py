@@ -10,7 +10,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource
+from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource, files_source
 
 
 def land(folder: Path, name: str, second: int, *columns: str) -> None:
@@ -37,3 +37,20 @@ def test_a_late_file_of_other_columns(spark: Session, tmp_path: Path) -> None:
     after = source.mint(upper, 1000)
     assert source.schema_id(upper, after) != source.schema_id(lower, upper)
     assert source.empty(spark.spark, upper, after).columns == ["id", "more", "__stream"]
+
+
+def test_names_that_look_like_patterns(spark: Session, tmp_path: Path) -> None:
+    names = ["part1", "part[1]", "a", "a*", "b1", "b{1,2}", "c?", "cc", "d e", "e%20f", "g+h"]
+    for number, name in enumerate(names):
+        (tmp_path / f"{name}.json").write_text(f'{{"name": "{name}"}}\n')
+        os.utime(tmp_path / f"{name}.json", (1_700_000_000 + number,) * 2)
+    spec = {"path": f"file://{tmp_path}", "format": "json", "columns": "name string"}
+    source = files_source(spec, fs.LocalFileSystem(), str(tmp_path))
+    lower = None
+    for name in names:
+        # A batch of one file each.
+        upper = source.mint(lower, 0)
+        assert upper is not None
+        rows = source.read(spark.spark, lower, upper).select("name").collect()
+        assert [row["name"] for row in rows] == [name]
+        lower = upper

@@ -57,6 +57,11 @@ class Topic:
             sent = [{"op": "c", "transaction": {"id": str(self.count)}}] * changes
         self.send(*sent, seconds_ago=seconds_ago)
 
+    def frontier(self, offset: int) -> dict[str, Any]:
+        ids = self.source.present(None)
+        assert ids is not None
+        return {**ids, "0": offset}
+
     def batches(self, rows: int) -> Sequence[int]:
         """Where batches of about so many rows end."""
         ends: list[int] = []
@@ -113,16 +118,18 @@ def test_an_end_of_the_run_within_one(bootstrap: str) -> None:
     topic = Topic(bootstrap, "debezium")
     for size in (1, 3, 1):
         topic.commit(size, seconds_ago=60)
-    assert topic.source.mint({"0": 0}, 100, {"0": 3}) == {"0": 1}
+    upper = topic.source.mint(topic.frontier(0), 100, topic.frontier(3))
+    assert upper == topic.frontier(1)
 
 
 def test_one_that_ends_after_the_run(topic: Topic) -> None:
     """It is left to the next run: a batch ends no later than its run."""
     for size in (1, 3, 1):
         topic.commit(size, seconds_ago=60)
-    assert topic.source.mint({"0": 1}, 100, {"0": 3}) is None
-    assert topic.source.mint({"0": 1}, 1, {"0": 3}) is None
-    assert topic.source.mint({"0": 1}, 1, {"0": 4}) == {"0": 4}
+    first, third, fourth = map(topic.frontier, (1, 3, 4))
+    assert topic.source.mint(first, 100, third) is None
+    assert topic.source.mint(first, 1, third) is None
+    assert topic.source.mint(first, 1, fourth) == fourth
 
 
 def test_tombstones_and_bad_records_end_nothing(bootstrap: str) -> None:
@@ -171,8 +178,8 @@ def test_one_that_begins_with_the_latest(bootstrap: str) -> None:
     topic.commit(2)
     until = source.present(None)
     topic.commit(3)
-    assert source.mint(None, 100, until) == until == {"0": 2}
-    assert source.mint(None, 100) == {"0": 5}
+    assert source.mint(None, 100, until) == until == topic.frontier(2)
+    assert source.mint(None, 100) == topic.frontier(5)
 
 
 def test_several_partitions_are_refused(bootstrap: str) -> None:

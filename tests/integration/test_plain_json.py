@@ -6,12 +6,13 @@ import json
 import random
 
 import pyarrow as pa
+import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import NotPlain
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.plain_json import decoded
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON
 
 DDL = "id bigint, small int, name string, amount double, done boolean"
 SCHEMA = pa.schema(
@@ -82,3 +83,42 @@ def test_spark_decodes_the_same(spark: Session) -> None:
             assert bad is None, text
             assert json.dumps(here) == json.dumps(row), text  # NaN is not equal to itself
     assert count > SPOILED / 20
+
+
+def test_messages_that_are_no_good(spark: Session) -> None:
+    """What is no UTF-8, and a key that is absent; one that is null on purpose is allowed."""
+    values = [
+        b'{"a": 1, "b": "\xff"}',
+        b'{"b": "x"}',
+        b'{"A": 15}',
+        b'{"a": null}',
+        b'{"a": 7}',
+        b"\xff\xfe",
+        b"{",
+    ]
+    messages = {
+        "key": pa.nulls(len(values), pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "partition": pa.array([0] * len(values), pa.int32()),
+        "offset": pa.array(range(len(values)), pa.int64()),
+    }
+    source = envelope({"columns": "a bigint, b string"}, required=["A"])
+    frame = source.unpack(spark.spark, spark.spark.createDataFrame(pa.table(messages)))
+    sql = f"select a, b, {BAD} as bad, {REASON} as why from v order by __stream.minor"
+    found = spark.rows(sql, v=frame).to_pylist()
+    utf8, key = "is not UTF-8", "lacks the key `a`"
+    no_record = "does not fit the source's `columns`"
+    assert [row["why"] for row in found] == [utf8, key, key, None, None, utf8, no_record]
+    assert [row["bad"] for row in found][:3] == [
+        '{"a": 1, "b": "\ufffd"}',
+        '{"b": "x"}',
+        '{"A": 15}',
+    ]
+    assert [row["a"] for row in found][3:5] == [None, 7]
+
+
+@pytest.mark.parametrize("text", ['{"name": "x"}', '{"ID": 1}', '{"id": null}'])
+def test_spark_sees_whether_a_key_is_absent(text: str) -> None:
+    batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})
+    with pytest.raises(NotPlain):
+        list(decoded([batch], SCHEMA, COLUMNS, ["id"]))

@@ -236,11 +236,11 @@ def test_a_lost_answer_and_a_catalog_that_is_away(lake: Lake, several: bool) -> 
         away[0] = 1
         raise CommitUnknown("a gateway has waited for too long")
 
-    def loading(name: tuple[str, str]) -> Any:
+    def loading(name: tuple[str, str], history: bool = True) -> Any:
         if away[0]:
             away[0] -= 1
             raise CatalogError("the catalog does not answer")
-        return load(name)
+        return load(name, history)
 
     lake.commit_all, lake.load = lost, loading  # type: ignore[method-assign]
     with pytest.raises(CommitUnknown):
@@ -261,7 +261,7 @@ def test_a_catalog_that_is_away_after_a_refusal(lake: Lake) -> None:
         lake.load = away  # type: ignore[method-assign]
         raise CatalogError("refused")
 
-    def away(name: tuple[str, str]) -> Any:
+    def away(name: tuple[str, str], history: bool = True) -> Any:
         raise CatalogError("the catalog does not answer")
 
     lake.commit_all = torn  # type: ignore[method-assign]

@@ -163,6 +163,18 @@ def test_in_the_order_of_the_source(bed: MakeBed, version: int) -> None:
         assert made.rows() == last_of_each(changes[: begin + 20])
 
 
+def test_a_filter_on_the_sequence_leaves_deleted_rows_deleted(bed: MakeBed) -> None:
+    """Readers skip delete files by their metrics: those must be of the deleted rows."""
+    made = bed(sequence_by=("at",), deletes="op = 'd'")
+    for at in range(3):
+        made.land([{"id": 1, "a": "x", "b": at, "at": at, "op": "u"}])
+        made.drain()
+    found = [
+        as_rows(made.spark.query(f"select b from s.{made.name} where at = {at}")) for at in range(3)
+    ]
+    assert found == [[], [], [(2,)]]
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_deletes_by_position(bed: MakeBed, version: int) -> None:
     layout = f"partitioned by (a) tblproperties ('format-version' = '{version}')"

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    RemoveSnapshotsUpdate,
+    SetDefaultSpecUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles, append
+from dbt.adapters.iceberg_stream.commit.change import Change as TableChange
+from dbt.adapters.iceberg_stream.commit.committer import Committer
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.streams import (
@@ -27,9 +42,10 @@ from tests.integration.streams import (
     open_sink,
     write,
 )
-from tests.integration.tables import duckdb_rows
+from tests.integration.tables import duckdb_rows, insert
 
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"), spec_id=0)
+BY_VALUE = PartitionSpec(PartitionField(3, 1001, IdentityTransform(), "value"), spec_id=0)
 
 
 @pytest.fixture
@@ -129,8 +145,143 @@ def test_partitions_that_change_under_a_stream(lake: Lake) -> None:
     with pytest.raises(StreamError, match="partitions of s.t were changed"):
         commit(sink, [Change(1, "z")], 2, partitioned=True)
     assert duckdb_rows(lake, "t") == [(1, "a", "x"), (2, "a", "y")]
+    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+        # It would go on after another writer was faster, with partition values of before.
+        sink.claim()
     again = Sink(lake, NAME, Progress(SINK), ("id", "part"))
     again.claim()
     assert not again.plan("w").deletes_by_partition
     commit(again, [Change(1, None)], 2, partitioned=True)
     assert duckdb_rows(lake, "t") == [(2, "a", "y")]
+
+
+HISTORIES = {
+    "partitioned at last": [UNPARTITIONED_PARTITION_SPEC, BY_PART],
+    "partitioned, unpartitioned, partitioned again": [
+        BY_PART,
+        UNPARTITIONED_PARTITION_SPEC,
+        BY_PART,
+    ],
+    "unpartitioned at last": [BY_PART, UNPARTITIONED_PARTITION_SPEC],
+    "partitioned otherwise": [BY_PART, BY_VALUE, BY_PART],
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_key_has_one_row_whatever_the_partitions_were(lake: Lake, history: str) -> None:
+    specs = HISTORIES[history]
+    make_table(lake, spec=specs[0])
+    for number, spec in enumerate(specs):
+        set_spec(lake, spec)
+        sink = Sink(lake, NAME, Progress(SINK), ("id", "part"))
+        sink.claim()
+        # One more row each time, and those from before anew.
+        changes = [Change(key, f"v{number}") for key in range(3 + number)]
+        by = spec.fields[0].name if spec.fields else ""
+        commit(sink, changes, number, partitioned=bool(by), by=by)
+    last = len(specs) - 1
+    expected = [(key, "a", f"v{last}") for key in range(3 + last)]
+    assert duckdb_rows(lake, "t") == expected
+
+
+def test_rows_that_come_by_an_older_spec(lake: Lake) -> None:
+    """A writer that has loaded the table before its partitions changed commits by the old ones."""
+    make_table(lake)
+    set_spec(lake, BY_PART)
+    sink = Sink(lake, NAME, Progress(SINK), ("id", "part"))
+    sink.claim()
+    write_id, one = write(sink, [Change(1, "new")], 1, partitioned=True)
+    stale = lake.load(NAME)
+    assert stale is not None
+    writer = DataFileWriter(
+        replace(WriteTarget.of(stale.metadata, stale.io), spec=UNPARTITIONED_PARTITION_SPEC),
+        "insert",
+        "w",
+    )
+    writer.write([pa.record_batch({"id": [1], "part": ["a"], "value": ["old"]})])
+    files = writer.close()
+    Committer(lake, NAME, append(*files, properties={}), stale).commit()
+    sink.commit(write_id, [one])
+    assert duckdb_rows(lake, "t") == [(1, "a", "new")]
+
+
+def set_spec(lake: Lake, spec: PartitionSpec) -> None:
+    base = lake.load(NAME)
+    assert base is not None
+    updates = [AddPartitionSpecUpdate(spec=spec.model_copy(update={"spec_id": 50}))]
+    for known in base.metadata["partition-specs"]:
+        if PartitionSpec.model_validate(known).compatible_with(spec):
+            updates, chosen = [], known["spec-id"]
+            break
+    else:
+        chosen = -1
+    default = SetDefaultSpecUpdate.model_validate({"spec-id": chosen})
+    lake.commit(base, (), (*updates, default))
+
+
+def set_back(lake: Lake, snapshot_id: int, *expired: int) -> None:
+    """Roll the table back to a snapshot, and expire others."""
+    base = lake.load(NAME)
+    assert base is not None
+    reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+    updates: list[TableUpdate] = [SetSnapshotRefUpdate.model_validate(reference)]
+    if expired:
+        updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}))
+    lake.commit(base, (), tuple(updates))
+
+
+def compact(lake: Lake) -> None:
+    base = lake.load(NAME)
+    assert base is not None
+    (old,) = live_files(base.io, base.metadata)
+    writer = DataFileWriter(WriteTarget.of(base.metadata, base.io), "rewrite", "w")
+    writer.write([pa.record_batch({"id": [1], "part": ["a"], "value": ["x"]})])
+    change = TableChange(Operation.REPLACE, (AddedFiles(tuple(writer.close())),), removed=(old,))
+    Committer(lake, NAME, change, base).commit()
+
+
+def snapshots(lake: Lake) -> list[int]:
+    base = lake.load(NAME)
+    assert base is not None
+    return [snapshot["snapshot-id"] for snapshot in base.metadata["snapshots"]]
+
+
+@pytest.mark.parametrize("expires", ["the first", "both of the stream"])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_rolled_back_to_a_compaction(lake: Lake, expires: str, goes_on: bool) -> None:
+    """What the stream had committed before it has expired, and what came after it is gone."""
+    make_table(lake)
+    sink = open_sink(lake)
+    commit(sink, [Change(1, "x")], 1)
+    compact(lake)
+    commit(sink, [Change(2, "y")], 2)
+    first, compaction, last = snapshots(lake)
+    set_back(lake, compaction, *((first, last) if expires != "the first" else (first,)))
+    with pytest.raises(RolledBack):
+        commit(sink, [Change(3, "z")], 3)
+    if goes_on:
+        insert(lake, "t", pa.record_batch({"id": [9], "part": ["a"], "value": ["other"]}))
+    with pytest.raises(RolledBack):
+        open_sink(lake)
+
+
+def test_what_has_expired_before_a_compaction(lake: Lake) -> None:
+    make_table(lake)
+    sink = open_sink(lake)
+    commit(sink, [Change(1, "x")], 1)
+    compact(lake)
+    first, compaction = snapshots(lake)
+    set_back(lake, compaction, first)
+    assert open_sink(lake).progress.frontier == {"offset": 1}
+
+
+def test_partitions_that_change_before_the_claim(lake: Lake) -> None:
+    """The query computes partition values of the spec that was there when it was opened."""
+    make_table(lake, spec=BY_PART)
+    opened = lake.load(NAME)
+    assert opened is not None
+    spec_id = opened.metadata["default-spec-id"]
+    sink = Sink(lake, NAME, Progress(SINK), ("id", "part"), spec_id=spec_id)
+    set_spec(lake, BY_VALUE)
+    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+        sink.claim()

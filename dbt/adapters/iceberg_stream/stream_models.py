@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
+from pyiceberg.partitioning import PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.lake import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.commit.schema_updates import evolving
 from dbt.adapters.iceberg_stream.commit.stamps import stamps
 from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 from dbt.adapters.iceberg_stream.engines.session import Session, load_pyspark
@@ -32,6 +34,7 @@ from dbt.adapters.iceberg_stream.stream.options import (
     parse_stream_options,
 )
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.query.picked import keys_as_they_are
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
@@ -105,7 +108,10 @@ class StreamModel:
         storage = {} if settings is None else dict(settings.properties)
         routed = [options_of(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
-        return open_source(self.source, self.adapter.lake, root, storage, credentials.kafka, keys)
+        # Of routes each has a key of its own.
+        required = () if routed else keys_as_they_are(self.sql, VIEW, keys)
+        lake = self.adapter.lake
+        return open_source(self.source, lake, root, storage, credentials.kafka, keys, required)
 
     @cached_property
     def carried(self) -> str:
@@ -214,13 +220,14 @@ class StreamModel:
         columns = self._spelled(name, options)
         names = [column for column, _ in columns]
         options = named_as(options, names)
+        spec, partition = self._partition(name)
         query = StreamQuery(
             self.carried,
             VIEW,
             relation.render(),
             names[: len(names) - len(added_names(options))],
             options,
-            self._partition(name),
+            partition,
             given_columns(list(self.types)),
         )
         said = stamps("", adapter.connections.get_thread_connection().handle.principal)
@@ -229,7 +236,7 @@ class StreamModel:
         writer = BatchWriter(
             source=self.opened,
             query=query,
-            sink=Sink(adapter.lake, name, progress, query.keys, said),
+            sink=Sink(adapter.lake, name, progress, query.keys, said, spec_id=spec.spec_id),
             options=options,
             runner=in_tasks if remote else in_process,
             rewriter=copy_on_write.in_tasks if remote else copy_on_write.in_threads,
@@ -261,11 +268,11 @@ class StreamModel:
             raise StreamError(f"The table {'.'.join(name)} was dropped under its stream.")
         return table
 
-    def _partition(self, name: Name) -> str:
+    def _partition(self, name: Name) -> tuple[PartitionSpec, str]:
         table = self._loaded(name)
         target = WriteTarget.of(table.metadata, table.io)
         catalog = self.adapter.config.credentials.database
-        return partition_sql(catalog, target.spec, target.schema)
+        return target.spec, partition_sql(catalog, target.spec, target.schema)
 
 
 class _Report:
@@ -287,6 +294,12 @@ def _bad_records(
 
     def keep(rows: pa.Table) -> None:
         mode = Mode.CREATE_APPEND
+        # Older versions did not tell the reason.
+        known = adapter.lake.load((schema, table))
+        if known is not None:
+            updates = evolving(known.metadata, rows.schema, f"{schema}.{table}")
+            if updates:
+                adapter.lake.commit(known, (), updates)
         ingest(adapter.lake, (schema, table), rows.to_reader(), mode, stamps=said)
 
     wanted = options.bad_records == "dead_letters"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 
+from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
@@ -72,7 +73,7 @@ def run_stream(
         if running is not None and running.stop.is_set() and own.status.state == "starting":
             raise StreamError(f"{name} was told to stop before its commit group had come together.")
 
-    with adapter.connections.exception_handler(sql):
+    with adapter.connections.exception_handler(sql), explain():
         opened = StreamModel(adapter, sql, model, source)
         if not refresh:
             opened = replace(opened, lower=opened.frontier(relation))
@@ -94,6 +95,10 @@ def run_stream(
         except Fenced:
             if running is not None:
                 running.fenced.add(name)
+            raise
+        except StatementError as error:
+            if running is not None and error.engine_gone:
+                running.lose_engine()
             raise
     if own.frontier is None and running is None:
         place = source.spec.get("path") or ".".join(source.name)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
@@ -272,3 +273,38 @@ def test_a_table_that_is_behind_catches_up(gives: int) -> None:
     assert ({"n": 5}, True) in source.asked
     assert source.asked[-1][1] is False
     assert [table.frontier for table in stream.tables] == [{"n": 5}] * 2
+
+
+@pytest.mark.parametrize("where", ["write", "commit"])
+def test_a_full_disk(where: str) -> None:
+    writer = writer_of(2)
+
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    setattr(writer if where == "write" else writer.sink, where, full)
+    if where == "commit":
+        writer.bounds = (1, 2)
+    with pytest.raises(
+        StreamError, match="m: a file cannot be written or read: .*No space left"
+    ) as e:
+        stream_of(writer).drain()
+    assert str(e.value).endswith("The stream stands at the beginning, and will go on there.")
+
+
+def test_what_is_missing_is_told_by_the_source() -> None:
+    """Spark would advise to refresh a table."""
+    writer = writer_of(1)
+
+    def failed(*_: Any) -> Any:
+        raise StatementError("REFRESH TABLE tableName")
+
+    def gone(lower: Any, upper: Any) -> None:
+        raise StreamError("1 files have gone")
+
+    writer.write = failed  # type: ignore[method-assign]
+    with pytest.raises(StatementError):
+        stream_of(writer).drain()
+    writer.source.require = gone  # type: ignore[attr-defined]
+    with pytest.raises(StreamError, match="1 files have gone"):
+        stream_of(writer).drain()

@@ -35,16 +35,40 @@ class Service:
 
     Attributes:
         stop: set to have all streams commit what they have begun, and end.
+        asked: whether a user wants the service to end, and not only the streams.
+        engine_lost: whether the streams ended because Spark was lost.
         fenced: models whose place another run has taken.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
+    asked: bool = False
+    engine_lost: bool = False
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     fenced: set[str] = field(default_factory=set)
 
+    def end(self) -> None:
+        """End the service, as a user asks for it."""
+        self.asked = True
+        self.stop.set()
+
+    def lose_engine(self) -> None:
+        """End all streams, for they share the engine that one of them has lost."""
+        self.engine_lost = True
+        self.stop.set()
+
+    def restart(self) -> None:
+        """Get ready for another run of the streams."""
+        self.engine_lost = False
+        for status in self.streams.values():
+            status.state = "restarting"
+        self.stop.clear()
+        if self.asked:
+            self.stop.set()
+
     def healthy(self) -> bool:
-        """Whether no stream has failed."""
-        return not any(status.state == "failed" for status in self.streams.values())
+        """Whether no stream has failed or waits for its engine."""
+        ill = ("failed", "restarting")
+        return not any(status.state in ill for status in self.streams.values())
 
     def collect(self) -> Iterator[Metric]:
         """Metrics of all streams, for Prometheus."""
@@ -62,7 +86,7 @@ class Service:
         lag = GaugeMetricFamily(f"{PREFIX}_lag", "What is not read yet.", labels=["model", "unit"])
         up = GaugeMetricFamily(f"{PREFIX}_up", "1 while a stream has not failed.", labels=["model"])
         for status in streams:
-            up.add_metric([status.name], 0 if status.state == "failed" else 1)
+            up.add_metric([status.name], 0 if status.state in ("failed", "restarting") else 1)
             if status.lag is not None:
                 lag.add_metric([status.name, status.lag.unit], status.lag.count)
         yield from (lag, up)

@@ -5,7 +5,6 @@ Article on the streaming sink, "Minting Batch Descriptions Ahead of Time".
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections import deque
@@ -21,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, 
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 # Files of a commit that wait: descriptors are held in memory.
@@ -181,8 +180,8 @@ class Stream:
         # Where the source has nothing any more for one that is new, that begins with the others.
         if table.frontier is not None and self._is_behind(table.frontier, ahead):
             raise StreamError(
-                f"{table.status.name} stands at {json.dumps(table.frontier)}, and other tables of "
-                f"its group are ahead, at {json.dumps(ahead)}. The source gives nothing of what "
+                f"{table.status.name} stands at {describe(table.frontier)}, and other tables of "
+                f"its group are ahead, at {describe(ahead)}. The source gives nothing of what "
                 "lies between, so that the table would lose it. Begin anew with --full-refresh."
             )
 
@@ -359,7 +358,11 @@ class Stream:
         if self._commit is None:
             return
         (tables, commit), self._commit = self._commit, None
-        for table, done in zip(tables, commit.result(), strict=True):
+        try:
+            committed = commit.result()
+        except OSError as error:
+            raise tables[0].storage_refuses(error) from error
+        for table, done in zip(tables, committed, strict=True):
             if done is not None:
                 table.committed(done)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dbt.adapters.iceberg_stream.commit.committer import Committed
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, LosableSource, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 
 
@@ -70,10 +70,7 @@ class TableStream:
             if refresh:
                 self.sink.replace_with(self.writer.schema)
         except ColumnError as error:
-            stands = json.dumps(self.sink.progress.frontier)
-            raise StreamError(
-                f"{self.status.name}: {error}. The stream stands at {stands}, and will go on there."
-            ) from error
+            raise StreamError(f"{self.status.name}: {error} {self._stands}") from error
         progress = self.sink.progress
         self.frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
@@ -88,8 +85,28 @@ class TableStream:
     def write(self, session: Session, described: Description, late: bool) -> WrittenBatch:
         """Write the files of a batch, which may be before its turn."""
         # Its files have a name of their own: what fails is swept away by it.
-        name = uuid.uuid4().hex
-        return self.writer.write(session, described, name, late or self.writer.is_late)
+        name, writer = uuid.uuid4().hex, self.writer
+        try:
+            return writer.write(session, described, name, late or writer.is_late)
+        except OSError as error:
+            raise self.storage_refuses(error) from error
+        except StatementError:
+            # Spark's advice is of tables; what is missing is told by the source.
+            if isinstance(writer.source, LosableSource) and described.upper is not None:
+                writer.source.require(described.lower, described.upper)
+            raise
+
+    def storage_refuses(self, error: OSError) -> StreamError:
+        """What to say when a file of the table cannot be written, or one of the source read."""
+        return StreamError(
+            f"{self.status.name}: a file cannot be written or read: {error}. Nothing of this batch "
+            f"was written. {self._stands}"
+        )
+
+    @property
+    def _stands(self) -> str:
+        stands = describe(self.sink.progress.frontier)
+        return f"The stream stands at {stands}, and will go on there."
 
     def set_right(
         self, batch: WrittenBatch, session: Callable[[], Session], flush: Callable[[], None]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -110,19 +110,23 @@ class BadRecords:
         Raises:
             StreamError: they are to stop the stream, or are too many; names the first of them.
         """
-        columns = f"{WHERE} as place, {BAD} as record, current_timestamp() as seen_at"
+        reason = REASON if REASON in frame.columns else "'does not fit the source''s `columns`'"
+        columns = (
+            f"{WHERE} as place, make_valid_utf8({BAD}) as record, current_timestamp() as seen_at, "
+        )
+        columns += f"{reason} as reason"
         # Of a file Spark reads only the columns that are asked for, and finds the faults in those.
         sql = f"select {columns}, struct(*) as whole from __stream_records where {BAD} is not null"
         # One too many is enough to stop.
         sql += f" limit {self.limit - self.count + 1}"
         rows = session.rows(sql, __stream_records=frame).drop_columns(["whole"])
         first = rows.slice(0, 1).to_pylist()[0]
-        example = f"at {first['place']}: {first['record'][:SHOWN]}"
+        example = f"at {first['place']}: {first['record'][:SHOWN]} (it {first['reason']})"
         if self.keep is None:
             raise StreamError(
-                f"{rows.num_rows} records cannot be read as the source's `columns` say, the first "
-                f"{example}\nNothing of this batch was written. Mend the columns, or let such "
-                "records go to a table: on_bad_record: dead_letters."
+                f"{rows.num_rows} records cannot be read, the first {example}\n"
+                "Nothing of this batch was written. Mend the columns, or let such records go to a "
+                "table: on_bad_record: dead_letters."
             )
         self.count += rows.num_rows
         if self.count > self.limit:

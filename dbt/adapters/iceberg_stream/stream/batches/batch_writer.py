@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     in_threads,
 )
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.errors import NotPlain, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
@@ -37,8 +37,10 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     MAJOR,
     MINOR,
     Frontier,
+    PartitionedSource,
     PlainSource,
     Source,
+    UnorderedSource,
 )
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ class BatchWriter:
         views = {query.view: frame}
         if self.sink.replaces:
             query = self._without_rows(session, views)
+        self._require_order(session, views, described)
         sql = query.changes()
         if late:
             paths = self.sink.equality_deletes()
@@ -159,15 +162,44 @@ class BatchWriter:
                 return replace(batch, not_late=late)
         return self._after_truncate(session, plan, described)
 
+    def _require_order(
+        self, session: Session, views: dict[str, DataFrame], described: Description
+    ) -> None:
+        """Raise StreamError if it is not known which of a key's changes is the last."""
+        source, options = self.source, self.options
+        if not options.keys or options.sequence_by:
+            return
+        if not isinstance(source, UnorderedSource) or not source.lacks_order(described.lower):
+            return
+        if found := session.rows(self.query.unknown_order(), **views).to_pylist():
+            raise StreamError(
+                "The source has several rows of a key in files that were rewritten since, by a "
+                f"compaction for example, so that it is not known which is the last: {found[0]}. "
+                "Nothing was written. Set `sequence_by` to columns that order the rows of a key."
+            )
+
     def _after_truncate(
         self, session: Session, plan: DeltaPlan, described: Description
     ) -> WrittenBatch:
+        self._require_one_order(described)
         views = {self.query.view: self.good(session, described)}
         query = self._without_rows(session, views)
         sql = query.after_truncate()
         batch = self._written(session, plan, sql, views, described, replaces=True)
         # Nothing is older than a row where none is left.
         return replace(batch, truncates=True, not_late=True)
+
+    def _require_one_order(self, described: Description) -> None:
+        """Raise StreamError where it is not known which changes come before a truncate."""
+        source = self.source
+        count = source.partitions(_end(described)) if isinstance(source, PartitionedSource) else 1
+        if count > 1:
+            raise StreamError(
+                f"The source has a truncate, and {count} partitions, between which the order is "
+                "not known: which rows came before it cannot be told. Nothing of this batch was "
+                "written. Use a topic of one partition, or have Debezium leave truncates out "
+                "(`skipped.operations: t`), and begin anew with --full-refresh."
+            )
 
     def _without_rows(self, session: Session, views: dict[str, DataFrame]) -> StreamQuery:
         """The query with a table without rows: what is to be replaced decides nothing."""

@@ -122,7 +122,12 @@ class CopyOnWrite:
         if not positions:
             return []
         target = WriteTarget.of(metadata, self.base.io)
-        found = live_entries(self.base.io, metadata, ManifestContent.DATA)
+        found = live_entries(
+            self.base.io,
+            metadata,
+            ManifestContent.DATA,
+            test=lambda entry: entry.data_file.file_path in positions,
+        )
         entries = {entry.data_file.file_path: entry for entry in found}
         if not positions.keys() <= entries.keys():
             raise Overtaken("Another writer has committed while rows were looked for.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     Delta,
     NoOrder,
     Unordered,
+    from_bytes,
     run_task,
     sweep,
     write_changes,
@@ -103,13 +103,13 @@ def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
     for row in rows:
         delta = deltas.setdefault(row["task"], Delta())
         if row["totals"] is not None:
-            totals = pickle.loads(row["totals"])
+            totals = from_bytes(row["totals"])
             delta.changes, delta.upserts, delta.deletes, delta.first, delta.last = totals
             continue
         while len(delta.sub_batches) <= row["sub_batch"]:
             delta.sub_batches.append(SubBatch())
         made = delta.sub_batches[row["sub_batch"]]
-        file, partition = WrittenFile(**row["file"]), pickle.loads(row["partition"])
+        file, partition = WrittenFile(**row["file"]), from_bytes(row["partition"])
         if row["is_data"]:
             dead = pa.array(row["dead"], pa.int64())
             made.data.append(NewData(file, partition, dead))

@@ -28,8 +28,15 @@ from dbt.adapters.iceberg_stream.stream.query.lookups import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
+from dbt.adapters.iceberg_stream.stream.query.picked import picked_columns
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    REASON,
+    UNKNOWN_ORDER,
+    WHERE,
+)
 
 T = TypeVar("T")
 CONDITION = "__condition"
@@ -168,7 +175,7 @@ def _covers(projection: exp.Expression, alias: str) -> bool:
 
 def given_columns(names: Sequence[str]) -> list[str]:
     """Columns that the query gives, without those that the source has added."""
-    return [name for name in names if name not in (CHANGE, BAD, WHERE)]
+    return [name for name in names if name not in (CHANGE, BAD, WHERE, REASON)]
 
 
 def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
@@ -293,7 +300,7 @@ class StreamQuery:
         by_options = (options.sequence_by, options.deletes, options.truncates)
         if any(by_options) or self.looks_up or self.partition or self.where:
             return None
-        given = _picked(self.carried, self.view, names)
+        given = picked_columns(self.carried, self.view, names)
         if given is None or not {name.lower() for name in self.columns} <= given.keys():
             return None
         return {name: given[name.lower()] for name in self.columns}
@@ -306,6 +313,19 @@ class StreamQuery:
         """The same without those that are older than their row; the view has deleted keys."""
         by = self.options.sequence_by
         return self._finished(get_not_late_sql(self._plain, self._table, by, tombstones))
+
+    def unknown_order(self) -> str:
+        """A key that has several changes, of which it is not known which one is the last."""
+        keys = ", ".join(quote(key) for key in self.options.keys)
+        table = self._table
+        minor, orders = table.order_names[-1], ", ".join(table.order_names)
+        # An earlier change matters where a later one may leave a column as it is.
+        partial = self.options.ignore_null_updates
+        last = f"max({minor})" if partial else f"max_by({minor}, struct({orders}))"
+        return (
+            f"select {keys} from (\n{self._plain}\n) group by {keys} "
+            f"having count(*) > 1 and {last} >= {UNKNOWN_ORDER} limit 1"
+        )
 
     def count_truncates(self) -> str:
         """How many changes delete all rows."""
@@ -367,27 +387,3 @@ class StreamQuery:
 def _any_of(*conditions: str | None) -> str:
     # A condition may end with a comment.
     return " or ".join(f"coalesce(({c}\n), false)" for c in conditions if c)
-
-
-def _picked(sql: str, view: str, names: Sequence[str]) -> dict[str, str] | None:
-    """The source's column that each of a query's is, if it only picks columns."""
-    tree = sqlglot.parse_one(sql, dialect="spark")
-    source = tree.find(exp.Table)
-    known = {name.lower(): name for name in names}
-    bare = exp.select().from_(exp.to_table(view))
-    if not isinstance(tree, exp.Select) or source is None or len(known) < len(names):
-        return None
-    if tree.select("1", append=False) != bare.select("1", append=False):
-        return None
-    found: dict[str, str] = {}
-    for projection in tree.expressions:
-        column = projection.unalias()
-        if isinstance(column, exp.Star) and not any(column.args.values()):
-            found |= known
-        elif not isinstance(column, exp.Column) or column.table not in ("", view):
-            return None
-        elif column.name.lower() in known:
-            found[projection.alias_or_name.lower()] = known[column.name.lower()]
-        elif column.name != CHANGE:
-            return None
-    return found

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt.adapters.iceberg_stream.files.casting import stored_values
+
 # What comes along with a change's columns: what orders the changes of a key, whether it deletes
 # the key's row, and the values of the partition fields.
 ORDER = "__stream_order_"
@@ -50,7 +52,7 @@ def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
 
 
 def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-    """Rows by their partition; all of them where the table has none."""
+    """Rows by their partition, by its stored values; all of them where the table has none."""
     if not rows.num_rows:
         return
     if PARTITION not in rows.column_names:
@@ -58,7 +60,7 @@ def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
         return
     struct = rows[PARTITION].combine_chunks()
     names = [f"f{number}" for number in range(struct.type.num_fields)]
-    values = pa.table(struct.flatten(), names=names)
+    values = pa.table([stored_values(field) for field in struct.flatten()], names=names)
     places = places_of(rows.num_rows)
     groups = values.append_column(PLACE, places).group_by(names, use_threads=False)
     for group in groups.aggregate([(PLACE, "list")]).to_batches():

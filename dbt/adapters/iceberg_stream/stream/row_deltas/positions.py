@@ -6,7 +6,7 @@ Spec, "Position Delete Files" and "Deletion Vectors".
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,12 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestCo
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
+from dbt.adapters.iceberg_stream.files.deletes import (
+    may_delete_of,
+    only_data_file,
+    read_position_deletes,
+    write_position_deletes,
+)
 from dbt.adapters.iceberg_stream.files.deletion_vectors import (
     DeletionVector,
     read_deletion_vector,
@@ -25,6 +30,7 @@ from dbt.adapters.iceberg_stream.files.deletion_vectors import (
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge.candidates import live_entries
 from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
 # Positions of rows by the location of their data file.
 Positions = Mapping[str, pa.Int64Array]
@@ -73,22 +79,45 @@ def deletion_vectors(
     data: Sequence[DataFile],
     deletes: Sequence[DataFile],
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Vectors of the table's data files, with what older ones delete, and the older ones."""
-    older = {
-        str(referenced_file(file)): file
-        for file in deletes
-        if file.content == DataFileContent.POSITION_DELETES
-        and file.file_format == FileFormat.PUFFIN
-        and referenced_file(file) in positions
-    }
-    vectors = []
-    for file in data:
-        if file.file_path in positions:
-            dead = set(positions[file.file_path].to_pylist())
-            if file.file_path in older:
-                dead |= set(read_deletion_vector(target.io, older[file.file_path]))
-            vectors.append(DeletionVector(file, sorted(dead)))
-    return write_deletion_vectors(target, name, vectors) if vectors else [], list(older.values())
+    """Vectors of the table's data files, with all that older deletes delete, and files to remove.
+
+    A reader takes a data file's vector and no other position delete of it: those of the time
+    before format version 3 go into the vector, too. Their files go if they are of this data file
+    only.
+
+    Raises:
+        StreamError: an older delete file cannot be read.
+    """
+    dead = {path: {*found.to_pylist()} for path, found in positions.items()}
+    replaced = []
+    for file in deletes:
+        of_positions = file.content == DataFileContent.POSITION_DELETES
+        if not of_positions or not may_delete_of(file, positions):
+            continue
+        for path, rows in _read(target.io, file, positions.keys()):
+            dead[path] |= {*rows}
+        if only_data_file(file) is not None:
+            replaced.append(file)
+    vectors = [
+        DeletionVector(file, sorted(dead[file.file_path]))
+        for file in data
+        if file.file_path in positions
+    ]
+    return write_deletion_vectors(target, name, vectors) if vectors else [], replaced
+
+
+def _read(io: FileIO, file: DataFile, paths: Set[str]) -> Iterator[tuple[str, Sequence[int]]]:
+    if file.file_format == FileFormat.PUFFIN:
+        yield str(referenced_file(file)), read_deletion_vector(io, file)
+    elif file.file_format == FileFormat.PARQUET:
+        for path, rows in read_position_deletes(io, file, paths):
+            yield path, rows.to_pylist()
+    else:
+        raise StreamError(
+            f"{file.file_path} has position deletes in {file.file_format.value}, which deletion "
+            "vectors of the same data files would hide. Compact the table with Spark: call "
+            "system.rewrite_data_files(…, options => map('delete-file-threshold', '1'))"
+        )
 
 
 def live_deletes(io: FileIO, metadata: Metadata) -> list[DataFile]:

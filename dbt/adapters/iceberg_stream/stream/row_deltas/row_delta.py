@@ -7,9 +7,8 @@ write performance"). Worker code: the standard library, PyArrow and other worker
 from __future__ import annotations
 
 import contextlib
-import pickle
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -187,16 +186,39 @@ def run_task(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
         yield pa.RecordBatch.from_pylist([{"refused": str(error)}], TASK_RESULT)
 
 
+def to_bytes(values: Sequence[Any]) -> bytes:
+    """Values of any types as Arrow's bytes, which run nothing when they are read."""
+    batch = pa.record_batch(
+        [pa.array([value]) for value in values], [str(n) for n in range(len(values))]
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(data: bytes) -> tuple[Any, ...]:
+    """The values.
+
+    Raises:
+        ArrowInvalid: they are no bytes of `to_bytes`.
+    """
+    with pa.ipc.open_stream(data) as reader:
+        batch = reader.read_next_batch()
+    batch.validate(full=True)
+    return tuple(column[0].as_py() for column in batch.columns)
+
+
 def _as_rows(delta: Delta) -> pa.RecordBatch:
     task = uuid.uuid4().hex
     totals = (delta.changes, delta.upserts, delta.deletes, delta.first, delta.last)
-    rows: list[dict[str, Any]] = [{"task": task, "totals": pickle.dumps(totals)}]
+    rows: list[dict[str, Any]] = [{"task": task, "totals": to_bytes(totals)}]
     for number, sub_batch in enumerate(delta.sub_batches):
         said = {"task": task, "sub_batch": number}
         for made in sub_batch.data:
-            at = {"file": vars(made.file), "partition": pickle.dumps(made.partition)}
+            at = {"file": vars(made.file), "partition": to_bytes(made.partition)}
             rows.append(said | at | {"is_data": True, "dead": made.dead.to_pylist()})
         for file, partition in sub_batch.equality_deletes:
-            at = {"file": vars(file), "partition": pickle.dumps(partition)}
+            at = {"file": vars(file), "partition": to_bytes(partition)}
             rows.append(said | at | {"is_data": False})
     return pa.RecordBatch.from_pylist(rows, TASK_RESULT)

@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, DataFileContent
-from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.partitioning import PartitionKey, PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.commit.producer import (
-    partition_spec,
-)
+from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list
+from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot, partition_spec
 from dbt.adapters.iceberg_stream.files.data_files import (
     Describer,
     describe_in_place,
@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.files.deletion_vectors import (
     write_deletion_vectors,
 )
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
+from dbt.adapters.iceberg_stream.files.partitions import partition_key
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
@@ -53,6 +54,8 @@ class Descriptors:
         self._of_keys: dict[tuple[tuple[int, ...], int], Describer] = {}
         everywhere = unpartitioned(metadata)
         self._global = everywhere.spec_id if everywhere is not None else target.spec.spec_id
+        # Rows may have come into partitions of another kind since the files were planned.
+        self._by_partition = partitioned_by(target.io, metadata, target, keys)
 
     def added(self, number: int, sub_batch: SubBatch) -> AddedFiles:
         """The files of a sub-batch; `number` tells it from others of the commit."""
@@ -72,7 +75,8 @@ class Descriptors:
         if found.replaced:
             made = tuple(self._in_place(one.old, one.made) for one in found.replaced if one.made)
             return AddedFiles(made), [one.old for one in found.replaced]
-        data = live_files(base.io, base.metadata)
+        places = found.positions
+        data = live_files(base.io, base.metadata, test=lambda file: file.file_path in places)
         name = f"stream-{self._write_id}-located"
         if not self._v3:
             positions = position_deletes(self._target, name, found.positions, data)
@@ -87,7 +91,7 @@ class Descriptors:
 
     def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
         ids = tuple(int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file))
-        key = self._key(partition)
+        key = self._key(partition) if self._by_partition else None
         spec = self._target.spec.spec_id if key is not None else self._global
         return self._describer(ids, spec).describe(
             file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
@@ -119,10 +123,7 @@ class Descriptors:
     def _key(self, partition: Partition) -> PartitionKey | None:
         if not partition:
             return None
-        spec = self._target.spec
-        pairs = zip(spec.fields, partition, strict=True)
-        values = [PartitionFieldValue(item, value) for item, value in pairs]
-        return PartitionKey(values, spec, self._target.schema)
+        return partition_key(self._target.spec, self._target.schema, partition)
 
 
 def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
@@ -134,13 +135,31 @@ def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
     return None
 
 
-def partitioned_by(metadata: Metadata, target: WriteTarget, keys: Sequence[str]) -> bool:
-    """Whether a row's key says which partition it is in, whenever it was written."""
-    specs = [spec for spec in metadata["partition-specs"] if spec["fields"]]
-    if len(specs) > 1:
-        return False
+def partitioned_by(
+    io: FileIO, metadata: Metadata, target: WriteTarget, keys: Sequence[str]
+) -> bool:
+    """Whether a key's row, whenever it was written, is in the partition that the key has now.
+
+    Data files of other specs stay where they are when the table's partitions change: an equality
+    delete of a partition does not reach them.
+    """
     sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
-    return bool(sources) and sources <= set(keys)
+    if not sources or not sources <= set(keys):
+        return False
+    return specs_with_data(io, metadata) <= {target.spec.spec_id}
+
+
+def specs_with_data(io: FileIO, metadata: Metadata) -> set[int]:
+    """Partition specs of the current snapshot's data files, by its manifest list."""
+    snapshot = parent_snapshot(metadata, MAIN)
+    if snapshot is None:
+        return set()
+    return {
+        manifest.partition_spec_id
+        for manifest in read_manifest_list(io, snapshot["manifest-list"])
+        if manifest.content == ManifestContent.DATA
+        and (manifest.has_added_files() or manifest.has_existing_files())
+    }
 
 
 def _footer_schema(file: WrittenFile) -> pa.Schema:

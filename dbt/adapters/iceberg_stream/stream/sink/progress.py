@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.commit.stamps import PREFIX, WRITE_ID
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, Overtaken, RolledBack
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
 
 SINK_ID = f"{PREFIX}sink-id"
 SINK_VERSION = f"{PREFIX}sink-version"
@@ -42,6 +42,7 @@ class Progress:
         write_id: of the commit; empty before the first one.
         watermark: the highest value of what orders changes, as JSON; None where nothing does.
         recorded: when, in milliseconds since the epoch, as far as the table's property tells.
+        sequence_number: of the commit's snapshot; None where that is not told.
     """
 
     sink_id: str
@@ -51,6 +52,7 @@ class Progress:
     write_id: str = ""
     watermark: Any = None
     recorded: int = field(default=0, compare=False)
+    sequence_number: int | None = field(default=None, compare=False)
 
     def summary(self) -> dict[str, str]:
         """The same as properties of a snapshot."""
@@ -75,6 +77,8 @@ class Progress:
             "watermark": self.watermark,
             "recorded": int(time.time() * 1000),
         }
+        if self.sequence_number is not None:
+            said["sequence-number"] = self.sequence_number
         content = json.dumps(said, separators=(",", ":"))
         return SetPropertiesUpdate(updates={property_name(self.sink_id): content})
 
@@ -102,6 +106,8 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
         whole = noted is None or _knows_all_ancestors(metadata)
         if newest is not None and committed is None and whole:
             raise _rolled_back(sink_id, None, newest)
+        if noted is not None and not _may_hold(metadata, noted):
+            raise _rolled_back(sink_id, None, noted)
         return committed or noted
     if committed.write_id == noted.write_id:
         # The property may be ahead by idle progress.
@@ -122,8 +128,10 @@ def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
     return next(_committed(_ancestors(metadata), sink_id), None)
 
 
-def check_turn(metadata: Metadata, ours: Progress) -> None:
+def check_turn(metadata: Metadata, ours: Progress) -> Progress:
     """Whether a run may commit what follows on its progress; asked on every attempt.
+
+    Returns the progress as the table's property tells it.
 
     Raises:
         Fenced: another run has taken over.
@@ -146,6 +154,9 @@ def check_turn(metadata: Metadata, ours: Progress) -> None:
         )
     if committed is not None and committed.write_id != ours.write_id:
         raise _rolled_back(ours.sink_id, committed, ours)
+    if committed is None and not _may_hold(metadata, noted):
+        raise _rolled_back(ours.sink_id, None, noted)
+    return noted
 
 
 def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
@@ -162,6 +173,7 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         found["write-id"],
         found["watermark"],
         found["recorded"],
+        found.get("sequence-number"),
     )
 
 
@@ -196,6 +208,7 @@ def _committed(snapshots: Iterator[Mapping[str, Any]], sink_id: str) -> Iterator
             json.loads(said[FRONTIER]),
             said[WRITE_ID],
             None if watermark is None else json.loads(watermark),
+            sequence_number=snapshot.get("sequence-number"),
         )
 
 
@@ -214,10 +227,27 @@ def _knows_all_ancestors(metadata: Metadata) -> bool:
     return oldest is None or oldest.get("parent-snapshot-id") is None
 
 
+def _may_hold(metadata: Metadata, noted: Progress) -> bool:
+    """Whether the commit of a progress may be among ancestors that have expired.
+
+    Sequence numbers only grow: where an ancestor that is there has a lower one than the commit,
+    those that follow it are all known, and the commit is none of them.
+    """
+    number = noted.sequence_number
+    if number is None:
+        everywhere = _committed(reversed(metadata.get("snapshots") or []), noted.sink_id)
+        same = (one for one in everywhere if one.write_id == noted.write_id)
+        number = next((one.sequence_number for one in same), None)
+    if not noted.write_id or number is None:
+        return True
+    known = [int(snapshot.get("sequence-number") or 0) for snapshot in _ancestors(metadata)]
+    return bool(known) and min(known) >= number
+
+
 def _rolled_back(sink_id: str, now: Progress | None, ahead: Progress) -> RolledBack:
-    stands = json.dumps(now.frontier) if now is not None else "the beginning"
+    stands = describe(now.frontier if now is not None else None)
     return RolledBack(
         f"The table was rolled back: it stands at {stands} of the source of {sink_id}, which has "
-        f"already committed up to {json.dumps(ahead.frontier)}. To apply the changes between once "
+        f"already committed up to {describe(ahead.frontier)}. To apply the changes between once "
         "more, run `iceberg-stream resume` on it; to begin anew, run the model with --full-refresh."
     )

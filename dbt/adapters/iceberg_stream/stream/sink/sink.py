@@ -19,6 +19,7 @@ from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AssertRefSnapshotId,
     AssertTableUUID,
+    SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -27,14 +28,22 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.names import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.commit.producer import (
+    numbered,
     parent_snapshot,
     remove_quietly,
 )
-from dbt.adapters.iceberg_stream.commit.schema_updates import evolving, replacing
+from dbt.adapters.iceberg_stream.commit.schema_updates import (
+    evolving,
+    replacing,
+    requirements,
+    schemas_changed,
+)
+from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
@@ -45,6 +54,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located, Writt
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
+    specs_with_data,
     unpartitioned,
 )
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
@@ -80,6 +90,8 @@ class Sink:
         properties: stamps of all its snapshots.
         replaces: whether the next commit replaces all that is in the table.
         updates: what the next commit changes along with the rows, such as a new schema.
+        spec_id: of the partition spec that rows come with the values of; the table's at the first
+            claim if it is not given.
     """
 
     lake: Lake
@@ -89,14 +101,16 @@ class Sink:
     properties: Mapping[str, str] = field(default_factory=dict)
     replaces: bool = False
     updates: tuple[TableUpdate, ...] = ()
+    spec_id: int | None = None
 
     def __post_init__(self) -> None:
         self.turn = threading.Lock()
-        self._spec_id: int | None = None
+        # The table from whose schema the updates were made.
+        self._replaced: Metadata | None = None
 
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """How the files of a batch are written, by the table as it is now."""
-        base = self._load()
+        base = self._load(history=False)
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         location = target.locations.new_data_location("x").rsplit("/", 1)[0]
         return DeltaPlan(
@@ -107,7 +121,7 @@ class Sink:
             keys=self.keys,
             options=target.options,
             write_id=write_id,
-            deletes_by_partition=partitioned_by(base.metadata, target, self.keys),
+            deletes_by_partition=partitioned_by(base.io, base.metadata, target, self.keys),
             **settings,
         )
 
@@ -129,7 +143,11 @@ class Sink:
         last = batches[-1]
         frontier, watermark = last.described.upper, last.watermark
         ahead = replace(self.progress, frontier=frontier, write_id=write_id, watermark=watermark)
-        base = self._load()
+        base = self._load(history=False)
+        head = parent_snapshot(base.metadata, MAIN) or {}
+        if (head.get("summary") or {}).get(WRITE_ID) != self.progress.write_id:
+            # Others have committed: whether the table was set back its history tells.
+            base = self._load()
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         maker = Descriptors(target, base.metadata, write_id, self.keys)
         added = tuple(
@@ -162,21 +180,37 @@ class Sink:
     ) -> Committer:
         def check(metadata: Metadata) -> None:
             check_turn(metadata, self.progress)
-            if metadata["default-spec-id"] != self._spec_id:
-                raise StreamError(
-                    f"The partitions of {'.'.join(self.name)} were changed while its stream ran. "
-                    "Nothing of this batch was written; start the stream again."
-                )
+            self._check_partitions(base, change, metadata)
             if located is not None and located.snapshot_id != current_snapshot_id(metadata):
                 raise Overtaken("Another writer has committed after rows were looked for.")
-            if metadata["current-schema-id"] != base.metadata["current-schema-id"] and self.updates:
+            if self.updates and schemas_changed(self._replaced or base.metadata, metadata):
                 raise StreamError(
                     f"The schema of {'.'.join(self.name)} was changed while it was replaced. "
                     "Nothing was written; run it again."
                 )
 
-        told = (*self.updates, ahead.as_property())
-        return Committer(self.lake, self.name, change, base, told, check)
+        def noted(snapshot: Mapping[str, Any]) -> tuple[TableUpdate, ...]:
+            return (replace(ahead, sequence_number=snapshot["sequence-number"]).as_property(),)
+
+        return Committer(self.lake, self.name, change, base, self.updates, check, noted)
+
+    def _check_partitions(self, base: LoadedTable, change: Change, metadata: Metadata) -> None:
+        self._require_spec(metadata)
+        if current_snapshot_id(metadata) == current_snapshot_id(base.metadata):
+            return
+        of_partitions = any(
+            file.content == DataFileContent.EQUALITY_DELETES and len(file.partition)
+            for file in change.new_files
+        )
+        if of_partitions and specs_with_data(base.io, metadata) - {self.spec_id}:
+            raise Overtaken("Another writer has written rows by an older partition spec.")
+
+    def _require_spec(self, metadata: Metadata) -> None:
+        if metadata["default-spec-id"] != self.spec_id:
+            raise StreamError(
+                f"The partitions of {'.'.join(self.name)} were changed while its stream ran. "
+                "Nothing of this batch was written; start the stream again."
+            )
 
     def record(self, frontier: Frontier) -> None:
         """Record progress that changed nothing, without a snapshot.
@@ -207,15 +241,28 @@ class Sink:
     )
     def _claim(self, arrow: pa.Schema | None, anew: bool) -> None:
         base = self._load()
-        self._spec_id = base.metadata["default-spec-id"]
+        if self.keys and not numbered(base.metadata):
+            raise StreamError(
+                f"{'.'.join(self.name)} has format version 1, which cannot delete rows by key. Set "
+                "`format_version: 2` in the stream model, or leave out its `unique_key`."
+            )
+        if self.spec_id is None:
+            self.spec_id = base.metadata["default-spec-id"]
+        # Rows come with partition values of the spec that the stream was opened with.
+        self._require_spec(base.metadata)
         sink_id = self.progress.sink_id
         known = begin_anew(base.metadata, sink_id) if anew else recover(base.metadata, sink_id)
         if known is not None:
             self.progress = replace(known.next_run(), run=self.progress.run)
         updates = (self.progress.as_property(), *_unpartitioned_spec(base.metadata))
+        properties = base.metadata.get("properties") or {}
+        if not properties.keys() & TABLE_DEFAULTS.keys():
+            # A table that is older than the defaults; a stream commits to it all day.
+            updates += (SetPropertiesUpdate(updates=dict(TABLE_DEFAULTS)),)
         if arrow is not None:
             updates += evolving(base.metadata, arrow, ".".join(self.name))
-        self.lake.commit(base, _unchanged(base), updates)
+        required = (*_unchanged(base), *requirements(base.metadata, updates))
+        self.lake.commit(base, required, updates)
 
     @retry(
         retry=retry_if_exception_type(CommitConflict),
@@ -225,13 +272,15 @@ class Sink:
     )
     def _set(self, progress: Progress) -> None:
         base = self._load()
-        check_turn(base.metadata, self.progress)
+        noted = check_turn(base.metadata, self.progress)
+        progress = replace(progress, sequence_number=noted.sequence_number)
         self.lake.commit(base, _unchanged(base), (progress.as_property(),))
         self.progress = progress
 
     def replace_with(self, arrow: pa.Schema) -> None:
         """Have the next commit replace all rows by such of the Arrow schema."""
         metadata = self._load().metadata
+        self._replaced = metadata
         self.replaces, self.updates = True, replacing(metadata, arrow, ".".join(self.name))
 
     def table(self) -> LoadedTable:
@@ -259,8 +308,8 @@ class Sink:
         for location in locations:
             remove_quietly(base.io, location)
 
-    def _load(self) -> LoadedTable:
-        base = self.lake.load(self.name)
+    def _load(self, history: bool = True) -> LoadedTable:
+        base = self.lake.load(self.name, history)
         if base is None:
             raise StreamError(f"The table {'.'.join(self.name)} was dropped under its stream.")
         return base

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.table_config import literal
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -36,6 +36,8 @@ class Envelope:
         tombstone_deletes: whether a JSON message without value deletes the row of its key.
         key: columns that tell a row; a Maxwell update that changes them deletes the row of before.
         of_topics: whether messages come from several, so that their place is told with the topic.
+        required: columns that a JSON record must have, if only as null: a key that is absent is
+            a mistake.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Envelope:
     tombstone_deletes: bool = False
     key: tuple[str, ...] = ()
     of_topics: bool = False
+    required: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -89,9 +92,17 @@ class Envelope:
             parsed = parsed.where("v is not null")
         row = [f"r.{quote(name)} as {quote(name)}" for name in self._names(spark)]
         # An empty text or `null` is no record, and Spark does not call it corrupt.
-        bad = f"if(r is null, coalesce(v, k, ''), r.{BAD}) as {BAD}"
+        reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
+        for name in self.required_of(self._names(spark)):
+            there = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
+            reasons[f"not {there}"] = f"lacks the key `{name}`"
         change = f"{_change('v is null', 'false')} as {CHANGE}"
-        return parsed.selectExpr(*row, change, bad, WHERE)
+        return parsed.selectExpr(*row, change, *_bad("coalesce(v, k)", reasons), WHERE)
+
+    def required_of(self, names: Sequence[str]) -> list[str]:
+        """Columns that a record must have, as it spells them."""
+        required = {name.lower() for name in self.required}
+        return [name for name in names if name.lower() in required]
 
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Debezium's JSON, with its schema or without; a tombstone repeats the delete before it."""
@@ -115,9 +126,13 @@ class Envelope:
         columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
         columns += self._table_name("source_table")
         change = _change("op = 'd'", "op = 't'")
-        bad = f"coalesce(r.{BAD}, if(op is null or op not in ('c','r','u','d','t','m'), v, null))"
+        kinds = "'c', 'r', 'u', 'd', 't', 'm'"
+        reasons = {
+            f"r.{BAD} is not null": NO_RECORD,
+            f"op is null or op not in ({kinds})": "has no `op` that Debezium knows",
+        }
         told = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
-        return told.selectExpr(*columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", WHERE)
+        return told.selectExpr(*columns, f"{change} as {CHANGE}", *_bad("v", reasons), WHERE)
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Maxwell's JSON; an update that changes the key deletes the row of the old one."""
@@ -149,8 +164,8 @@ class Envelope:
         ]
         columns += self._table_name("r.`table`")
         change = _change("was or r.`type` = 'delete'", "false", "2 * offset + if(was, 0, 1)")
-        bad = f"coalesce(r.{BAD}, if(r.`type` is null, v, null))"
-        return told.selectExpr(*columns, f"{change} as {CHANGE}", f"{bad} as {BAD}", WHERE)
+        reasons = {f"r.{BAD} is not null": NO_RECORD, "r.`type` is null": "has no `type`"}
+        return told.selectExpr(*columns, f"{change} as {CHANGE}", *_bad("v", reasons), WHERE)
 
     def _table_name(self, place: str) -> list[str]:
         return [f"{place} as {quote(self.table_column)}"] if self.table_column else []
@@ -174,6 +189,7 @@ class Envelope:
         return ", ".join(f"{quote(f.name)}: {f.dataType.simpleString()}" for f in fields)
 
 
+NO_RECORD = "does not fit the source's `columns`"
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
 
 
@@ -182,6 +198,16 @@ def _change(deleted: str, truncated: str, minor: str = "offset") -> str:
         f"named_struct('major', 0L, 'minor', {minor}, "
         f"'deleted', {deleted}, 'truncated', {truncated})"
     )
+
+
+def _bad(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
+    """The text of a message that is no good, and why; reasons by their conditions."""
+    # What is no UTF-8 would be another text after Spark has read it, and no text for Arrow.
+    all_reasons = {f"not is_valid_utf8({value})": "is not UTF-8", **reasons}
+    cases = [f"when {condition} then {literal(why)}" for condition, why in all_reasons.items()]
+    reason = f"case {' '.join(cases)} end"
+    text = f"make_valid_utf8(coalesce({value}, ''))"
+    return f"if({reason} is null, null, {text}) as {BAD}", f"{reason} as {REASON}"
 
 
 def _as_struct(ddl: str) -> str:
@@ -198,8 +224,13 @@ def _as_struct(ddl: str) -> str:
     return ", ".join(": ".join(part.split(" ", 1)) for part in parts)
 
 
-def envelope(spec: dict[str, Any], keys: Sequence[str] = ()) -> Envelope:
-    """What a source's definition says of its messages; `keys` tell a row of the model's table."""
+def envelope(
+    spec: dict[str, Any], keys: Sequence[str] = (), required: Sequence[str] = ()
+) -> Envelope:
+    """What a source's definition says of its messages; `keys` tell a row of the model's table.
+
+    `required` are columns that records must have.
+    """
     own = spec.get("key")
     key = [own] if isinstance(own, str) else list(own or keys)
     return Envelope(
@@ -209,4 +240,5 @@ def envelope(spec: dict[str, Any], keys: Sequence[str] = ()) -> Envelope:
         table_column=spec.get("table_column"),
         tombstone_deletes=spec.get("tombstones") == "delete",
         key=tuple(key) if keys else (),
+        required=tuple(required),
     )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
+from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
+    LandedFile,
+    frontier_behind,
+    names_of,
+    ranks,
+    test_of,
+)
 from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import (
     REBASE,
     plain_schema,
@@ -35,27 +43,22 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
+logger = AdapterLogger("IcebergStream")
 # Files whose columns are remembered.
 KNOWN_SCHEMAS = 10_000
 FORMATS = ("json", "csv", "parquet")
 # A batch's bytes, where rows are not known before it is read.
 BYTES_PER_ROW = 64
 HIDDEN = (".", "_")
+# What Spark takes for parts of a pattern.
+PATTERN = re.compile(r"([][{}*?\\])")
 NO_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
 # Files of one millisecond that are told apart by their path.
 AT_ONCE = 100_000
-
-
-@dataclass(frozen=True)
-class _File:
-    path: str
-    modified: int
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Short enough to be remembered."""
-        return hashlib.sha256(self.path.encode()).hexdigest()[:10]
+# How long a list of the folder does for batches of files that are in it.
+LISTED_SECONDS = 60.0
+# How long it does to say what is waiting.
+LAG_SECONDS = 5.0
 
 
 @dataclass
@@ -64,8 +67,9 @@ class FilesSource:
 
     The frontier is the last file's time and the names of those modified shortly before: a file may
     appear later than its time says, as one does that was moved into the folder.
-    `{"settled": milliseconds, "names": {name: milliseconds}, "files": count}`: what is older than
-    settled is read, or has come too late.
+    `{"settled": milliseconds, "read": {milliseconds: names}, "files": count}`: what is older than
+    settled is read, or has come too late. Names are of NAME letters each, one behind the other;
+    `"names": {name: milliseconds}` has those that older versions have read.
 
     Attributes:
         path: the folder, as Spark names it.
@@ -89,6 +93,8 @@ class FilesSource:
     _definition: StructType | None = field(default=None, init=False)
     _rebase: str | None = field(default=None, init=False)
     _schemas: dict[str, str] = field(default_factory=dict, init=False)
+    _empty: set[str] = field(default_factory=set, init=False)
+    _listed: tuple[float, list[LandedFile]] = field(default=(float("-inf"), []), init=False)
 
     @property
     def of_rows(self) -> bool:
@@ -125,7 +131,11 @@ class FilesSource:
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         files = self._after(lower)
-        return {**self._frontier(lower, files), "names": _names(files)} if files else None
+        return (
+            {**frontier_behind(lower, files, self.late_seconds), "read": names_of(files)}
+            if files
+            else None
+        )
 
     def mint(
         self,
@@ -134,17 +144,19 @@ class FilesSource:
         until: Frontier | None = None,
         whole: bool = False,
     ) -> Frontier | None:
-        chosen: list[_File] = []
+        chosen: list[LandedFile] = []
         size = 0
-        for file in self._between(lower, until):
+        # While there are files of an earlier look, the folder is not listed for each batch.
+        files = self._between(lower, until, LISTED_SECONDS) or self._between(lower, until)
+        for file in files:
             size += file.size
             if chosen and (size > rows * BYTES_PER_ROW or self._differ(chosen[0], file)):
                 break
             chosen.append(file)
-        return self._frontier(lower, chosen) if chosen else None
+        return frontier_behind(lower, chosen, self.late_seconds) if chosen else None
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        return any(self._is_in(file, other) for file in self._after(lower))
+        return any(map(test_of(other), self._after(lower)))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         return self._frame(spark, self._batch(lower, upper))
@@ -160,13 +172,19 @@ class FilesSource:
         if columns is None:
             return None
         majors = [
-            file.modified * AT_ONCE + rank for file, rank in zip(files, _ranks(files), strict=True)
+            file.modified * AT_ONCE + rank for file, rank in zip(files, ranks(files), strict=True)
         ]
         placed = list(zip((file.path for file in files), majors, strict=True))
         return read_plain(self.filesystem, placed, schema, columns)
 
-    def _batch(self, lower: Frontier | None, upper: Frontier) -> list[_File]:
-        files = self._between(lower, upper)
+    def require(self, lower: Frontier | None, upper: Frontier) -> None:
+        self._listed = float("-inf"), []
+        self._batch(lower, upper)
+
+    def _batch(self, lower: Frontier | None, upper: Frontier) -> list[LandedFile]:
+        files = self._between(lower, upper, LISTED_SECONDS)
+        if len(files) < upper["files"]:
+            files = self._between(lower, upper)
         if len(files) < upper["files"]:
             raise StreamError(
                 f"{upper['files'] - len(files)} files of {self.path} that a batch was to read have "
@@ -175,9 +193,9 @@ class FilesSource:
         return files
 
     def lag(self, frontier: Frontier | None) -> Lag:
-        return Lag(len(self._after(frontier)), "files")
+        return Lag(len(self._after(frontier, LAG_SECONDS)), "files")
 
-    def _frame(self, spark: SparkSession, files: Sequence[_File]) -> DataFrame:
+    def _frame(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
         from pyspark.sql.connect import functions as f
 
         reader = spark.read.options(**self.options)
@@ -198,9 +216,10 @@ class FilesSource:
         )
         return frame.select("*", *where, change.alias(CHANGE))
 
-    def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[_File]:
+    def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
         """The file that says what the columns are: a batch's first, or the last that is there."""
-        return self._between(lower, upper)[:1] or self._after(None)[-1:]
+        found = self._between(lower, upper, LISTED_SECONDS)[:1]
+        return found or self._between(lower, upper)[:1] or self._after(None)[-1:]
 
     @property
     def _knows_schemas(self) -> bool:
@@ -208,13 +227,13 @@ class FilesSource:
         merges = "mergeschema" in (name.lower() for name in self.options)
         return self.columns is None and self.file_format == "parquet" and not merges
 
-    def _differ(self, file: _File, other: _File) -> bool:
+    def _differ(self, file: LandedFile, other: LandedFile) -> bool:
         """Whether files may not be in one batch: Spark would read them all as the first."""
         return self._knows_schemas and self._schema_text(file) != self._schema_text(other)
 
-    def _schema_text(self, file: _File) -> str:
+    def _schema_text(self, file: LandedFile) -> str:
         """The columns of a Parquet file."""
-        known = self._schemas.get(file.name)
+        known = self._schemas.get(file.path)
         if known is None:
             try:
                 with self.filesystem.open_input_file(file.path) as opened:
@@ -224,10 +243,10 @@ class FilesSource:
             known = schema.remove_metadata().to_string(show_field_metadata=False)
             if len(self._schemas) >= KNOWN_SCHEMAS:
                 self._schemas.clear()
-            self._schemas[file.name] = known
+            self._schemas[file.path] = known
         return known
 
-    def _schema(self, spark: SparkSession, file: _File) -> StructType:
+    def _schema(self, spark: SparkSession, file: LandedFile) -> StructType:
         """What Spark takes for the schema of a file; asked once for files that are alike."""
         stored = self._schema_text(file)
         known, schema = self._known
@@ -248,13 +267,13 @@ class FilesSource:
             self._definition = spark.createDataFrame([], str(self.columns)).schema
         return self._definition
 
-    def _major(self, files: Sequence[_File]) -> Column:
+    def _major(self, files: Sequence[LandedFile]) -> Column:
         """What orders files: their time, then their path."""
         from pyspark.sql.connect import functions as f
 
         major = f.unix_millis(f.col("_metadata.file_modification_time")) * AT_ONCE
-        ranks = zip(files, _ranks(files), strict=True)
-        tied = {file.path: rank for file, rank in ranks if rank}
+        ranked = zip(files, ranks(files), strict=True)
+        tied = {file.path: rank for file, rank in ranked if rank}
         if not tied:
             return major
         decoded = f.url_decode(f.replace("_metadata.file_path", f.lit("+"), f.lit("%2B")))
@@ -263,61 +282,59 @@ class FilesSource:
         rank = f.element_at(f.create_map(*pairs), path)
         return major + f.coalesce(rank.cast("bigint"), f.lit(0).cast("bigint"))
 
-    def _spark_path(self, file: _File) -> str:
-        return self.path.rstrip("/") + file.path.removeprefix(self.folder.rstrip("/"))
+    def _spark_path(self, file: LandedFile) -> str:
+        below = file.path.removeprefix(self.folder.rstrip("/"))
+        return PATTERN.sub(r"\\\1", self.path.rstrip("/") + below)
 
-    def _between(self, lower: Frontier | None, upper: Frontier | None) -> list[_File]:
+    def _between(
+        self, lower: Frontier | None, upper: Frontier | None, age: float = 0.0
+    ) -> list[LandedFile]:
         """Files of a batch, or all that come after a frontier, in their order."""
-        files = self._after(lower)
-        return files if upper is None else [file for file in files if self._is_in(file, upper)]
+        files = self._after(lower, age)
+        return files if upper is None else list(filter(test_of(upper), files))
 
-    def _after(self, frontier: Frontier | None) -> list[_File]:
-        """Files that are not in the frontier, in their order."""
+    def _after(self, frontier: Frontier | None, age: float = 0.0) -> list[LandedFile]:
+        """Files that are not in the frontier, in their order.
+
+        They are listed anew if that was so many seconds ago.
+        """
+        if frontier is not None and frontier["settled"] > time.time() * 1000:
+            raise StreamError(
+                f"The stream's progress in {self.path} is ahead of this machine's clock: it would "
+                "pass over files that come now. Set the clock right; where a file with a time in "
+                "the future was read by an older version, begin anew with --full-refresh."
+            )
+        listed, files = self._listed
+        now = time.monotonic()
+        if now - listed >= age:
+            files = self._list()
+            self._listed = now, files
+        is_in = test_of(frontier)
+        return [file for file in files if not is_in(file)]
+
+    def _list(self) -> list[LandedFile]:
+        """All files of the folder, in their order."""
         selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=True)
         try:
             infos = self.filesystem.get_file_info(selector)
         except OSError as error:
             raise StreamError(f"The folder {self.path} cannot be listed: {error}") from error
         found = [
-            _File(info.path, (info.mtime_ns or 0) // 1_000_000, info.size)
+            LandedFile(info.path, (info.mtime_ns or 0) // 1_000_000, info.size)
             for info in infos
             if info.is_file and not self._is_hidden(info.path)
         ]
-        return sorted(
-            (file for file in found if not self._is_in(file, frontier)),
-            key=lambda file: (file.modified, file.path),
-        )
-
-    def _is_in(self, file: _File, frontier: Frontier | None) -> bool:
-        if frontier is None:
-            return False
-        return file.modified < frontier["settled"] or file.name in frontier["names"]
+        for file in found:
+            # One that is being written has its content, and another time, later.
+            if not file.size and file.path not in self._empty:
+                self._empty.add(file.path)
+                logger.warning(f"{file.path} is empty: it is left out.")
+        found = [file for file in found if file.size]
+        return sorted(found, key=lambda file: (file.modified, file.path))
 
     def _is_hidden(self, path: str) -> bool:
         below = path.removeprefix(self.folder.rstrip("/")).split("/")
         return any(part.startswith(HIDDEN) for part in below)
-
-    def _frontier(self, lower: Frontier | None, files: Sequence[_File]) -> Frontier:
-        """The frontier behind files, which are the oldest of those not read yet."""
-        names: dict[str, int] = {} if lower is None else dict(lower["names"])
-        names |= _names(files)
-        settled = max(names.values()) - int(self.late_seconds * 1000)
-        if lower is not None:
-            settled = max(settled, lower["settled"])
-        kept = {name: modified for name, modified in names.items() if modified >= settled}
-        return {"settled": settled, "names": kept, "files": len(files)}
-
-
-def _ranks(files: Sequence[_File]) -> list[int]:
-    """What tells files of one millisecond apart."""
-    ranks = [0]
-    for before, file in pairwise(files):
-        ranks.append(ranks[-1] + 1 if file.modified == before.modified else 0)
-    return ranks
-
-
-def _names(files: Sequence[_File]) -> dict[str, int]:
-    return {file.name: file.modified for file in files}
 
 
 def files_source(spec: Mapping[str, Any], filesystem: fs.FileSystem, folder: str) -> FilesSource:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
+from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.changes_frame import ChangesFrame
+from dbt.adapters.iceberg_stream.stream.sources.file_order import (
+    order_of_added,
+    order_of_all,
+)
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
 from dbt.adapters.iceberg_stream.stream.sources.past_columns import columns_today
-from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, Frontier, Lag
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    CHANGE,
+    MAJOR,
+    MINOR,
+    UNKNOWN_ORDER,
+    Frontier,
+    Lag,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -24,6 +38,8 @@ if TYPE_CHECKING:
 # Snapshots in a batch: each is a scan of its own.
 MOST_SNAPSHOTS = 20
 SKIPPED = ("replace",)
+FILE, POS = "__file", "__pos"
+PLACE = [FILE, MAJOR, MINOR]
 
 
 @dataclass
@@ -35,6 +51,7 @@ class IcebergSource:
         name: the table's; `relation` the same as Spark names it.
         skip_changes: whether snapshots that delete or overwrite rows are passed over.
         changes: whether rows that they delete and change are changes of the stream.
+        keyed: whether the order of rows matters.
     """
 
     lake: Lake
@@ -42,10 +59,12 @@ class IcebergSource:
     relation: str
     skip_changes: bool = False
     changes: bool = False
-    ordered: bool = False
+    keyed: bool = False
+    ordered: bool = field(default=False, init=False)
     has_bad: bool = field(default=False, init=False)
     has_truncates: bool = field(default=False, init=False)
     _schema_id: str = field(default="", init=False)
+    _lacks_order: bool = field(default=False, init=False)
 
     @property
     def of_rows(self) -> bool:
@@ -98,25 +117,38 @@ class IcebergSource:
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         if lower is None:
-            reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
-            rows = reader.table(self.relation)
-            # Spark gives them the columns of the snapshot, and what comes later those of today.
-            types = spark.table(self.relation).schema
-            today = columns_today(self._metadata(), upper["snapshot-id"], types)
-            return self._with_change(rows.selectExpr(*today), 0)
+            return self._read_all(spark, upper)
         if self.changes:
             return self._read_changes(spark, lower, upper)
-        frames = []
-        for snapshot in self._since(self._metadata(), lower):
+        frames, table = [], self._table()
+        for snapshot in self._since(table.metadata, lower):
             if self._adds_rows(snapshot):
                 reader = spark.read.option("start-snapshot-id", str(snapshot["parent-snapshot-id"]))
                 reader = reader.option("end-snapshot-id", str(snapshot["snapshot-id"]))
                 # The table function would read what the table is now.
                 frame = reader.format("iceberg").load(self.relation.replace("`", ""))
-                frames.append(self._with_change(frame, snapshot["sequence-number"]))
+                order = order_of_added(table.io, snapshot) if self.keyed else None
+                frames.append(self._with_change(frame, snapshot["sequence-number"], order))
             if snapshot["snapshot-id"] == upper["snapshot-id"]:
                 break
         return reduce(lambda a, b: a.unionByName(b), frames) if frames else self.empty(spark)
+
+    def lacks_order(self, lower: Frontier | None) -> bool:
+        return lower is None and self._lacks_order
+
+    def _read_all(self, spark: SparkSession, upper: Frontier) -> DataFrame:
+        reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
+        rows, table = reader.table(self.relation), self._table()
+        # Spark gives them the columns of the snapshot, and what comes later those of today.
+        types = spark.table(self.relation).schema
+        today = columns_today(table.metadata, upper["snapshot-id"], types)
+        order = None
+        if self.keyed:
+            ancestors = list(_ancestors(table.metadata, upper["snapshot-id"]))
+            appends_only = not (self.changes or self.skip_changes)
+            order = order_of_all(table.io, ancestors, appends_only)
+            self._lacks_order = UNKNOWN_ORDER in order["minor"].to_pylist()
+        return self._with_change(rows, 0, order, today)
 
     def lag(self, frontier: Frontier | None) -> Lag:
         metadata = self._metadata()
@@ -125,9 +157,7 @@ class IcebergSource:
         return Lag(sum(1 for _ in self._since(metadata, frontier)), "snapshots")
 
     def _read_changes(self, spark: SparkSession, lower: Frontier, upper: Frontier) -> DataFrame:
-        table = self.lake.load(self.name)
-        if table is None:
-            raise self._missing()
+        table = self._table()
         by_id = {s["snapshot-id"]: s for s in table.metadata["snapshots"]}
         planned = []
         for snapshot in self._since(table.metadata, lower):
@@ -137,6 +167,12 @@ class IcebergSource:
             if snapshot["snapshot-id"] == upper["snapshot-id"]:
                 break
         return ChangesFrame(spark, self.relation, table).of(planned)
+
+    def _table(self) -> LoadedTable:
+        table = self.lake.load(self.name)
+        if table is None:
+            raise self._missing()
+        return table
 
     def _missing(self) -> StreamError:
         return StreamError(
@@ -193,9 +229,37 @@ class IcebergSource:
     def _operation(self, snapshot: Mapping[str, Any]) -> str | None:
         return (snapshot.get("summary") or {}).get("operation")
 
-    def _with_change(self, frame: DataFrame, major: int) -> DataFrame:
-        change = (
-            f"named_struct('major', {major}L, 'minor', monotonically_increasing_id(), "
-            "'deleted', false, 'truncated', false)"
+    def _with_change(
+        self,
+        frame: DataFrame,
+        major: int,
+        order: pa.Table | None = None,
+        columns: Sequence[str] = ("*",),
+    ) -> DataFrame:
+        """The columns and `__stream`; in the order of the files where it is given."""
+        rest = "'deleted', false, 'truncated', false"
+        if order is None:
+            place = f"'major', {major}L, 'minor', monotonically_increasing_id()"
+            return frame.selectExpr(*columns, f"named_struct({place}, {rest}) as {CHANGE}")
+        from pyspark.sql.connect import functions as f
+
+        rows = frame.selectExpr(*columns, f"_file as {FILE}", f"_pos as {POS}")
+        names = [quote(name) for name in rows.columns if name not in (FILE, POS)]
+        files = f.broadcast(frame.sparkSession.createDataFrame(order.rename_columns(PLACE)))
+        # Of rows whose order is not known the position tells nothing.
+        minor = f"if({MINOR} >= {UNKNOWN_ORDER}L, {MINOR}, {MINOR} + {POS})"
+        # No row may be lost for a file that the manifests were not seen to have.
+        known = f"coalesce({MAJOR}, bigint(raise_error(concat('No manifest has ', {FILE}))))"
+        place = f"'major', {known}, 'minor', {minor}"
+        return rows.join(files, FILE, "left").selectExpr(
+            *names, f"named_struct({place}, {rest}) as {CHANGE}"
         )
-        return frame.selectExpr("*", f"{change} as {CHANGE}")
+
+
+def _ancestors(metadata: Metadata, snapshot_id: int) -> Iterator[Mapping[str, Any]]:
+    """A snapshot and those before it that have not expired, newest first."""
+    by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
+    snapshot = by_id.get(snapshot_id)
+    while snapshot is not None:
+        yield snapshot
+        snapshot = by_id.get(snapshot.get("parent-snapshot-id", -1))

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
@@ -31,6 +30,7 @@ from dbt.adapters.iceberg_stream.commit.manifests import (
     read_manifests,
 )
 from dbt.adapters.iceberg_stream.commit.producer import referenced_file
+from dbt.adapters.iceberg_stream.files.deletes import read_position_deletes
 from dbt.adapters.iceberg_stream.files.deletion_vectors import read_deletion_vector
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
@@ -227,20 +227,9 @@ def _positions(
             found.setdefault(str(referenced), []).append(vector)
             continue
         _require_parquet([file])
-        for path, positions in _of_parquet(io, file, wanted):
+        for path, positions in read_position_deletes(io, file, wanted):
             found.setdefault(path, []).append(positions)
     return {path: pa.concat_arrays(parts).unique() for path, parts in found.items()}
-
-
-def _of_parquet(
-    io: FileIO, file: DataFile, wanted: Set[str] | None
-) -> Iterator[tuple[str, pa.Array]]:
-    with io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
-        for batch in parquet.iter_batches(columns=["file_path", "pos"]):
-            for path in batch["file_path"].unique().to_pylist():
-                if wanted is None or path in wanted:
-                    here = batch.filter(pc.equal(batch["file_path"], path))
-                    yield path, here["pos"].cast(pa.int64())
 
 
 def _require_parquet(files: Iterable[DataFile]) -> None:

@@ -13,7 +13,13 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
-from dbt.adapters.iceberg_stream.stream.sources.kafka_options import IN_QUERY_TEXTS, java_options
+from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
+    offsets_of,
+    require_same,
+    shares,
+    with_ids,
+)
+from dbt.adapters.iceberg_stream.stream.sources.kafka_options import hide_secrets, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
 from dbt.adapters.iceberg_stream.stream.sources.plain_json import (
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
-REDACTION = "spark.sql.redaction.string.regex"
 GONE = "not read: "
 MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -44,7 +49,7 @@ class KafkaSource:
 
     A partition is known by its number as text; where there are several topics, and in the topic of
     transactions, by topic and number: `shop.public.orders/0`. Those of topics that are not listed
-    any more stay in frontiers, marked.
+    any more stay in frontiers, marked. Ids of topics are beside.
 
     Attributes:
         topic: whose messages are read; None for those of all topics.
@@ -118,9 +123,10 @@ class KafkaSource:
         return ""  # the definition says what the columns are
 
     def present(self, lower: Frontier | None) -> Frontier | None:
+        ids, lower = self._topic_ids(lower), offsets_of(lower)
         first, last = self._bounds(lower)
         self._begin(lower, first, last)
-        return last
+        return with_ids(last, ids)
 
     def mint(
         self,
@@ -128,6 +134,19 @@ class KafkaSource:
         rows: int,
         until: Frontier | None = None,
         whole: bool = False,
+    ) -> Frontier | None:
+        ids = self._topic_ids(lower)
+        upper = self._next(offsets_of(lower), rows, offsets_of(until), whole)
+        return None if upper is None else with_ids(upper, ids)
+
+    def _topic_ids(self, frontier: Frontier | None) -> Mapping[str, str]:
+        """Of the topics as they are now, which must be those of the frontier."""
+        ids = self._client.topic_ids(self._followed)
+        require_same(frontier, ids)
+        return ids
+
+    def _next(
+        self, lower: Frontier | None, rows: int, until: Frontier | None, whole: bool
     ) -> Frontier | None:
         first, last = self._bounds(lower)
         begin = self._begin(lower, first, last)
@@ -144,7 +163,7 @@ class KafkaSource:
         if self.transaction_topic is not None:
             upper = self._transaction_ends.last_whole(begin, limit, first, rows, whole)
         else:
-            upper = self._shares(begin, limit, rows)
+            upper = shares(begin, limit, rows)
         if self.transactions and self.transaction_topic is None and upper != begin:
             # What comes after the limit tells whether a transaction ends before it.
             ended = self._whole_transactions(begin, upper, last)
@@ -184,19 +203,10 @@ class KafkaSource:
         """What has come is taken as without the topic of transactions, whose ends count then."""
         begin = {p: offset for p, offset in begin.items() if p != self._own}
         limit = {p: max(offset, begin.get(p, 0)) for p, offset in limit.items()}
-        upper = self._shares(begin, limit, rows)
+        upper = shares(begin, limit, rows)
         if all(upper[p] == limit[p] for p in begin) and (until is None or self._own in until):
             return self._with_gone(lower, {**upper, self._own: limit[self._own]})
         return self._with_gone(lower, upper) if upper != begin else None
-
-    def _shares(
-        self, begin: Mapping[str, int], limit: Mapping[str, int], rows: int
-    ) -> dict[str, int]:
-        """Each partition gives its share, so that none is left behind."""
-        waiting = {p: limit[p] - begin[p] for p in begin if limit[p] > begin[p]}
-        share = min(1.0, rows / max(1, sum(waiting.values())))
-        taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
-        return {p: begin[p] + taken.get(p, 0) for p in begin}
 
     def _whole_transactions(
         self, begin: Mapping[str, int], upper: Mapping[str, int], last: Mapping[str, int]
@@ -211,8 +221,8 @@ class KafkaSource:
         return {p: ends.last_end(begin[p], upper[p], last[p]) for p in upper}
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        known = self._known(lower)
-        return any(known.get(p, 0) < offset for p, offset in self._known(other).items())
+        known, others = (self._known(offsets_of(one) or {}) for one in (lower, other))
+        return any(known.get(p, 0) < offset for p, offset in others.items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         envelope = replace(self.envelope, of_topics=self.topic is None)
@@ -231,11 +241,16 @@ class KafkaSource:
         frame = self.messages(session.spark, lower, upper)
         messages = session.stream(MESSAGES_SQL, **{MESSAGES_VIEW: frame})
         next(messages)  # the schema
-        return decoded(messages, schema, columns)
+        return decoded(messages, schema, columns, self.envelope.required_of(schema.names))
+
+    def partitions(self, upper: Frontier) -> int:
+        names = [p for p in offsets_of(upper) or {} if not p.startswith(GONE)]
+        return sum(self._place(p)[0] in self._read for p in names)
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """The batch as Kafka has it."""
-        read = self._followed if self.topic is None else (self.topic,)
+        self._topic_ids(upper)
+        lower, upper, read = offsets_of(lower), offsets_of(upper) or {}, self._read
         begin = self._begin_of_batch(lower, upper, read)
         hide_secrets(spark)
         reader = spark.read.format("kafka").option("subscribe", ",".join(read))
@@ -257,10 +272,16 @@ class KafkaSource:
         return {p: min(begin.get(p, 0), int(upper[p])) for p in upper if self._place(p)[0] in read}
 
     def lag(self, frontier: Frontier | None) -> Lag:
+        frontier = offsets_of(frontier)
         first, last = self._bounds(frontier)
         begin = self._begin(frontier, first, last)
         waiting = (last[p] - begin[p] for p in last if self._place(p)[0] != self.transaction_topic)
         return Lag(sum(waiting), "rows")
+
+    @property
+    def _read(self) -> tuple[str, ...]:
+        """Topics whose messages are rows."""
+        return self._followed if self.topic is None else (self.topic,)
 
     @property
     def _followed(self) -> tuple[str, ...]:
@@ -374,10 +395,3 @@ class KafkaSource:
             if topic in topics:
                 told.setdefault(topic, {})[str(number)] = int(offset)
         return json.dumps(told)
-
-
-def hide_secrets(spark: SparkSession) -> None:
-    """Have Spark leave them out of the texts of queries, which its event log and web pages show."""
-    known = spark.conf.get(REDACTION, None)
-    if IN_QUERY_TEXTS not in (known or ""):
-        spark.conf.set(REDACTION, f"{known}|{IN_QUERY_TEXTS}" if known else IN_QUERY_TEXTS)

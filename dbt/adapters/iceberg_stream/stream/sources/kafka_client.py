@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,15 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
+    from confluent_kafka.admin import AdminClient
 
 SECONDS = 30.0
 # Between two looks at what the client says of its connections.
 LOOK_SECONDS = 3.0
 # Between two looks for who has a partition.
 MOVE_SECONDS = 0.2
+# What an older Kafka says for the id of a topic.
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 # With a full memory the client would rest for a second.
 MUCH = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
 
@@ -71,6 +75,26 @@ class KafkaClient:
             return {number: self._offsets(topic, number) for number in self._partitions(topic)}
         except KafkaException as error:
             raise self._unanswered(topic, error.args[0].str()) from error
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Ids of topics, which those that are created again do not share; of Kafka 2.8 on."""
+        from confluent_kafka import KafkaException, TopicCollection
+
+        for topic in topics:
+            self._partitions(topic)  # it tells better what is wrong with the connection
+        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=SECONDS)
+        found = {}
+        for topic, future in asked.items():
+            # What is wrong with the topic is told when its offsets are asked for.
+            with contextlib.suppress(KafkaException):
+                found[topic] = str(future.result().topic_id)
+        return {topic: number for topic, number in found.items() if number != NO_ID}
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(dict(self.options), logger=_silent())
 
     def _offsets(self, topic: str, number: int) -> tuple[int, int]:
         """Asked several times, for a partition may be on its way to another broker."""

@@ -8,8 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
 
 # Options whose values nobody may see.
 SECRET = re.compile(r"password|secret|jaas|key\.pem$")
@@ -24,6 +28,7 @@ LOGIN_MODULES = {
 PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 # A secret among Kafka's options as Spark's query texts show it: a regular expression of Java's, for
 # `spark.sql.redaction.string.regex`.
+REDACTION = "spark.sql.redaction.string.regex"
 IN_QUERY_TEXTS = (
     r'"kafka\.(?:sasl\.jaas\.config|ssl\.keystore\.key|ssl\.key\.password)"'
     r'\s+value: "(?:[^"\\]++|\\.)*+"?'
@@ -121,3 +126,10 @@ def _pem(given: dict[str, str], name: str) -> str | None:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def hide_secrets(spark: SparkSession) -> None:
+    """Have Spark leave them out of the texts of queries, which its event log and web pages show."""
+    known = spark.conf.get(REDACTION, None)
+    if IN_QUERY_TEXTS not in (known or ""):
+        spark.conf.set(REDACTION, f"{known}|{IN_QUERY_TEXTS}" if known else IN_QUERY_TEXTS)

@@ -6,7 +6,7 @@ left to Spark, the whole batch with it: it knows what is a bad record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,9 +30,14 @@ MORE = r"\}\s*[^,}\]\s]"
 
 
 def decoded(
-    messages: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Mapping[str, str]
+    messages: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+    required: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Columns of records of such a schema, and where they stand.
+
+    Required ones must be there: whether one is null or absent is not known here.
 
     Raises:
         NotPlain: a message may be bad, or Spark may see it differently.
@@ -41,6 +46,8 @@ def decoded(
         if not batch.num_rows:
             continue
         records = _decode(batch["value"], schema)
+        if any(records[name].null_count for name in required):
+            raise NotPlain
         found = {name: records[column] for name, column in columns.items()}
         found[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         found[MINOR] = batch["offset"]

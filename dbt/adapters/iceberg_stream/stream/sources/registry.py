@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     as_flag,
     wrong_values,
 )
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope, envelope
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
@@ -69,11 +69,13 @@ def open_source(
     storage: Mapping[str, str],
     connections: Connections = NO_CONNECTIONS,
     keys: Sequence[str] = (),
+    required: Sequence[str] = (),
 ) -> Source:
     """The source, not asked yet.
 
     `storage` are the properties of the storage's client, `connections` options of Kafka's, and
-    `keys` columns that tell a row of the table that the stream writes.
+    `keys` columns that tell a row of the table that the stream writes, `required` columns of the
+    source that they are.
 
     Raises:
         StreamError: the definition has faults.
@@ -91,16 +93,16 @@ def open_source(
         raise StreamError(f"The stream's source has faults: {'; '.join(wrong)}.")
     spec |= {name: as_flag(spec[name]) for name in FLAGS if spec.get(name) is not None}
     if kind == "kafka":
-        return _kafka(spec, connections, keys)
+        return _kafka(spec, connections, envelope(spec, keys, required))
     if kind == "files":
         return _files(spec, project_root, storage)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
     if skip and changes:
         raise StreamError("A stream has `changes` or `skip_changes`, not both.")
-    return IcebergSource(lake, definition.name, definition.relation, skip, changes)
+    return IcebergSource(lake, definition.name, definition.relation, skip, changes, bool(keys))
 
 
-def _kafka(spec: dict[str, Any], connections: Connections, keys: Sequence[str]) -> Source:
+def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -> Source:
     own = _texts(spec.get("options") or {})
     if secrets := secret_options(own):
         raise StreamError(
@@ -123,7 +125,7 @@ def _kafka(spec: dict[str, Any], connections: Connections, keys: Sequence[str]) 
     return KafkaSource(
         str(spec["topic"]) if spec.get("topic") else None,
         options,
-        envelope(spec, keys),
+        messages,
         starting,
         bool(spec.get("transactions")),
         tuple(dict.fromkeys(map(str, topics))),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -18,10 +20,12 @@ Frontier = Mapping[str, Any]
 # The one column that a source adds: a struct of major and minor (bigint, the change's place in its
 # source), deleted and truncated (boolean).
 CHANGE = "__stream"
-# Columns that a source may add to those of a record: what could not be read, and where it stands.
-BAD, WHERE = "__bad", "__where"
+# Columns that a source may add to those of a record: what could not be read, where it stands, why.
+BAD, WHERE, REASON = "__bad", "__where", "__reason"
 # A change's place in its source, where a record is read without Spark.
 MAJOR, MINOR = "__major", "__minor"
+# The minor of rows of one major whose order is not known.
+UNKNOWN_ORDER = 1 << 62
 # Of the source's columns the one that each of the table's is; None if they are more than picked.
 Pick = Callable[[Sequence[str]], Mapping[str, str] | None]
 
@@ -32,6 +36,17 @@ class Lag:
 
     count: int
     unit: str
+
+
+def describe(frontier: Frontier | None) -> str:
+    """A frontier for messages: of files not their names, which nobody reads."""
+    if frontier is None:
+        return "the beginning"
+    if "settled" not in frontier:
+        return json.dumps(frontier)
+    times = [*map(int, frontier.get("read") or {}), *(frontier.get("names") or {}).values()]
+    last = datetime.fromtimestamp(max([frontier["settled"], *times]) / 1000, timezone.utc)
+    return f"files of up to {last.isoformat(' ', 'milliseconds')}"
 
 
 class Source(Protocol):
@@ -108,3 +123,27 @@ class PlainSource(Protocol):
         Raises:
             NotPlain: the same, seen while the rows are taken.
         """
+
+
+@runtime_checkable
+class UnorderedSource(Protocol):
+    """A source that may not know in which order some of its rows came."""
+
+    def lacks_order(self, lower: Frontier | None) -> bool:
+        """Whether rows of the batch that was read from there have UNKNOWN_ORDER."""
+
+
+@runtime_checkable
+class PartitionedSource(Protocol):
+    """A source of several parts, each of which has an order of its own."""
+
+    def partitions(self, upper: Frontier) -> int:
+        """How many parts a batch is read from."""
+
+
+@runtime_checkable
+class LosableSource(Protocol):
+    """A source that others may take something away from while it is read."""
+
+    def require(self, lower: Frontier | None, upper: Frontier) -> None:
+        """Raise StreamError if something of the batch is not there any more."""

@@ -1,0 +1,247 @@
+"""Deletes by position and files without rows, of tables with other deletes, row groups and lineage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import IdentityTransform
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.files.deletes import read_position_deletes, write_position_deletes
+from dbt.adapters.iceberg_stream.files.deletion_vectors import (
+    DeletionVector,
+    read_deletion_vector,
+    write_deletion_vectors,
+)
+from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions
+from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
+    deletion_vectors,
+    live_deletes,
+    position_deletes,
+)
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
+    LOSSES,
+    Loss,
+    RowRemoval,
+    read_task_result,
+    run_task,
+)
+from tests.unit.tables import FIELD, commit, data_file, insert, live, load, make_table, rows
+
+BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
+ROWS = pa.table({"id": [1, 1, 2, 2], "x": ["a", "b", "c", "d"]})
+
+
+def target(lake: Lake) -> WriteTarget:
+    base = load(lake)
+    return WriteTarget.of(base.metadata, base.io)
+
+
+def delete(lake: Lake, *files: DataFile, removed: tuple[DataFile, ...] = ()) -> None:
+    commit(lake, Change(Operation.DELETE, (AddedFiles(deletes=files),), removed=removed))
+
+
+def referenced(file: DataFile) -> str | None:
+    found: str | None = file[FIELD["referenced_data_file"]]
+    return found
+
+
+def positions(*of: tuple[DataFile, list[int]]) -> dict[str, pa.Array]:
+    return {file.file_path: pa.array(found, pa.int64()) for file, found in of}
+
+
+def test_one_delete_file_for_each_partition(lake: Lake) -> None:
+    make_table(lake, spec=BY_ID)
+    insert(lake, ROWS)
+    insert(lake, ROWS.slice(0, 2))
+    data = live(lake)
+    gone = positions(*((file, [1]) for file in data if file.partition[0] == 1))
+    made = position_deletes(target(lake), "d", gone, data)
+    assert [(file.partition[0], file.spec_id, file.record_count) for file in made] == [(1, 0, 2)]
+    both = position_deletes(target(lake), "e", positions(*((file, [0]) for file in data)), data)
+    assert sorted(file.partition[0] for file in both) == [1, 2]
+    assert len({file.file_path for file in both}) == 2
+    delete(lake, *made)
+    assert rows(lake) == [(1, "a"), (1, "a"), (2, "c"), (2, "d")]
+
+
+def test_specs_have_delete_files_of_their_own(lake: Lake) -> None:
+    make_table(lake)
+    files = [data_file("a", spec_id=0), data_file("b", spec_id=1), data_file("c")]
+    made = position_deletes(target(lake), "d", positions((files[0], [1]), (files[1], [1])), files)
+    assert [file.spec_id for file in made] == [0, 1]
+    found = [dict(read_position_deletes(load(lake).io, file)) for file in made]
+    assert [list(each) for each in found] == [["a"], ["b"]]
+
+
+def read(lake: Lake, vectors: list[DataFile]) -> dict[str | None, list[int]]:
+    return {referenced(v): read_deletion_vector(load(lake).io, v) for v in vectors}
+
+
+def test_vectors_have_what_older_ones_and_position_deletes_delete(lake: Lake) -> None:
+    make_table(lake, 3)
+    a, b, c = (data_file(name) for name in "abc")
+    of = target(lake)
+    old = write_deletion_vectors(of, "v", [DeletionVector(a, [3]), DeletionVector(c, [8])])
+    shared = write_position_deletes(of, "p", {"a": [5], "b": [6], "c": [7]})
+    own = write_position_deletes(of, "q", {"b": [0]})
+    others = write_position_deletes(of, "r", {"c": [1]})
+    equality = data_file("e", content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
+    made, replaced = deletion_vectors(
+        of,
+        "new",
+        positions((a, [9, 3]), (b, [4])),
+        [a, b, c],
+        [equality, old[1], others, shared, old[0], own],
+    )
+    assert read(lake, made) == {"a": [3, 5, 9], "b": [0, 4, 6]}
+    assert replaced == [old[0], own]
+
+
+def test_no_positions_make_no_vectors(lake: Lake) -> None:
+    make_table(lake, 3)
+    assert deletion_vectors(target(lake), "v", {}, [data_file("a")], []) == ([], [])
+    assert position_deletes(target(lake), "v", {}, [data_file("a")]) == []
+
+
+def test_deletes_in_other_formats_are_refused(lake: Lake) -> None:
+    make_table(lake, 3)
+    avro = data_file("x", content=DataFileContent.POSITION_DELETES, file_format=FileFormat.AVRO)
+    with pytest.raises(StreamError, match="x has position deletes in AVRO"):
+        deletion_vectors(
+            target(lake), "v", positions((data_file("a"), [1])), [data_file("a")], [avro]
+        )
+
+
+def test_deletes_of_the_table(lake: Lake) -> None:
+    make_table(lake, 3)
+    insert(lake, ROWS)
+    (file,) = live(lake)
+    assert live_deletes(load(lake).io, load(lake).metadata) == []
+    first, _ = deletion_vectors(target(lake), "v", positions((file, [0])), [file], [])
+    delete(lake, *first)
+    assert rows(lake) == [(1, "b"), (2, "c"), (2, "d")]
+    table = load(lake)
+    known = live_deletes(table.io, table.metadata)
+    assert [referenced(v) for v in known] == [file.file_path]
+    second, replaced = deletion_vectors(target(lake), "w", positions((file, [2])), [file], known)
+    delete(lake, *second, removed=tuple(replaced))
+    assert rows(lake) == [(1, "b"), (2, "d")]
+    table = load(lake)
+    assert len(live_deletes(table.io, table.metadata)) == 1
+
+
+NAMES = ("id", "v", "_row_id", "_last_updated_sequence_number")
+IDS = (1, 2, 2147483540, 2147483539)
+LINEAGE = pa.schema(
+    [
+        pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(number)})
+        for name, number in zip(NAMES, IDS, strict=True)
+    ]
+)
+
+
+class TestRowRemoval:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        """Three row groups of two rows."""
+        path = tmp_path / "f.parquet"
+        pq.write_table(
+            pa.table({"id": range(6), "v": range(10, 16)}).cast(pa.schema(list(LINEAGE)[:2])),
+            path,
+            row_group_size=2,
+        )
+        return path
+
+    def removal(self, schema: pa.Schema = LINEAGE) -> RowRemoval:
+        return RowRemoval(fs.LocalFileSystem(), schema, ParquetOptions(target_size=1), "w")
+
+    def loss(self, file: Path, *gone: int, **more: Any) -> Loss:
+        return Loss(f"x://{file}", str(file), pa.array(gone, pa.int64()), **more)
+
+    def written(self, file: Path) -> pq.ParquetFile:
+        (path,) = (p for p in file.parent.iterdir() if p != file)
+        return pq.ParquetFile(path)
+
+    @pytest.mark.parametrize(
+        ("gone", "left", "groups"),
+        [((0,), [1, 2, 3, 4, 5], 3), ((2, 3), [0, 1, 4, 5], 2), ((0, 1, 2, 3, 5), [4], 1)],
+    )
+    def test_rows_and_their_lineage(
+        self, file: Path, gone: tuple[int, ...], left: list[int], groups: int
+    ) -> None:
+        made = self.removal().run(self.loss(file, *gone, first_row_id=100, sequence_number=7))
+        assert made is not None
+        assert made.row_groups == groups
+        found = self.written(file).read()
+        assert found.to_pydict() == {
+            "id": left,
+            "v": [10 + n for n in left],
+            "_row_id": [100 + n for n in left],
+            "_last_updated_sequence_number": [7] * len(left),
+        }
+        name = made.location.rsplit("/", 1)[1]
+        assert name.startswith("stream-w-rest-")
+        assert made.location == f"x://{file.parent}/{name}"
+
+    def test_lineage_that_rows_have_stays(self, file: Path) -> None:
+        given = {"id": [1, 2, 3], "v": [1, 2, 3], "_row_id": [5, None, 9]}
+        pq.write_table(
+            pa.table(given | {"_last_updated_sequence_number": [1, 2, None]}, schema=LINEAGE), file
+        )
+        self.removal().run(self.loss(file, 0, first_row_id=100, sequence_number=7))
+        found = self.written(file).read()
+        assert found["_row_id"].to_pylist() == [101, 9]
+        assert found["_last_updated_sequence_number"].to_pylist() == [2, 7]
+
+    def test_files_of_before_format_version_3(self, file: Path) -> None:
+        self.removal().run(self.loss(file, 0))
+        assert self.written(file).read()["_row_id"].null_count == 5
+
+    def test_tables_without_lineage(self, file: Path) -> None:
+        schema = pa.schema(list(LINEAGE)[:2])
+        self.removal(schema).run(self.loss(file, 0, first_row_id=100, sequence_number=7))
+        assert self.written(file).schema_arrow.names == ["id", "v"]
+
+    def test_no_row_is_left(self, file: Path) -> None:
+        assert self.removal().run(self.loss(file, *range(6))) is None
+        assert list(file.parent.iterdir()) == [file]
+
+    def test_a_task(self, file: Path) -> None:
+        losses = [self.loss(file, 0, 3), self.loss(file, *range(6))]
+        batch = pa.RecordBatch.from_pylist(
+            [vars(loss) | {"rows": loss.rows.to_pylist()} for loss in losses], LOSSES
+        )
+        said = [row for b in run_task(self.removal(), [batch]) for row in b.to_pylist()]
+        assert [row["replaced"] for row in said] == [f"x://{file}"] * 2
+        first, second = (read_task_result(row) for row in said)
+        assert second is None
+        assert first is not None
+        assert self.written(file).read()["id"].to_pylist() == [1, 2, 4, 5]
+        assert first.size == Path(first.location.removeprefix("x://")).stat().st_size
+
+    def test_refusals(self, file: Path) -> None:
+        with pytest.raises(OSError, match="x://.*lost"):
+            self.removal().run(self.loss(file.with_name("lost")))
+        file.write_bytes(b"PAR1 no")
+        with pytest.raises(OSError, match="f.parquet: "):
+            self.removal().run(self.loss(file, 0))
+        pq.write_table(pa.table({"id": [1]}), file)
+        with pytest.raises(NotByRewriting, match="without field ids"):
+            self.removal().run(self.loss(file, 0))
+        removal = replace(self.removal(), write_id="other")
+        removal.sweep([self.loss(file)])
+        assert list(file.parent.iterdir()) == [file]
