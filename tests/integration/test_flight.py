@@ -19,12 +19,14 @@ from typing import Any
 import adbc_driver_flightsql.dbapi as adbc
 import adbc_driver_manager
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from dbt.adapters.iceberg_stream.ingest.flight_messages import pack
 from tests.servers.rest_catalog import RestCatalog
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
@@ -146,6 +148,33 @@ def test_statements(served: Served) -> None:
         schemas = found.read_all().to_pylist()[0]["catalog_db_schemas"]
         assert "said" in [table["table_name"] for table in schemas[0]["db_schema_tables"]]
         assert connection.adbc_get_info()["vendor_name"] == "dbt-iceberg-stream"
+
+
+def test_statements_stay_within_the_catalog(served: Served, tmp_path: Path) -> None:
+    secret = tmp_path / "profiles.yml"
+    secret.write_text("password")
+    rows(served, "create or replace view s.fine as select '${env:HOME}' as home, 1 as id")
+    assert rows(served, "select * from s.fine") == [("${env:HOME}", 1)]
+    for sql in (
+        f"select * from text.`{secret}`",
+        f"create view s.steals as select * from text.`{secret}`",
+        "select java_method('java.lang.System', 'getenv', 'HOME')",
+        "add jar '/tmp/x.jar'",
+        "set spark.sql.runSQLOnFiles = true",
+    ):
+        with (
+            pytest.raises(adbc_driver_manager.Error, match="The server refused the statement"),
+            served.connect() as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(sql).fetchall()
+    # A client may make a ticket of its own.
+    header = (b"authorization", f"Bearer {served.token}".encode())
+    ticket = pack(
+        "TicketStatementQuery", statement_handle=f"select * from text.`{secret}`".encode()
+    )
+    with flight.connect(served.uri) as client, pytest.raises(flight.FlightUnauthorizedError):
+        client.do_get(flight.Ticket(ticket), flight.FlightCallOptions(headers=[header])).read_all()
 
 
 def test_a_statement_is_run_once(local: Served) -> None:

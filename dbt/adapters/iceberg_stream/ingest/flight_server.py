@@ -14,17 +14,17 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.cursor import Cursor
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
-from dbt.adapters.iceberg_stream.engines.statements import classify
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.ingest import flight_messages as messages
 from dbt.adapters.iceberg_stream.ingest.flight_callers import Caller, Callers
 from dbt.adapters.iceberg_stream.ingest.flight_catalog import answer, schema_of
+from dbt.adapters.iceberg_stream.ingest.flight_statements import Allowed, check_statement
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.ingest.spark_text import NotAllowed
 from dbt.adapters.iceberg_stream.relation import quote
 
 MIDDLEWARE = "token"
-QUERIES = {"select", "with", "values", "show", "describe", "desc", "explain"}
 # What a client asks about the catalog, and gets as rows.
 ABOUT = {
     "CommandGetSqlInfo",
@@ -88,6 +88,10 @@ class FlightSqlServer(flight.FlightServerBase):
                 yield caller
         except (CatalogError, StatementError, IdentityError) as error:
             raise _refusal(str(error)) from error
+        except NotAllowed as error:
+            raise flight.FlightUnauthorizedError(
+                f"The server refused the statement. {error}"
+            ) from error
         except (ColumnError, ValueError) as error:
             raise flight.FlightServerError(str(error)) from error
         except (DbtRuntimeError, EngineError, OSError) as error:
@@ -99,10 +103,10 @@ class FlightSqlServer(flight.FlightServerBase):
             if name in ABOUT:
                 ticket, schema = descriptor.command, schema_of(name, command)
             else:
-                sql = _sql(name, command)
-                handle = sql.encode()
+                statement = check_statement(_sql(name, command), caller.lake)
+                handle = statement.sql.encode()
                 ticket = messages.pack("TicketStatementQuery", statement_handle=handle)
-                schema = self._schema(caller, sql)
+                schema = self._schema(caller, statement)
             endpoint = flight.FlightEndpoint(ticket, [])
             return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
 
@@ -111,10 +115,11 @@ class FlightSqlServer(flight.FlightServerBase):
             name, command = messages.unpack(ticket.ticket)
             if name in ABOUT:
                 return flight.RecordBatchStream(answer(name, command, caller.lake))
-            sql = command.statement_handle.decode()
-            if classify(sql).verb not in QUERIES:
-                return flight.RecordBatchStream(self._run(caller, sql)[1])
-        return self._stream(context, sql)
+            # A ticket is what the client sends, whatever it was given.
+            statement = check_statement(command.statement_handle.decode(), caller.lake)
+            if not statement.is_query:
+                return flight.RecordBatchStream(self._run(caller, statement)[1])
+        return self._stream(context, statement.sql)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with self._caller(context) as caller:
@@ -123,10 +128,11 @@ class FlightSqlServer(flight.FlightServerBase):
                 return iter(())
             if action.type != "CreatePreparedStatement":
                 raise ValueError(f"This server has no action {action.type}.")
+            statement = check_statement(request.query, caller.lake)
             prepared = messages.pack(
                 "ActionCreatePreparedStatementResult",
-                prepared_statement_handle=request.query.encode(),
-                dataset_schema=self._schema(caller, request.query).serialize().to_pybytes(),
+                prepared_statement_handle=statement.sql.encode(),
+                dataset_schema=self._schema(caller, statement).serialize().to_pybytes(),
             )
             return iter((prepared,))
 
@@ -136,7 +142,8 @@ class FlightSqlServer(flight.FlightServerBase):
             if name == "CommandStatementIngest":
                 rows = self._ingest(context, caller, command, reader)
             else:
-                rows = self._run(caller, _sql(name, command))[0]
+                statement = check_statement(_sql(name, command), caller.lake)
+                rows = self._run(caller, statement)[0]
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
 
@@ -168,18 +175,18 @@ class FlightSqlServer(flight.FlightServerBase):
         caller.refresh(f"{quote(caller.lake.name)}.{quote(name[0])}.{quote(name[1])}")
         return done.rows
 
-    def _schema(self, caller: Caller, sql: str) -> pa.Schema:
+    def _schema(self, caller: Caller, statement: Allowed) -> pa.Schema:
         """Of a query's rows; nothing is run."""
-        if classify(sql).verb not in QUERIES:
+        if not statement.is_query:
             return pa.schema([])
         with caller.handle() as handle:
-            return handle.session.arrow_schema(sql)
+            return handle.session.arrow_schema(statement.sql)
 
-    def _run(self, caller: Caller, sql: str) -> tuple[int, pa.Table]:
+    def _run(self, caller: Caller, statement: Allowed) -> tuple[int, pa.Table]:
         """Run a statement that changes something: rows it changed, and a table without any."""
         with caller.handle() as handle:
             cursor = Cursor(handle)
-            cursor.execute(sql)
+            cursor.execute(statement.sql)
             return cursor.response().rows_affected or 0, pa.schema([]).empty_table()
 
     def _stream(self, context: Any, sql: str) -> flight.GeneratorStream:

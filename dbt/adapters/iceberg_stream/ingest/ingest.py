@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, read_outcome
-from dbt.adapters.iceberg_stream.commit.schema_updates import replacing
+from dbt.adapters.iceberg_stream.commit.schema_updates import replacing, schemas_changed
 from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID, new_write_id
 from dbt.adapters.iceberg_stream.files.arrow_types import new_schema
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
@@ -103,7 +103,7 @@ def _base(
     lake: Lake, name: Name, arrow: pa.Schema, mode: Mode, properties: dict[str, str]
 ) -> tuple[LoadedTable, tuple[TableUpdate, ...]]:
     """The table, or what will be it, and how its schema changes."""
-    table, place = lake.load(name), ".".join(name)
+    table, place = lake.load(name, history=False), ".".join(name)
     if table is None:
         if mode is Mode.APPEND:
             raise CatalogError(f"There is no table {place} to append to.")
@@ -124,7 +124,7 @@ def _same_schema(
         return None
 
     def check(metadata: Metadata) -> None:
-        if metadata["current-schema-id"] != base.metadata["current-schema-id"]:
+        if schemas_changed(base.metadata, metadata):
             raise CatalogError(
                 f"The schema of {'.'.join(base.name)} was changed while it was replaced. Nothing "
                 "was written; run it again."

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def run_python_model(session: Session, name: str, code: str) -> Any:
     """What a compiled Python model returns."""
     namespace: dict[str, Any] = {"__name__": f"dbt_{name}", "spark": session.spark}
+    session.activate()
     exec(compile(code, f"<python model {name}>", "exec"), namespace)
     return namespace["model"](namespace["dbtObj"](session.spark.table), session.spark)
 

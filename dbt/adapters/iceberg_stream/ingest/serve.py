@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.identity.token import Token
 from dbt.adapters.iceberg_stream.ingest.flight_callers import Caller, same_token
 from dbt.adapters.iceberg_stream.ingest.flight_server import FlightSqlServer
+from dbt.adapters.iceberg_stream.ingest.flight_statements import SESSION_SETTINGS
 
 # Holds the server's own token, where the catalog knows no users; else a new one is made.
 TOKEN_VARIABLE = "ICEBERG_STREAM_SERVER_TOKEN"
@@ -125,8 +126,8 @@ class _Door:
         catalog = self.credentials.catalog_settings()
         if catalog is None:
             folder = self.credentials.warehouse_path(self.project_root)
-            return spark_settings(self.credentials.database, folder)
-        return catalog.spark(token.value if token else None)
+            return spark_settings(self.credentials.database, folder) | SESSION_SETTINGS
+        return catalog.spark(token.value if token else None) | SESSION_SETTINGS
 
 
 def _knows_users(catalog: CatalogSettings | None) -> bool:
