@@ -1,0 +1,201 @@
+"""What a check reports: each kind of damage, what it means for readers, and how to cure it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of damage.
+
+    Attributes:
+        severity: `error` if rows are wrong or cannot be read, `warning` if history, statistics or
+            speed suffer, `note` for harmless remains.
+        effect: what readers notice.
+        cure: what to do about it.
+    """
+
+    severity: Severity
+    effect: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a table; `where` names the file, snapshot or property."""
+
+    code: str
+    where: str
+    problem: str
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.code]
+
+    @property
+    def severity(self) -> Severity:
+        return self.kind.severity
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "where": self.where,
+            "problem": self.problem,
+            "effect": self.kind.effect,
+            "cure": self.kind.cure,
+        }
+
+
+_ROLL_BACK = "Roll back to a snapshot that does not use it, or rebuild the table."
+_REWRITE = "Rewrite the file with `rewrite_data_files` (option `rewrite-all`)."
+_REWRITE_MANIFESTS = "Run `rewrite_manifests`, or rebuild the table."
+_OLDER_METADATA = (
+    "Register the table again from an older metadata file of its `metadata` folder, then run the "
+    "later writes again."
+)
+_REFUSED = "Iceberg's own parser refuses the metadata: no engine can read the table."
+_REBUILD = "Rebuild the table: `dbt run --full-refresh`, or restore it from a backup."
+
+KINDS: dict[str, Kind] = {
+    # Metadata.
+    "metadata-refused": Kind("error", _REFUSED, _OLDER_METADATA),
+    "snapshot-sequence-number": Kind("error", _REFUSED, _OLDER_METADATA),
+    "current-snapshot-missing": Kind("error", _REFUSED, _OLDER_METADATA),
+    "ref-snapshot-missing": Kind("error", _REFUSED, _OLDER_METADATA),
+    "current-schema-missing": Kind("error", _REFUSED, _OLDER_METADATA),
+    "field-ids": Kind(
+        "error",
+        "Two columns share an id: a new column may show the values of another one.",
+        _OLDER_METADATA,
+    ),
+    "snapshot-schema-missing": Kind(
+        "warning",
+        "Time travel to the snapshot fails, or shows the columns of today.",
+        "Expire the snapshot with `expire_snapshots`.",
+    ),
+    "snapshot-order": Kind(
+        "error",
+        "Deletes may miss rows, because a later snapshot has a lower sequence number.",
+        _REBUILD,
+    ),
+    "metadata-log": Kind(
+        "note",
+        "Older metadata files that the log names are gone: they cannot be registered again.",
+        "Nothing needs to be done.",
+    ),
+    # Manifests.
+    "missing-file": Kind("error", "Reads that need the file fail.", _ROLL_BACK),
+    "file-size": Kind("error", "Engines that trust the size read a torn file.", _ROLL_BACK),
+    "unreadable-file": Kind("error", "Reads that need the file fail.", _ROLL_BACK),
+    "manifest-spec": Kind("error", "Engines cannot read the manifest.", _OLDER_METADATA),
+    "manifest-content": Kind(
+        "error", "Engines take deletes for rows, or rows for deletes.", _ROLL_BACK
+    ),
+    "manifest-counts": Kind(
+        "error",
+        "Engines skip manifests by their counts, and count rows by them: rows are missed.",
+        _REWRITE_MANIFESTS,
+    ),
+    "sequence-number": Kind(
+        "error", "Deletes of later commits miss the rows, or delete rows that are newer.", _REBUILD
+    ),
+    "partition-summary": Kind(
+        "error",
+        "Engines skip the manifest for filters that its files match: rows are missed.",
+        _REWRITE_MANIFESTS,
+    ),
+    "file-twice": Kind("error", "The rows of the file are read twice.", _ROLL_BACK),
+    "summary-totals": Kind(
+        "warning",
+        "Row and file counts in docs, statistics and query plans are wrong.",
+        "Totals are right again after a write that replaces the whole table.",
+    ),
+    # Deletes.
+    "vector-twice": Kind(
+        "error",
+        "Engines refuse the table or use one of the vectors: deleted rows return.",
+        _REBUILD,
+    ),
+    "hidden-deletes": Kind(
+        "error",
+        "Readers of format version 3 ignore position deletes beside a deletion vector: deleted "
+        "rows return.",
+        "Run `rewrite_position_delete_files` in a version that still applies them, or rebuild the "
+        "table.",
+    ),
+    "position-past-end": Kind(
+        "error", "Some engines fail; the rows that were meant stay in the table.", _REBUILD
+    ),
+    "vector-count": Kind(
+        "error", "Row counts from metadata are wrong, and engines may refuse the vector.", _REBUILD
+    ),
+    "unsorted-deletes": Kind(
+        "warning",
+        "Readers that merge position deletes in order miss some of them.",
+        "Run `rewrite_position_delete_files`.",
+    ),
+    "dangling-delete": Kind(
+        "note",
+        "The deletes apply to no file; each scan still plans them.",
+        "Run `rewrite_position_delete_files`, or `rewrite_data_files` with "
+        "`remove-dangling-deletes`.",
+    ),
+    "delete-metrics": Kind(
+        "error",
+        "Engines skip the deletes for filters on columns that are not of the key: replaced rows "
+        "return.",
+        "Run `rewrite_data_files` with the option `delete-file-threshold` at 1.",
+    ),
+    "equality-column": Kind(
+        "error", "Engines cannot apply the equality deletes: reads fail or keep the rows.", _REBUILD
+    ),
+    # Row lineage.
+    "row-ids": Kind(
+        "error", "Two rows share a `_row_id`: change feeds and audits mix them up.", _REBUILD
+    ),
+    # Contents of files.
+    "row-count": Kind("error", "`count(*)` from metadata is wrong.", _REWRITE),
+    "bounds": Kind(
+        "error", "Engines skip the file for filters that its rows match: rows are missed.", _REWRITE
+    ),
+    "value-counts": Kind(
+        "error",
+        "Engines skip the file for `is null`, `is not null` and NaN filters that its rows match.",
+        _REWRITE,
+    ),
+    "partition-value": Kind(
+        "error",
+        "Rows stand in a partition that is not theirs: filters and deletes miss them.",
+        _REWRITE,
+    ),
+    "null-in-required": Kind(
+        "error",
+        "Engines fail or return arbitrary values where they trust the column to hold no null.",
+        "Make the column optional (`alter table … alter column … drop not null`), or fix the rows.",
+    ),
+    "column-type": Kind("error", "Reads of the column fail or return wrong values.", _REBUILD),
+    "field-ids-missing": Kind(
+        "error",
+        "Columns are found by id: readers return null for all of them.",
+        "Set the table property `schema.name-mapping.default`, or rewrite the file.",
+    ),
+    "sort-order": Kind(
+        "warning", "Engines that trust the file to be sorted return wrong order.", _REWRITE
+    ),
+    "split-offsets": Kind("warning", "Engines divide the file badly between tasks.", _REWRITE),
+    # Streams.
+    "stream-progress": Kind(
+        "error",
+        "The stream refuses to continue, or would lose or repeat changes.",
+        "Run `iceberg-stream resume` on the table, or the model with `--full-refresh`.",
+    ),
+    # The limits of this check.
+    "not-checked": Kind(
+        "note", "A part of the table was not checked.", "Check it with the engine that wrote it."
+    ),
+}

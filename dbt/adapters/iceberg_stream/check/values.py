@@ -1,0 +1,131 @@
+"""Values as Iceberg orders them: of Arrow arrays, bounds and partitions (spec, appendix D)."""
+
+from __future__ import annotations
+
+import math
+import struct
+import uuid
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+BYTES = (StringType, BinaryType, FixedType, UUIDType)
+MICROS_A_DAY = 86_400_000_000
+TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
+
+
+def comparable(values: pa.Array) -> pa.Array | None:
+    """An array whose order is that of the bounds; None for types without one."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    kind = values.type
+    if pa.types.is_temporal(kind):
+        if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+            return values.cast(pa.int32())
+        return values.cast(pa.int64())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return values.cast(pa.large_binary())
+    if pa.types.is_fixed_size_binary(kind):
+        return values.cast(pa.binary())
+    if pa.types.is_float16(kind) or pa.types.is_null(kind):
+        return None
+    return values
+
+
+def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
+    """A bound in the form of `comparable`; None if there is none that can be compared.
+
+    A bound may have the type that the column had when the file was written.
+    """
+    if raw is None:
+        return None
+    if isinstance(kind, BYTES):
+        return bytes(raw)
+    if isinstance(kind, BooleanType):
+        return raw != b"\x00"
+    if isinstance(kind, (FloatType, DoubleType)):
+        value = struct.unpack("<f" if len(raw) == 4 else "<d", raw)[0]
+        return None if math.isnan(value) else value
+    if isinstance(kind, DecimalType):
+        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-kind.scale)
+    if isinstance(kind, TIMES) and len(raw) == 4:
+        return None  # a date that was widened
+    if isinstance(kind, (IntegerType, LongType, DateType, TimeType, *TIMES)):
+        return int.from_bytes(raw, "little", signed=True)
+    return None
+
+
+def partition_value(value: Any) -> Any:
+    """A partition value in one form, be it from Avro, Arrow or PyIceberg."""
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return (moment - EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return (value - EPOCH.date()).days
+    if isinstance(value, time):
+        return (
+            (value.hour * 60 + value.minute) * 60 + value.second
+        ) * 1_000_000 + value.microsecond
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    return value
+
+
+def holds_nan(values: pa.Array) -> bool:
+    """Whether an array of floating-point numbers holds NaN."""
+    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def fits(stored: pa.DataType, kind: IcebergType) -> bool:
+    """Whether readers take a file's column for one of the table's type (spec, type promotion)."""
+    if isinstance(stored, pa.BaseExtensionType):
+        stored = stored.storage_type
+    tests = pa.types
+    if isinstance(kind, BooleanType):
+        return tests.is_boolean(stored)
+    if isinstance(kind, IntegerType):
+        return tests.is_integer(stored) and stored.bit_width <= 32
+    if isinstance(kind, LongType):
+        return tests.is_integer(stored)
+    if isinstance(kind, FloatType):
+        return tests.is_float32(stored)
+    if isinstance(kind, DoubleType):
+        return tests.is_float32(stored) or tests.is_float64(stored)
+    if isinstance(kind, DecimalType):
+        return tests.is_decimal(stored) and stored.scale == kind.scale
+    if isinstance(kind, DateType):
+        return tests.is_date(stored)
+    if isinstance(kind, TimeType):
+        return tests.is_time(stored)
+    if isinstance(kind, TIMES):
+        return tests.is_timestamp(stored) or tests.is_date(stored)
+    if isinstance(kind, (StringType, BinaryType)):
+        return any(
+            test(stored) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
+        ) or tests.is_large_binary(stored)
+    if isinstance(kind, (UUIDType, FixedType)):
+        return tests.is_fixed_size_binary(stored)
+    return True

@@ -1,0 +1,111 @@
+"""`iceberg-stream check`: find out whether tables are what their metadata promise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dbt.adapters.iceberg_stream.check.finding import KINDS
+from dbt.adapters.iceberg_stream.cli_options import (
+    profiles_dir,
+    project_dir,
+    table_name,
+    target,
+    told_plainly,
+)
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.lake import Lake
+    from dbt.adapters.iceberg_stream.check.check import Report
+
+WRONG = 1
+SEVERITIES = ("error", "warning", "note")
+# Findings of one kind that are printed.
+EXAMPLES = 5
+
+
+@click.command()
+@click.argument("name", metavar="TABLE|NAMESPACE")
+@click.option("--data", is_flag=True, help="Also read the rows of all live files.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@project_dir
+@profiles_dir
+@target
+def check(
+    name: str,
+    data: bool,
+    as_json: bool,
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+) -> None:
+    """Check TABLE (schema.name), or all tables of NAMESPACE, for damage.
+
+    Reads every snapshot's metadata and asks the storage for every file; changes nothing. Each
+    finding says what is wrong, what readers notice, and how to cure it.
+
+    Exit codes: 0 if nothing is wrong (notes do not count), 1 for errors or warnings.
+    """
+    from dbt.adapters.iceberg_stream.check.check import check_table
+    from dbt.adapters.iceberg_stream.projects import open_lake
+
+    reports: list[Report] = []
+    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+        for table in _tables(lake, name):
+            loaded = lake.load(table)
+            if loaded is None:
+                raise click.ClickException(f"The table {'.'.join(table)} does not exist.")
+            report = check_table(loaded, data, _progress)
+            reports.append(report)
+            if not as_json:
+                _print(report)
+    if as_json:
+        click.echo(json.dumps({"tables": [report.as_json() for report in reports]}, indent=2))
+    if any(report.count("error") + report.count("warning") for report in reports):
+        raise SystemExit(WRONG)
+
+
+def _tables(lake: Lake, name: str) -> list[tuple[str, str]]:
+    if "." in name:
+        return [table_name(name)]
+    if name not in lake.namespaces():
+        raise click.ClickException(
+            f"The namespace {name} does not exist. Name a table as schema.name, or one of: "
+            f"{', '.join(sorted(lake.namespaces()))}."
+        )
+    return [(name, table) for table, kind in sorted(lake.relations(name)) if kind == "table"]
+
+
+def _progress(items: Sequence[Any], label: str) -> Iterable[Any]:
+    return _bar(items, label) if sys.stderr.isatty() and len(items) > 1 else items
+
+
+def _bar(items: Sequence[Any], label: str) -> Iterator[Any]:
+    with click.progressbar(items, label=label, file=sys.stderr) as bar:
+        yield from bar
+
+
+def _print(report: Report) -> None:
+    click.echo(".".join(report.table))
+    codes = dict.fromkeys(finding.code for finding in report.findings)
+    for code in sorted(codes, key=lambda c: SEVERITIES.index(KINDS[c].severity)):
+        kind = KINDS[code]
+        same = [finding for finding in report.findings if finding.code == code]
+        click.echo(f"  {kind.severity}: {code}")
+        for finding in same[:EXAMPLES]:
+            click.echo(f"    {finding.where}\n      {finding.problem}")
+        if len(same) > EXAMPLES:
+            click.echo(f"    {len(same) - EXAMPLES} more; --json lists all.")
+        click.echo(f"    effect  {kind.effect}\n    cure    {kind.cure}")
+    read = "" if report.contents is None else f", {report.contents} read"
+    counts = ", ".join(f"{report.count(severity)} {severity}s" for severity in SEVERITIES)
+    click.echo(
+        f"  {report.snapshots} snapshots, {report.manifests} manifests, {report.files} files"
+        f"{read}: {counts}"
+    )

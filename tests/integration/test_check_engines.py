@@ -1,0 +1,70 @@
+"""`iceberg-stream check` on tables of other engines."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyiceberg.transforms import BucketTransform, DayTransform
+
+from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.check.check import check_table
+from dbt.adapters.iceberg_stream.check.finding import Finding
+from dbt.adapters.iceberg_stream.engines.session import Session
+from tests.integration.table_model import MOMENTS
+
+ROWS = """
+select id, cast(id as decimal(12, 3)) / 7 as d, if(id % 5 = 0, double('NaN'), -id / 3.0) as f,
+    if(id % 7 = 0, null, repeat(concat('é', id), 9)) as s, cast('x' as binary) as b,
+    timestamp'1969-12-30 00:00:00' + make_interval(0, 0, 0, cast(id as int)) as ts,
+    if(id % 3 = 0, null, named_struct('a', cast(id as int), 'b', array(1, null))) as st
+from range(20)
+"""
+MODES = [(1, "copy-on-write"), (2, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")]
+
+
+def wrong(lake: Lake, name: str) -> list[Finding]:
+    loaded = lake.load(("s", name))
+    assert loaded is not None
+    return [f for f in check_table(loaded, data=True).findings if f.severity != "note"]
+
+
+@pytest.mark.parametrize(("version", "mode"), MODES)
+def test_nothing_is_wrong_with_tables_of_spark(
+    lake: Lake, spark: Session, version: int, mode: str
+) -> None:
+    name = f"spark{version}{mode[0]}"
+    modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
+    for sql in (
+        f"create table s.{name} using iceberg partitioned by (days(ts), bucket(4, id)) "
+        f"tblproperties ('format-version' = '{version}', {modes}) as {ROWS}",
+        f"update s.{name} set f = 1.5 where id % 4 = 0",
+        f"delete from s.{name} where id % 4 = 1",
+        f"alter table s.{name} write ordered by id",
+        f"insert into s.{name} select * from s.{name}",
+        f"alter table s.{name} replace partition field ts_day with hours(ts)",
+        f"merge into s.{name} t using (select id + 1 as id from range(9)) k on t.id = k.id "
+        "when matched then update set f = 2.5 when not matched then insert (id) values (k.id)",
+        f"alter table s.{name} drop column d",
+    ):
+        spark.run(sql)
+    assert wrong(lake, name) == []
+    spark.run(f"call lake.system.rewrite_manifests(table => 's.{name}')")
+    spark.run(
+        f"call lake.system.rewrite_data_files(table => 's.{name}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    assert wrong(lake, name) == []
+
+
+def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: Lake) -> None:
+    rows = pa.table({"id": range(5), "at": pa.array(MOMENTS), "s": list("abcde")})
+    table = lake.catalog.create_table(("s", "py"), rows.schema)
+    with table.update_spec() as spec:
+        spec.add_field("id", BucketTransform(4), "b").add_field("at", DayTransform(), "d")
+    table.append(rows)
+    table.delete("id = 2")
+    table.overwrite(rows.slice(0, 2), "id < 2")
+    with table.update_schema() as schema:
+        schema.rename_column("s", "text")
+    table.append(rows.rename_columns(["id", "at", "text"]))
+    assert wrong(lake, "py") == []
