@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 AREA ?= batch
 SF ?= 1
+# Of mutants; 0 is all of them.
+SAMPLE ?= 0
+SEED ?= 1
 
 SHOP := examples/shop
 TPCH := examples/tpch
@@ -18,7 +21,7 @@ CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit lint test-slow test-cluster bench stop clean
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit lint test-slow test-cluster mutants bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +61,9 @@ test-slow: $(VENV)/.dev-installed ## Run the long tests
 
 test-cluster: $(VENV)/.dev-installed ## Run the functional tests on a Spark cluster with a REST catalog
 	$(BIN)/pytest tests/functional -m "not slow" --method connect
+
+mutants: $(VENV)/.dev-installed ## Share of small faults that unit tests notice (SAMPLE=200 SEED=1)
+	$(BIN)/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED)
 
 bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch, connect, write or stream)
 	$(BIN)/python -m benchmarks.run --area $(AREA)

@@ -27,6 +27,8 @@ setup(
         # Its private parts differ between minor versions.
         "pyiceberg[pyiceberg-core,sql-sqlite]==0.12.*",
         "pyarrow>=18",
+        # `pyspark.pandas` of Spark 4.1 cannot be imported with pandas 3.
+        "pandas>=2.2,<3",
         # Bitmaps of deletion vectors.
         "pyroaring>=1",
         "agate>=1.9,<2.0",

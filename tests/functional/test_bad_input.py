@@ -17,8 +17,8 @@ CASES = {
     "format": ("file_format='delta'", "`file_format: delta` is not supported"),
     "grants": ("grants={'select': ['me']}", "privileges on Iceberg tables are kept by the catalog"),
     "no_key": (
-        "materialized='incremental', incremental_strategy='merge'",
-        "`incremental_strategy: merge` needs a `unique_key`",
+        "materialized='incremental', incremental_strategy='delete+insert'",
+        "`incremental_strategy: delete+insert` needs a `unique_key`",
     ),
     "both": (
         "materialized='incremental', unique_key='id', merge_update_columns=['a'],"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbt.tests.util import run_dbt
+from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, run, table
 
@@ -41,6 +41,30 @@ class TestKindChanges:
             assert rows(project, "select kind from {schema}.changing") == [(kind,)]
             expected = "view" if kind == "view" else "table"
             assert project.adapter.lake.relations(project.test_schema) == [("changing", expected)]
+
+
+# As packages for dbt-spark make their temporary relations.
+OPERATION = """
+{% macro stage() %}
+  {%- set staging = api.Relation.create(database=target.database, schema=target.schema, identifier='m')
+      .incorporate(path={'schema': none, 'identifier': 'm__tmp'}, type='view') -%}
+  {% do run_query(get_create_table_as_sql(True, staging, 'select 1 as id')) %}
+  {% do log('columns: ' ~ adapter.get_columns_in_relation(staging), info=True) %}
+  {% do log('rows: ' ~ run_query('select * from ' ~ staging).rows | length, info=True) %}
+  {% do adapter.drop_relation(staging) %}
+{% endmacro %}
+"""
+
+
+class TestTemporaryRelations:
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"stage.sql": OPERATION}
+
+    def test_without_a_schema(self, project: Any) -> None:
+        _, output = run_dbt_and_capture(["run-operation", "stage"])
+        assert "column='id', dtype='int'" in output
+        assert "rows: 1" in output
 
 
 class TestDocs:

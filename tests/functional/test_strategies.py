@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dbt.tests.util import run_dbt
+from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, snapshot_ids, table
 
@@ -27,6 +27,10 @@ OVERWRITE = """
 {% if is_incremental() %} select * from values (2, 'new') as t(day, v)
 {% else %} select * from values (1, 'old'), (2, 'old'), (2, 'old too') as t(day, v) {% endif %}
 """
+NO_KEY = """
+{{ config(materialized='incremental', incremental_strategy='merge') }}
+select 1 as id
+"""
 OVERWRITE_ALL = """
 {{ config(materialized='incremental', incremental_strategy='insert_overwrite') }}
 select {{ "'new'" if is_incremental() else "'old'" }} as v
@@ -38,18 +42,25 @@ class TestStrategies:
     def models(self) -> dict[str, str]:
         return {
             "append.sql": APPEND,
+            "no_key.sql": NO_KEY,
+            "no_key_either.sql": NO_KEY,
             "delete_insert.sql": DELETE_INSERT,
             "overwrite.sql": OVERWRITE,
             "overwrite_all.sql": OVERWRITE_ALL,
         }
 
     @pytest.fixture(scope="class", autouse=True)
-    def two_runs(self, project: Any) -> None:
+    def output(self, project: Any) -> str:
+        """Of the second run."""
         run_dbt(["run"])
-        run_dbt(["run"])
+        return run_dbt_and_capture(["run"])[1]
 
     def test_append(self, project: Any) -> None:
         assert rows(project, "select id from {schema}.append order by 1") == [(1,), (2,)]
+
+    def test_a_merge_without_a_key_appends(self, project: Any, output: str) -> None:
+        assert rows(project, "select id from {schema}.no_key") == [(1,), (1,)]
+        assert output.count("has `incremental_strategy: merge` and no `unique_key`") == 1
 
     def test_delete_insert_keeps_duplicates_of_the_source(self, project: Any) -> None:
         found = rows(

@@ -19,7 +19,7 @@ PREFIX = "dbt.adapters.iceberg_stream."
 LAYERS = (
     {"__main__"},
     {"__init__", "cli"},
-    {"cli_streams"},
+    {"cli_streams", "cli_check"},
     {"cli_options"},
     {"projects"},
     {"impl"},
@@ -31,6 +31,7 @@ LAYERS = (
     {"connections"},
     {"from_profile"},
     {"cursor"},
+    {"check"},
     {"stream"},
     {"credentials", "relation", "column", "response", "model_config"},
     {"profile_check"},

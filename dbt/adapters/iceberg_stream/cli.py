@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dbt.adapters.iceberg_stream import cli_streams
+from dbt.adapters.iceberg_stream import cli_check, cli_streams
 from dbt.adapters.iceberg_stream.cli_options import (
     PORT,
     profiles_dir,
@@ -20,15 +20,14 @@ from dbt.adapters.iceberg_stream.cli_options import (
 )
 from dbt.adapters.iceberg_stream.engines import embedded
 
+# Of programs without a project.
 HOME = ".iceberg_stream"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 engine_home = click.option(
     "--engine-home",
     type=click.Path(path_type=Path),
-    default=HOME,
-    show_default=True,
-    help="The profile's `engine_home`, where it is set.",
+    help="The folder of the engine's state.  [default: as the profile says]",
 )
 
 
@@ -37,21 +36,43 @@ def main() -> None:
     """Look after the engine and the tables of a dbt project."""
 
 
+def _home(
+    project_dir: Path, profiles_dir: Path | None, target: str | None, given: Path | None
+) -> Path:
+    """The folder of the engine's state."""
+    from dbt.adapters.iceberg_stream.projects import load_credentials
+
+    if given is not None:
+        return project_dir / given
+    if not (project_dir / "dbt_project.yml").exists():
+        return project_dir / HOME
+    with told_plainly():
+        return load_credentials(project_dir, profiles_dir, target).engine_path(project_dir)
+
+
 @main.command()
 @project_dir
+@profiles_dir
+@target
 @engine_home
-def stop(project_dir: Path, engine_home: Path) -> None:
+def stop(
+    project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
+) -> None:
     """Stop the engine of a project."""
-    stopped = embedded.stop(project_dir / engine_home)
+    stopped = embedded.stop(_home(project_dir, profiles_dir, target, engine_home))
     click.echo("The engine has stopped." if stopped else "No engine is running here.")
 
 
 @main.command()
 @project_dir
+@profiles_dir
+@target
 @engine_home
-def status(project_dir: Path, engine_home: Path) -> None:
+def status(
+    project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
+) -> None:
     """Tell whether the engine of a project is running, and who uses it."""
-    engine = embedded.status(project_dir / engine_home)
+    engine = embedded.status(_home(project_dir, profiles_dir, target, engine_home))
     if engine is None:
         click.echo("No engine is running here.")
         return
@@ -104,6 +125,8 @@ def orphans(
         others = (each for name in names if (each := lake.load(name)) is not None)
         if (other := shares_folder(loaded, others)) is not None:
             raise click.ClickException(f"{'.'.join(other.name)} has its files in the same folder.")
+        if remove:
+            lake.check_write(loaded.name)
         before = datetime.now(timezone.utc) - timedelta(hours=older_than)
         found = find_orphans(loaded, before)
         for orphan in found:
@@ -114,6 +137,7 @@ def orphans(
             click.echo(f"{remove_orphans(loaded, found)} removed.")
 
 
+main.add_command(cli_check.check)
 main.add_command(cli_streams.run)
 main.add_command(cli_streams.streams)
 main.add_command(cli_streams.resume)

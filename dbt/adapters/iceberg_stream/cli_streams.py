@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ONLY_STREAMS = "config.materialized:stream"
 FAILED, FENCED = 1, 3
+# How often in a row streams are run again on a new engine, and after how long it is no row.
+RESTARTS, GOOD_SECONDS = 5, 300.0
 
 
 @click.command()
@@ -71,7 +74,7 @@ def run(
     chosen += ["--exclude", *exclude] if exclude else []
     service = Service()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.stop.set())
+        signal.signal(number, lambda *_: service.end())
     with told_plainly(), serving(service), endpoint(service, host, port) as listening:
         models = _listed([*chosen, *place])
         if not models:
@@ -80,10 +83,33 @@ def run(
         service.streams |= {name: StreamStatus(name.split(".")[-1]) for name in models}
         click.echo(f"Health and metrics at http://{host}:{listening}")
         refresh = ["--full-refresh"] if full_refresh else []
-        done = _dbt(["run", *chosen, *place, *refresh, "--threads", str(len(models))], service)
+        arguments = ["run", *chosen, *place, "--threads", str(len(models))]
+        done = _dbt([*arguments, *refresh], service)
+        done = done or _restarted(arguments, service)
     if service.fenced:
         raise SystemExit(FENCED)
     raise SystemExit(0 if done else FAILED)
+
+
+def _restarted(arguments: list[str], service: Service) -> bool:
+    """Run the streams again, with a new engine, as long as they end because theirs is lost."""
+    tries, begun = 0, time.monotonic()
+    while service.engine_lost or tries:
+        # What ran for a while before it lost its engine begins to count anew.
+        tries = 1 if time.monotonic() - begun > GOOD_SECONDS else tries + 1
+        if service.asked or tries > RESTARTS:
+            return False
+        wait = float(2**tries)
+        click.echo(
+            f"Spark is lost. The streams continue from their tables in {wait:.0f} s, on a new "
+            f"engine (try {tries} of {RESTARTS})."
+        )
+        service.restart()
+        service.stop.wait(wait)
+        begun = time.monotonic()
+        if _dbt(arguments, service):
+            return True
+    return False
 
 
 def _listed(arguments: list[str]) -> dict[str, list[str]]:
@@ -91,7 +117,9 @@ def _listed(arguments: list[str]) -> dict[str, list[str]]:
     from dbt.cli.main import dbtRunner
 
     form = ["--output", "json", "--output-keys", "unique_id", "depends_on"]
-    found = dbtRunner().invoke(["--quiet", "ls", *arguments, "--resource-type", "model", *form])
+    found = dbtRunner().invoke(
+        ["--quiet", "--log-level", "none", "ls", *arguments, "--resource-type", "model", *form]
+    )
     if found.exception is not None:
         raise click.ClickException(str(found.exception))
     models = [json.loads(line) for line in found.result or []]  # type: ignore[union-attr]

@@ -297,7 +297,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             logger.debug(f"Error while running:\n{sql}\n{error}")
             if error.engine_gone and self._record is not None:
                 self._record.lost_server()
-            raise DbtDatabaseError(str(error)) from error
+            handle: Handle | None = self.get_thread_connection().handle
+            told = error.for_principal(handle.whose) if handle is not None else error
+            raise DbtDatabaseError(str(told)) from error
 
     @classmethod
     def get_response(cls, cursor: Cursor) -> IcebergStreamResponse:

@@ -117,6 +117,24 @@ class Handle:
         if settings is not None:
             self.session.renew(settings)
 
+    @property
+    def whose(self) -> str:
+        """The principal with the end of its token, for messages."""
+        return self._renewal.whose if self._renewal else ""
+
+    def renew_refused(self, error: StatementError) -> bool:
+        """Take a new token after the catalog has refused the session's; whether there was one."""
+        if self._renewal is None or self.canceled or not error.token_refused:
+            return False
+        try:
+            settings = self._renewal.after_refusal()
+        except IdentityError as cause:
+            error.add(str(cause))
+            return False
+        if settings is not None:
+            self.session.renew(settings)
+        return settings is not None
+
     def cursor(self) -> Cursor:
         return Cursor(self)
 
@@ -208,18 +226,27 @@ class Cursor:
                 handle.lake.drop((namespace, name))
         try:
             handle.refresh_token()
-            if self._statement.writes:
-                self._write(sql)
-            elif self._statement.verb in QUERY_VERBS:
-                self._table, self._from_cache = handle.query(sql)
-            else:
-                self._frame = handle.session.run(sql)
-                self._note_view(sql)
+            try:
+                self._run_classified(sql)
+            except StatementError as error:
+                if not handle.renew_refused(error):
+                    raise
+                logger.info("The token ended while a statement ran: running it with a new one")
+                self._run_classified(sql)
         except StatementError as error:
             handle.reusable = False
-            raise error.for_principal(handle.principal) from error
+            raise error.for_principal(handle.whose) from error
         finally:
             handle.progress.finish()
+
+    def _run_classified(self, sql: str) -> None:
+        if self._statement.writes:
+            self._write(sql)
+        elif self._statement.verb in QUERY_VERBS:
+            self._table, self._from_cache = self._handle.query(sql)
+        else:
+            self._frame = self._handle.session.run(sql)
+            self._note_view(sql)
 
     def _write(self, sql: str) -> None:
         write_id = new_write_id()

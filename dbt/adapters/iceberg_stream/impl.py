@@ -21,10 +21,11 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
-from dbt.adapters.iceberg_stream.engines.statements import split
-from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, default_strategy
+from dbt.adapters.iceberg_stream.engines.statements import classify, split
+from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, strategy_of
 from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_model_config
 from dbt.adapters.iceberg_stream.own_writes import OwnWrites
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
@@ -43,6 +44,10 @@ logger = AdapterLogger("Iceberg_Stream")
 # Commands that will need the engine: it starts while dbt parses the project.
 ENGINE_COMMANDS = {"run", "build", "test", "seed", "snapshot", "show", "compile", "retry", "clone"}
 ENGINE_COMMANDS |= {"run-operation", "freshness", "generate"}
+
+
+# Statements that give rows and are no queries.
+ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
 class IcebergStreamAdapter(OwnWrites):
@@ -70,6 +75,9 @@ class IcebergStreamAdapter(OwnWrites):
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
         self._notice = WriteNotice(self)
+        self._notes_guard = threading.Lock()
+        self._staged = threading.local()
+        self._appends_noted = False
         if getattr(getattr(config, "args", None), "which", None) in ENGINE_COMMANDS:
             threading.Thread(target=self.connections.engine.prestart, daemon=True).start()
 
@@ -198,6 +206,25 @@ class IcebergStreamAdapter(OwnWrites):
         self.lake.drop(name)
         self.connections.forget_results(name)
 
+    @available.parse_none
+    def note_staged(self, relation: BaseRelation) -> None:
+        """Note what takes the place of another object later, to be dropped where it does not."""
+        self._staged.name = (str(relation.schema), str(relation.identifier))
+
+    @available.parse_none
+    def forget_staged(self) -> None:
+        self._staged.name = None
+
+    def post_model_hook(self, config: Mapping[str, Any], context: Any) -> None:
+        """Drop what a model that failed has made to take the place of another object."""
+        name, self._staged.name = getattr(self._staged, "name", None), None
+        if name is None:
+            return
+        try:
+            self.lake.drop(name)
+        except CatalogError as error:
+            logger.warning(f"{'.'.join(name)} is left behind, and no longer needed: {error}")
+
     def _check_database(self, relation: BaseRelation) -> None:
         if relation.database and relation.database.lower() != self.lake.name.lower():
             raise DbtRuntimeError(
@@ -287,23 +314,40 @@ class IcebergStreamAdapter(OwnWrites):
             parse_stream_options(model)
         return layout
 
+    @available.parse(lambda *a, **k: True)
+    def takes_limit(self, sql: str) -> bool:
+        """Whether a limit may stand behind a statement: not behind `call`, `show`, `describe`."""
+        return classify(sql).verb not in ROW_COMMANDS
+
     @available.parse_none
     def require_views(self) -> None:
         self.lake.require_views()
 
     @available.parse_none
-    def check_write(self, existing: BaseRelation | None) -> None:
+    def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:
         """Raise before any data is computed, if the user may not write to the table."""
         if existing is not None and existing.is_table:
-            self.lake.check_write((str(existing.schema), str(existing.identifier)))
+            self.lake.check_write((str(existing.schema), str(existing.identifier)), rows_only)
 
     @available.parse_none
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
         check_key_columns(model, [column.name for column in columns])
 
     @available.parse(lambda *a, **k: "append")
-    def default_strategy(self, config: Mapping[str, Any]) -> str:
-        return default_strategy(config)
+    def strategy_of(self, model: Mapping[str, Any]) -> str:
+        """The strategy that an incremental model is built with."""
+        config = model["config"]
+        strategy = strategy_of(config)
+        if config.get("incremental_strategy") == "merge" and strategy == "append":
+            with self._notes_guard:
+                told, self._appends_noted = self._appends_noted, True
+            if not told:
+                logger.info(
+                    f"{model['unique_id']} has `incremental_strategy: merge` and no `unique_key`: "
+                    "its rows are appended, as those of all models like it. To update rows, name "
+                    "the columns that identify one."
+                )
+        return strategy
 
     @available.parse(lambda *a, **k: [])
     def layout_alterations(self, relation: BaseRelation, layout: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextvars import copy_context
 from pathlib import Path
 
 from dbt_common.exceptions import DbtRuntimeError
@@ -31,12 +32,25 @@ def load_credentials(
     profiles_dir: str | Path | None = None,
     target: str | None = None,
 ) -> IcebergStreamCredentials:
-    """The credentials of a project's profile, read as dbt reads them."""
+    """The credentials of a project's profile, read as dbt reads them, `env_var()` included.
+
+    Raises:
+        DbtRuntimeError: there is no project, no such profile or target, or it is of another type.
+    """
+    # In a context of its own: that of dbt, where this is called within it, stays as it is.
+    return copy_context().run(_load_credentials, Path(project_dir), profiles_dir, target)
+
+
+def _load_credentials(
+    root: Path, profiles_dir: str | Path | None, target: str | None
+) -> IcebergStreamCredentials:
     from dbt.cli.resolvers import default_profiles_dir
     from dbt.config.runtime import load_profile
     from dbt.flags import set_from_args
+    from dbt_common.clients.system import get_env
+    from dbt_common.context import set_invocation_context
 
-    root = Path(project_dir)
+    set_invocation_context(get_env())
     found = profiles_dir or (root if (root / "profiles.yml").exists() else default_profiles_dir())
     set_from_args(Namespace(PROFILES_DIR=str(found), PROJECT_DIR=str(root)), None)
     profile = load_profile(str(root), {}, target_override=target)

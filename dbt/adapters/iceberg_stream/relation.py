@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dbt.adapters.base.relation import BaseRelation
-from dbt.adapters.contracts.relation import Policy, RelationType
+from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
 
 
 @dataclass
@@ -25,6 +26,13 @@ class IcebergStreamRelation(BaseRelation):
 
     def quoted(self, identifier: str) -> str:
         return quote(identifier)
+
+    def _render_iterator(self) -> Iterator[tuple[ComponentName | None, str | None]]:
+        """Parts of the name; one without a schema is of the session, where no catalog is named."""
+        parts = list(super()._render_iterator())
+        if dict(parts).get(ComponentName.Schema) is None:
+            parts = [part for part in parts if part[0] != ComponentName.Database]
+        yield from parts
 
     @property
     def namespace_and_name(self) -> tuple[str, str]:

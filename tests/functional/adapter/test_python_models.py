@@ -1,4 +1,3 @@
-import pandas
 import pytest
 from dbt.tests.adapter.python_model.test_python_model import (
     BasePythonEmptyTests,
@@ -31,15 +30,13 @@ class TestPythonSampleTests(BasePythonSampleTests):
     pass
 
 
-# Koalas has become `pyspark.pandas`, which in Spark 4.1 cannot be imported with pandas 3.
+# Koalas has become `pyspark.pandas`.
 class TestPySpark(BasePySparkTests):
     @pytest.fixture(scope="class")
     def models(self):
         models = BasePySparkTests.models.__wrapped__(self)
         del models["koalas_df.py"]
-        if int(pandas.__version__.split(".")[0]) >= 3:
-            del models["pandas_on_spark_df.py"]
         return models
 
     def test_different_dataframes(self, project, models):
-        assert len(run_dbt(["run"])) == len(models)
+        assert len(run_dbt(["run"])) == len(models) == 3

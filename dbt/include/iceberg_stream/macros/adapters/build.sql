@@ -28,6 +28,7 @@
   {% do adapter.drop_relation(existing) %}
   {% do adapter.cache_added(staged) %}
   {% do adapter.rename_relation(staged, relation) %}
+  {% do adapter.forget_staged() %}
 {% endmacro %}
 
 {#- The model's rows as a select: a Python model runs first and becomes a temporary view. -#}

@@ -6,7 +6,9 @@
 
 {% macro make_staged_relation(relation) %}
   {%- set identifier = relation.identifier ~ '__dbt_staged_' ~ adapter.unique_suffix() -%}
-  {%- do return(relation.incorporate(path={'identifier': identifier})) -%}
+  {%- set staged = relation.incorporate(path={'identifier': identifier}) -%}
+  {%- do adapter.note_staged(staged) -%}
+  {%- do return(staged) -%}
 {% endmacro %}
 
 {% macro iceberg_stream__drop_relation(relation) -%}
@@ -48,8 +50,8 @@
 {%- endmacro %}
 
 {#- What is there of a model, whose user may write to it: otherwise nothing is computed in vain. -#}
-{% macro load_writable_relation(relation) %}
+{% macro load_writable_relation(relation, rows_only=false) %}
   {%- set existing = load_cached_relation(relation) -%}
-  {% do adapter.check_write(existing) %}
+  {% do adapter.check_write(existing, rows_only) %}
   {{ return(existing) }}
 {% endmacro %}

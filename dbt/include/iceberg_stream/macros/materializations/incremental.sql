@@ -1,8 +1,8 @@
 {% materialization incremental, adapter='iceberg_stream', supported_languages=['sql', 'python'] %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this) -%}
+  {%- set existing = load_writable_relation(this, rows_only=not should_full_refresh()) -%}
   {%- set relation = this.incorporate(type='table') -%}
-  {%- set strategy = config.get('incremental_strategy') or adapter.default_strategy(config) -%}
+  {%- set strategy = adapter.strategy_of(model) -%}
   {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}
 
   {{ run_hooks(pre_hooks) }}

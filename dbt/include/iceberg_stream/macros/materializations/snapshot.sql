@@ -1,6 +1,6 @@
 {% materialization snapshot, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this) -%}
+  {%- set existing = load_writable_relation(this, rows_only=true) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- if existing is not none and existing.is_view -%}
     {% do exceptions.relation_wrong_type(existing, 'table', model) %}

@@ -1,6 +1,6 @@
 {% materialization stream, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this) -%}
+  {%- set existing = load_writable_relation(this, rows_only=not should_full_refresh()) -%}
   {%- set relation = this.incorporate(type='table') -%}
 
   {{ run_hooks(pre_hooks) }}
