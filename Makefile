@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 AREA ?= batch
 SF ?= 1
+# Tests run in so many processes, each with an engine of its own.
+WORKERS ?= 2
 # Of mutants; 0 is all of them.
 SAMPLE ?= 0
 SEED ?= 1
@@ -45,7 +47,7 @@ demo-stream: $(VENV)/.dev-installed ## Kafka, a shop that changes, and its table
 	PYTHONPATH=. $(BIN)/python examples/orders_cdc/demo.py
 
 test: lint ## Run the whole suite
-	$(BIN)/pytest tests -m "not slow"
+	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile
 	$(BIN)/pytest $(CLUSTER_TESTS) --method connect
 
 unit: $(VENV)/.dev-installed ## Run the tests that need no Spark

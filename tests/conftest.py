@@ -1,4 +1,4 @@
-"""One engine and one warehouse for all tests of a session."""
+"""One engine and one warehouse for all tests of a process."""
 
 from __future__ import annotations
 
