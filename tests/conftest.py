@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
+from tests.servers.iceberg_parser import iceberg_parser
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 from tests.servers.spark_cluster import TOKEN, spark_cluster
 
@@ -40,6 +41,13 @@ def connect_target(
             "catalog_properties": {"type": "rest", "uri": catalog.uri},
             "token": catalog.token("tess"),
         }
+
+
+@pytest.fixture(scope="session")
+def parser() -> Iterator[None]:
+    """Iceberg's own parser, for `refusal`."""
+    with iceberg_parser():
+        yield
 
 
 @pytest.fixture(scope="module")

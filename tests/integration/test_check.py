@@ -35,6 +35,7 @@ from tests.integration.damage import (
 )
 from tests.integration.streams import NAME, Change, commit, make_table, open_sink
 from tests.integration.writers import open_lake
+from tests.servers.iceberg_parser import refusal
 
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
 DOCS = Path(__file__).parents[2] / "docs" / "check.md"
@@ -296,8 +297,8 @@ def int8(value: int) -> bytes:
 DAMAGE: list[tuple[str, int, Callable[[Lake], None]]] = [
     ("current-schema-missing", 2, set_current("current-schema-id")),
     ("current-snapshot-missing", 2, set_current("current-snapshot-id")),
-    ("metadata-refused", 2, set_current("default-spec-id")),
-    ("metadata-refused", 2, set_current("default-sort-order-id")),
+    ("default-missing", 2, set_current("default-spec-id")),
+    ("default-missing", 2, set_current("default-sort-order-id")),
     ("metadata-refused", 2, identifier_is_optional),
     ("metadata-refused", 2, log_out_of_order),
     ("snapshot-sequence-number", 2, number_too_high),
@@ -352,11 +353,17 @@ def names(damage: list[tuple[str, int, Callable[[Lake], None]]]) -> list[str]:
 
 @pytest.mark.parametrize(("code", "version", "damage"), DAMAGE, ids=names(DAMAGE))
 def test_damage_is_named(
-    lake: Lake, code: str, version: int, damage: Callable[[Lake], None]
+    lake: Lake, parser: None, code: str, version: int, damage: Callable[[Lake], None]
 ) -> None:
     fill(lake, version)
     damage(lake)
-    assert code in {finding.code for finding in findings(lake)}
+    reported = findings(lake)
+    assert code in {finding.code for finding in reported}
+    loaded = lake.load(NAME)
+    assert loaded is not None
+    # What Iceberg cannot read is an error.
+    if refusal(loaded.location):
+        assert any(finding.severity == "error" for finding in reported)
 
 
 @pytest.mark.parametrize(("code", "version", "damage"), PARTITIONED, ids=names(PARTITIONED))

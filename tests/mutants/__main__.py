@@ -9,12 +9,14 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from tests.mutants import running
-from tests.mutants.mutations import Mutant, modules
+from tests.mutants.mutations import Module, Mutant, modules
+from tests.servers.iceberg_parser import iceberg_parser
 
 EQUIVALENT = Path(__file__).with_name("equivalent.yml")
 WANTED = 85
@@ -37,18 +39,10 @@ def main() -> int:
     judged = _equivalent()
     equal = [m for m in chosen if _key(m) in judged]
     chosen = [m for m in chosen if _key(m) not in judged]
-    coverage = running.measure()
-    print(f"{total} mutants, {len(chosen)} to test, {len(equal)} known as equivalent", flush=True)
-    by_path = {module.path: module for module in known}
-    work = [(m, coverage.of(by_path[m.module], m.line)) for m in chosen]
-    survivors = [m for m, tests in work if not tests]
-    for mutant in survivors:
-        print(f"no test runs {mutant}", flush=True)
-    done = running.run([each for each in work if each[1]], coverage, arguments.jobs)
-    for tested, (mutant, noticed) in enumerate(done, 1):
-        if not noticed:
-            survivors.append(mutant)
-            print(f"survives {mutant} ({tested} tested)", flush=True)
+    with iceberg_parser():
+        survivors = _survivors(
+            known, chosen, f"{total} mutants, {len(equal)} equivalent", arguments.jobs
+        )
     noticed_count = len(chosen) - len(survivors)
     share = 100 * noticed_count / max(len(chosen), 1)
     print(
@@ -56,6 +50,25 @@ def main() -> int:
         f"in {time.monotonic() - begin:.0f} s"
     )
     return 0 if share >= WANTED else 1
+
+
+def _survivors(
+    known: Sequence[Module], chosen: Sequence[Mutant], total: str, jobs: int
+) -> list[Mutant]:
+    """The mutants that no test notices."""
+    coverage = running.measure()
+    print(f"{total}, {len(chosen)} to test", flush=True)
+    by_path = {module.path: module for module in known}
+    work = [(m, coverage.of(by_path[m.module], m.line)) for m in chosen]
+    survivors = [m for m, tests in work if not tests]
+    for mutant in survivors:
+        print(f"no test runs {mutant}", flush=True)
+    done = running.run([each for each in work if each[1]], coverage, jobs)
+    for tested, (mutant, noticed) in enumerate(done, 1):
+        if not noticed:
+            survivors.append(mutant)
+            print(f"survives {mutant} ({tested} tested)", flush=True)
+    return survivors
 
 
 def _arguments() -> argparse.Namespace:

@@ -9,14 +9,22 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from tests.servers.iceberg_parser import refusal
 from tests.unit.tables import make_lake
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A SQLite catalog of the test's own, with the namespace `s`."""
+def lake(tmp_path: Path, parser: None) -> Iterator[Lake]:
+    """A SQLite catalog of the test's own, with the namespace `s`.
+
+    Iceberg's own parser must be able to read what the test leaves there.
+    """
     made = make_lake(tmp_path)
     yield made
+    for name, _ in made.relations("s"):
+        table = made.load(("s", name))
+        assert table is not None
+        assert refusal(table.location) is None
     made.close()
 
 

@@ -123,6 +123,9 @@ def test_a_reader_finds_the_values_and_the_rows(
     if kind not in NANOS:  # which PyIceberg reads as microseconds
         written = column(kind, [*values, *values])["v"].to_pylist()
         assert rows(lake) == sorted(((v,) for v in written), key=repr)
+    if isinstance(transform, IdentityTransform) and isinstance(kind, iceberg.FixedType):
+        # Iceberg's own reader of manifests takes a fixed value for one with a length (1.11).
+        lake.drop(NAME)
 
 
 # Spec, "Appendix B: 32-bit Hash Requirements", and what follows from it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -16,9 +16,7 @@ from dbt.adapters.iceberg_stream.check.positions import check_positions
 from dbt.adapters.iceberg_stream.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.check.storage import check_files, check_logged_files
 from dbt.adapters.iceberg_stream.check.streams import check_streams
-
-# Later checks rely on what these make sure of.
-FATAL = ("current-schema-missing", "current-snapshot-missing")
+from dbt.adapters.iceberg_stream.check.structure import check_structure, normalized
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,12 @@ def check_table(table: LoadedTable, data: bool = False, track: Track[Any] = no_t
     """
     listed = Listed()
     findings = list(dict.fromkeys(_findings(table, data, listed, track)))
+    refused = any(finding.kind.refused for finding in findings)
     live = {e.data_file.file_path for entries in listed.heads.values() for e in entries}
     return Report(
         table.name,
         findings,
-        len(table.metadata.get("snapshots") or []),
+        0 if refused else len(table.metadata.get("snapshots") or []),
         listed.manifests,
         len(listed.sizes),
         len(live) if data else None,
@@ -84,12 +83,15 @@ def check_table(table: LoadedTable, data: bool = False, track: Track[Any] = no_t
 def _findings(
     table: LoadedTable, data: bool, listed: Listed, track: Track[Any]
 ) -> Iterator[Finding]:
-    metadata = table.metadata
-    first = list(check_metadata(metadata))
-    yield from first
+    metadata = normalized(table.metadata)
+    table = replace(table, metadata=metadata)
+    # Later checks rely on what earlier ones make sure of.
+    for check in (check_structure, check_metadata):
+        first = list(check(metadata))
+        yield from first
+        if any(finding.kind.refused for finding in first):
+            return
     yield from check_streams(metadata)
-    if any(finding.code in FATAL for finding in first):
-        return
     schemas = TableSchemas(metadata)
     yield from schemas.problems
     yield from check_manifests(table, schemas, listed, track)

@@ -63,7 +63,7 @@ def _totals(
         ("total-position-deletes", _rows_of(deletes, POSITIONS)),
         ("total-equality-deletes", _rows_of(deletes, EQUALITY)),
     ):
-        if key in summary and int(summary[key]) != actual:
+        if key in summary and summary[key] != str(actual):
             yield Finding(
                 "summary-totals",
                 f"snapshot {snapshot_id}",

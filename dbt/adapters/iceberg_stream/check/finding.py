@@ -23,6 +23,11 @@ class Kind:
     effect: str
     cure: str
 
+    @property
+    def refused(self) -> bool:
+        """Whether Iceberg's own parser refuses the metadata, and all is said with that."""
+        return self.effect == _REFUSED
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -68,6 +73,11 @@ KINDS: dict[str, Kind] = {
     "current-snapshot-missing": Kind("error", _REFUSED, _OLDER_METADATA),
     "ref-snapshot-missing": Kind("error", _REFUSED, _OLDER_METADATA),
     "current-schema-missing": Kind("error", _REFUSED, _OLDER_METADATA),
+    "default-missing": Kind(
+        "error",
+        "Writers cannot tell how the table is partitioned or sorted, and some readers fail.",
+        _OLDER_METADATA,
+    ),
     "field-ids": Kind(
         "error",
         "Two columns share an id: a new column may show the values of another one.",

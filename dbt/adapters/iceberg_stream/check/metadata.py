@@ -27,10 +27,13 @@ def check_metadata(metadata: Metadata) -> Iterator[Finding]:
 def _chosen_items(metadata: Metadata) -> Iterator[Finding]:
     for code, items, item_id, current in (
         ("current-schema-missing", "schemas", "schema-id", "current-schema-id"),
-        ("metadata-refused", "partition-specs", "spec-id", "default-spec-id"),
-        ("metadata-refused", "sort-orders", "order-id", "default-sort-order-id"),
+        ("default-missing", "partition-specs", "spec-id", "default-spec-id"),
+        ("default-missing", "sort-orders", "order-id", "default-sort-order-id"),
     ):
-        ids = {item.get(item_id) for item in metadata.get(items) or []}
+        all_ids = [item.get(item_id) or 0 for item in metadata.get(items) or []]
+        ids = set(all_ids)
+        if len(ids) < len(all_ids):
+            yield Finding("metadata-refused", items, f"Two of the {items} have the same id.")
         if metadata.get(current) not in ids:
             yield Finding(
                 code, current, f"{current} is {metadata.get(current)}; {items} has {sorted(ids)}."
@@ -46,6 +49,10 @@ def _field_ids(metadata: Metadata) -> Iterator[Finding]:
         if twice := {i for i in ids if ids.count(i) > 1}:
             yield Finding("field-ids", where, f"Several fields have the id {min(twice)}.")
         yield from _identifiers(schema, where)
+        names = [field["name"] for field in schema["fields"]]
+        if twice := {name for name in names if names.count(name) > 1}:
+            problem = f"Several columns have the name `{min(twice)}`."
+            yield Finding("metadata-refused", where, problem)
     if highest > metadata.get("last-column-id", highest):
         yield Finding(
             "field-ids",
@@ -55,7 +62,7 @@ def _field_ids(metadata: Metadata) -> Iterator[Finding]:
         )
     fields = [f for spec in metadata.get("partition-specs") or [] for f in spec["fields"]]
     top = max((f.get("field-id", 0) for f in fields), default=0)
-    if top > metadata.get("last-partition-id", top):
+    if top > (metadata.get("last-partition-id") or top):
         yield Finding(
             "field-ids",
             "last-partition-id",
@@ -130,8 +137,14 @@ def _refs(metadata: Metadata) -> Iterator[Finding]:
                 f"{ref.get('type', 'ref')} {name}",
                 f"It refers to the snapshot {ref['snapshot-id']}, which the table does not have.",
             )
-    current = metadata.get("current-snapshot-id")
+    main, current = refs.get(MAIN), metadata.get("current-snapshot-id")
     if current in (None, NO_SNAPSHOT):
+        if main is not None:
+            yield Finding(
+                "current-snapshot-missing",
+                "current-snapshot-id",
+                f"There is none, but the branch main is at {main['snapshot-id']}.",
+            )
         return
     if current not in ids:
         yield Finding(
@@ -139,7 +152,6 @@ def _refs(metadata: Metadata) -> Iterator[Finding]:
             "current-snapshot-id",
             f"The table does not have the current snapshot {current}.",
         )
-    main = refs.get(MAIN)
     if main is not None and main["snapshot-id"] != current:
         yield Finding(
             "metadata-refused",
@@ -159,7 +171,7 @@ def _snapshots(metadata: Metadata) -> Iterator[Finding]:
     snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
     if len(snapshots) < len(metadata.get("snapshots") or []):
         yield Finding("metadata-refused", "snapshots", "Two snapshots have the same id.")
-    schemas = {schema["schema-id"] for schema in metadata.get("schemas") or []}
+    schemas = {schema.get("schema-id") or 0 for schema in metadata.get("schemas") or []}
     for snapshot in snapshots.values():
         where = f"snapshot {snapshot['snapshot-id']}"
         number = snapshot.get("sequence-number", 0)
