@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource, files_source
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON, WHERE
 
 
 def land(folder: Path, name: str, second: int, *columns: str) -> None:
@@ -54,3 +55,44 @@ def test_names_that_look_like_patterns(spark: Session, tmp_path: Path) -> None:
         rows = source.read(spark.spark, lower, upper).select("name").collect()
         assert [row["name"] for row in rows] == [name]
         lower = upper
+
+
+def test_records_that_lack_a_key(spark: Session, tmp_path: Path) -> None:
+    """One that is null on purpose is allowed; otherwise records are as Spark's reader sees them."""
+    lines = [
+        '{"id": 1, "x": "a", "day": "31.12.2025"}',
+        '{"x": "b"}',
+        '{"ID": 2}',
+        '{"id": null, "x": "c"}',
+        "",
+        '[{"id": 3, "x": "d"}, {"x": "e"}]',
+        '{"id": "no number"}',
+        "{",
+    ]
+    (tmp_path / "one.json").write_text("\n".join(lines))
+    columns = "id int, x string, day date"
+    spec = {"path": f"file://{tmp_path}", "columns": columns, "options": {"dateFormat": "d.M.y"}}
+    source = files_source(spec, fs.LocalFileSystem(), str(tmp_path), ["Id"])
+    upper = source.mint(None, 1000)
+    assert upper is not None
+    frame = source.read(spark.spark, None, upper)
+    assert frame.columns == source.empty(spark.spark).columns
+    sql = (
+        f"select id, x, cast(day as string) as day, {BAD}, {REASON} as why, {WHERE} as place from v"
+    )
+    rows = spark.rows(f"{sql} order by __stream.minor", v=frame).to_pylist()
+    no_key, no_record = "lacks the key `id`", "does not fit the source's `columns`"
+    assert [row["why"] for row in rows] == [
+        *(None, no_key, no_key, None, None, no_key, no_record, no_record)
+    ]
+    good = [(row["id"], row["x"], row["day"]) for row in rows if row["why"] is None]
+    assert good == [(1, "a", "2025-12-31"), (None, "c", None), (3, "d", None)]
+    assert rows[1][BAD] == '{"x": "b"}'
+    assert all(row["place"].endswith("/one.json") for row in rows)
+
+    plain = files_source(spec, fs.LocalFileSystem(), str(tmp_path)).read(spark.spark, None, upper)
+    by_spark = spark.rows(
+        "select id, x, cast(day as string) as day from v where __bad is null", v=plain
+    )
+    seen = [tuple(row.values()) for row in by_spark.to_pylist()]
+    assert seen == [good[0], (None, "b", None), (None, None, None), *good[1:], (None, "e", None)]

@@ -97,12 +97,11 @@ class Envelope:
             there = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
             reasons[f"not {there}"] = f"lacks the key `{name}`"
         change = f"{_change('v is null', 'false')} as {CHANGE}"
-        return parsed.selectExpr(*row, change, *_bad("coalesce(v, k)", reasons), WHERE)
+        return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
 
     def required_of(self, names: Sequence[str]) -> list[str]:
         """Columns that a record must have, as it spells them."""
-        required = {name.lower() for name in self.required}
-        return [name for name in names if name.lower() in required]
+        return spelled_as(names, self.required)
 
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Debezium's JSON, with its schema or without; a tombstone repeats the delete before it."""
@@ -132,7 +131,7 @@ class Envelope:
             f"op is null or op not in ({kinds})": "has no `op` that Debezium knows",
         }
         told = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
-        return told.selectExpr(*columns, f"{change} as {CHANGE}", *_bad("v", reasons), WHERE)
+        return told.selectExpr(*columns, f"{change} as {CHANGE}", *bad_columns("v", reasons), WHERE)
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Maxwell's JSON; an update that changes the key deletes the row of the old one."""
@@ -165,7 +164,7 @@ class Envelope:
         columns += self._table_name("r.`table`")
         change = _change("was or r.`type` = 'delete'", "false", "2 * offset + if(was, 0, 1)")
         reasons = {f"r.{BAD} is not null": NO_RECORD, "r.`type` is null": "has no `type`"}
-        return told.selectExpr(*columns, f"{change} as {CHANGE}", *_bad("v", reasons), WHERE)
+        return told.selectExpr(*columns, f"{change} as {CHANGE}", *bad_columns("v", reasons), WHERE)
 
     def _table_name(self, place: str) -> list[str]:
         return [f"{place} as {quote(self.table_column)}"] if self.table_column else []
@@ -200,7 +199,7 @@ def _change(deleted: str, truncated: str, minor: str = "offset") -> str:
     )
 
 
-def _bad(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
+def bad_columns(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
     """The text of a message that is no good, and why; reasons by their conditions."""
     # What is no UTF-8 would be another text after Spark has read it, and no text for Arrow.
     all_reasons = {f"not is_valid_utf8({value})": "is not UTF-8", **reasons}
@@ -208,6 +207,12 @@ def _bad(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
     reason = f"case {' '.join(cases)} end"
     text = f"make_valid_utf8(coalesce({value}, ''))"
     return f"if({reason} is null, null, {text}) as {BAD}", f"{reason} as {REASON}"
+
+
+def spelled_as(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Those of the names that are wanted, however that spells them."""
+    chosen = {name.lower() for name in wanted}
+    return [name for name in names if name.lower() in chosen]
 
 
 def _as_struct(ddl: str) -> str:

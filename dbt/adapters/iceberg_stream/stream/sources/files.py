@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import spelled_as
+from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_lines, json_records
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
     frontier_behind,
@@ -29,6 +31,7 @@ from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import (
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
+    REASON,
     WHERE,
     Frontier,
     Lag,
@@ -78,6 +81,8 @@ class FilesSource:
         columns: of the records, as Spark's DDL; Parquet files know their own.
         options: of Spark's reader.
         late_seconds: how much later than its time a file may appear.
+        required: columns that a JSON record must have, if only as null: a key that is absent is
+            a mistake.
     """
 
     path: str
@@ -87,6 +92,7 @@ class FilesSource:
     columns: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     late_seconds: float = 600.0
+    required: tuple[str, ...] = ()
     ordered: bool = False
     has_truncates: bool = field(default=False, init=False)
     _known: tuple[str, StructType | None] = field(default=("", None), init=False)
@@ -108,9 +114,8 @@ class FilesSource:
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
         if self.columns:
-            columns = (
-                f"{self.columns}, {BAD} string, {WHERE} string" if self.has_bad else self.columns
-            )
+            more = (BAD, *((REASON,) if self._by_line else ()), WHERE) if self.has_bad else ()
+            columns = ", ".join([self.columns, *(f"{name} string" for name in more)])
             frame = spark.createDataFrame([], columns)
         else:
             files = self._first_of(lower, upper)
@@ -198,15 +203,7 @@ class FilesSource:
     def _frame(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
         from pyspark.sql.connect import functions as f
 
-        reader = spark.read.options(**self.options)
-        if self.has_bad:
-            reader = reader.schema(f"{self.columns}, {BAD} string")
-            reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
-        elif self.columns:
-            reader = reader.schema(self.columns)
-        elif self._knows_schemas:
-            reader = reader.schema(self._schema(spark, files[0]))
-        frame = reader.format(self.file_format).load([self._spark_path(file) for file in files])
+        frame = self._records(spark, files)
         where = [f.col("_metadata.file_path").alias(WHERE)] if self.has_bad else []
         change = f.struct(
             self._major(files).alias("major"),
@@ -214,7 +211,30 @@ class FilesSource:
             f.lit(False).alias("deleted"),
             f.lit(False).alias("truncated"),
         )
-        return frame.select("*", *where, change.alias(CHANGE))
+        chosen = frame.select("*", *where, change.alias(CHANGE))
+        return chosen.drop(FILE) if self._by_line else chosen
+
+    def _records(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
+        """Columns of the records, and of bad ones; `_metadata` can be asked for."""
+        paths = [self._spark_path(file) for file in files]
+        reader = spark.read.options(**self.options)
+        if self._by_line:
+            names = self._given(spark).fieldNames()
+            required = spelled_as(names, self.required)
+            return json_records(spark, paths, str(self.columns), names, required, self.options)
+        if self.has_bad:
+            reader = reader.schema(f"{self.columns}, {BAD} string")
+            reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
+        elif self.columns:
+            reader = reader.schema(self.columns)
+        elif self._knows_schemas:
+            reader = reader.schema(self._schema(spark, files[0]))
+        return reader.format(self.file_format).load(paths)
+
+    @property
+    def _by_line(self) -> bool:
+        """Whether lines of JSON are looked at for the columns that they must have."""
+        return bool(self.required) and self.file_format == "json" and are_lines(self.options)
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
         """The file that says what the columns are: a batch's first, or the last that is there."""
@@ -337,8 +357,13 @@ class FilesSource:
         return any(part.startswith(HIDDEN) for part in below)
 
 
-def files_source(spec: Mapping[str, Any], filesystem: fs.FileSystem, folder: str) -> FilesSource:
-    """The folder that a source's definition names.
+def files_source(
+    spec: Mapping[str, Any],
+    filesystem: fs.FileSystem,
+    folder: str,
+    required: Sequence[str] = (),
+) -> FilesSource:
+    """The folder that a source's definition names; `required` are columns that records must have.
 
     Raises:
         StreamError: the definition has faults.
@@ -356,4 +381,5 @@ def files_source(spec: Mapping[str, Any], filesystem: fs.FileSystem, folder: str
         columns=spec.get("columns"),
         options={str(k): str(v) for k, v in (spec.get("options") or {}).items()},
         late_seconds=float(spec.get("late_seconds", 600.0)),
+        required=tuple(required),
     )

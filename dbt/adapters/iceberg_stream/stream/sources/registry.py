@@ -95,7 +95,7 @@ def open_source(
     if kind == "kafka":
         return _kafka(spec, connections, envelope(spec, keys, required))
     if kind == "files":
-        return _files(spec, project_root, storage)
+        return _files(spec, project_root, storage, required)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
     if skip and changes:
         raise StreamError("A stream has `changes` or `skip_changes`, not both.")
@@ -153,7 +153,12 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _files(spec: dict[str, Any], project_root: Path, storage: Mapping[str, str]) -> Source:
+def _files(
+    spec: dict[str, Any],
+    project_root: Path,
+    storage: Mapping[str, str],
+    required: Sequence[str],
+) -> Source:
     if not spec.get("path"):
         raise StreamError("A stream of files needs `path`, a folder.")
     path = str(spec["path"])
@@ -161,4 +166,4 @@ def _files(spec: dict[str, Any], project_root: Path, storage: Mapping[str, str])
         path = f"file://{(project_root / path).resolve()}"
     scheme, netloc, folder = PyArrowFileIO.parse_location(path, dict(storage))
     filesystem = PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
-    return files_source({**spec, "path": path}, filesystem, folder)
+    return files_source({**spec, "path": path}, filesystem, folder, required)
