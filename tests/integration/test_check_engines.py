@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.check.check import check_table
 from dbt.adapters.iceberg_stream.check.finding import Finding
 from dbt.adapters.iceberg_stream.engines.session import Session
+from tests.integration.flink import run_flink
 from tests.integration.table_model import MOMENTS
 
 ROWS = """
@@ -68,3 +69,28 @@ def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: Lake) -> None:
         schema.rename_column("s", "text")
     table.append(rows.rename_columns(["id", "at", "text"]))
     assert wrong(lake, "py") == []
+
+
+@pytest.mark.slow
+def test_nothing_is_wrong_with_tables_of_flink(lake: Lake) -> None:
+    statements, names = [], []
+    for version in (2, 3):
+        for keys, clause in (("id", ""), ("id, part", " partitioned by (part)")):
+            name = f"flink{version}{len(keys)}"
+            names.append(name)
+            statements += [
+                f"create table lake.s.{name} (id bigint, part string, x double, at_ timestamp(6), "
+                f"primary key ({keys}) not enforced){clause} "
+                f"with ('format-version' = '{version}', 'write.upsert.enabled' = 'true')",
+                f"insert into lake.s.{name} values "
+                + ", ".join(
+                    f"({n}, '{'ab'[n % 2]}', {n} / 3e0, timestamp '1969-12-31 23:59:59.9')"
+                    for n in range(9)
+                ),
+                f"insert into lake.s.{name} values (1, 'b', 7e0, timestamp '2025-01-01 00:00:00'), "
+                "(1, 'b', 8e0, cast(null as timestamp)), (99, 'a', cast(null as double), cast(null as timestamp))",
+            ]
+    rows = run_flink(lake, {name: {} for name in names}, statements)
+    for name in names:
+        assert len(rows[name]) == 10
+        assert wrong(lake, name) == []

@@ -4,32 +4,22 @@ commit, position deletes and deletion vectors.
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from benchmarks.stream.flink import python_of_flink
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
-from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
-from dbt.adapters.iceberg_stream.engines.java import find_java
-from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from tests.integration.flink import run_flink
 from tests.integration.streams import SINK, Change, Truth, commit, make_table
 
 # Flink and its jars are 0.9 GB, fetched on first use.
 pytestmark = pytest.mark.slow
-READER = Path(__file__).with_name("flink_reader.py")
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"), spec_id=0)
 OLD_SOURCE = {"table.exec.iceberg.use-flip27-source": "false"}
 
@@ -89,35 +79,7 @@ def a_change(chosen: random.Random, value: str, stays: bool) -> Change:
 @pytest.fixture(scope="module")
 def read(lake: Lake, truths: dict[str, Truth]) -> dict[str, list[list[object]]]:
     """The rows of all tables as Flink reads them."""
-    try:
-        python = python_of_flink()
-    except (URLError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"Flink cannot be fetched: {error}")
-    java = find_java()
-    jars = resolve_packages(DEFAULT_PACKAGES, java, None)
-    (driver,) = (jar for jar in jars if "sqlite-jdbc" in jar.name)
-    warehouse = Path(str(lake.catalog.properties["warehouse"]).removeprefix("file://"))
-    prefix = "spark.sql.catalog.lake."
-    catalog = {
-        key.removeprefix(prefix): value
-        for key, value in spark_settings("lake", warehouse).items()
-        if key.startswith(prefix) and key != f"{prefix}type"
-    }
-    catalog["catalog-impl"] = "org.apache.iceberg.jdbc.JdbcCatalog"
-    tables = {name: dict(TABLES[name].settings) for name in truths}
-    home = java.executable.resolve().parent.parent
-    given = {"JAVA_HOME": str(home), "HADOOP_CLASSPATH": str(driver)}
-    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(python), str(READER), json.dumps({"catalog": catalog, "tables": tables})],
-        env=inherited | given,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {one["table"]: one["rows"] for one in said}
+    return run_flink(lake, {name: TABLES[name].settings for name in truths})
 
 
 @pytest.mark.parametrize("name", TABLES)

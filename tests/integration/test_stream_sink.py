@@ -14,6 +14,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
+    RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetDefaultSpecUpdate,
     SetSnapshotRefUpdate,
@@ -240,6 +241,14 @@ def compact(lake: Lake) -> None:
     Committer(lake, NAME, change, base).commit()
 
 
+def begin_history(lake: Lake) -> None:
+    """Append to a main that is not there any more, as Spark's `create or replace` does."""
+    base = lake.load(NAME)
+    assert base is not None
+    lake.commit(base, (), (RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"}),))
+    insert(lake, "t", pa.record_batch({"id": [9], "part": ["a"], "value": ["other"]}))
+
+
 def snapshots(lake: Lake) -> list[int]:
     base = lake.load(NAME)
     assert base is not None
@@ -261,6 +270,18 @@ def test_rolled_back_to_a_compaction(lake: Lake, expires: str, goes_on: bool) ->
         commit(sink, [Change(3, "z")], 3)
     if goes_on:
         insert(lake, "t", pa.record_batch({"id": [9], "part": ["a"], "value": ["other"]}))
+    with pytest.raises(RolledBack):
+        open_sink(lake)
+
+
+def test_replaced_after_the_stream_has_expired(lake: Lake) -> None:
+    """What replaces a table begins a history of its own, and keeps the properties."""
+    make_table(lake)
+    commit(open_sink(lake), [Change(1, "x")], 1)
+    compact(lake)
+    first, compaction = snapshots(lake)
+    set_back(lake, compaction, first)
+    begin_history(lake)
     with pytest.raises(RolledBack):
         open_sink(lake)
 

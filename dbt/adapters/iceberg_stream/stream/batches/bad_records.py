@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -128,6 +129,35 @@ class BadRecords:
                 "Nothing of this batch was written. Mend the columns, or let such records go to a "
                 "table: on_bad_record: dead_letters."
             )
+        return self._keep(rows, example)
+
+    def take_files(self, reasons: Mapping[str, str]) -> int:
+        """Keep the places of files that cannot be read, and why: how many.
+
+        Raises:
+            StreamError: they are to stop the stream, or are too many.
+        """
+        if not reasons:
+            return 0
+        first = next(iter(reasons.values()))
+        if self.keep is None:
+            raise StreamError(
+                f"{first}\nNothing of this batch was written. Put a whole file in its place, or "
+                "have such files listed in a table and left out: on_bad_record: dead_letters."
+            )
+        now = datetime.now(timezone.utc)
+        rows = pa.table(
+            {
+                "place": list(reasons),
+                "record": pa.nulls(len(reasons), pa.string()),
+                "seen_at": pa.array([now] * len(reasons), pa.timestamp("us", "UTC")),
+                "reason": list(reasons.values()),
+            }
+        )
+        return self._keep(rows, first)
+
+    def _keep(self, rows: pa.Table, example: str) -> int:
+        assert self.keep is not None
         self.count += rows.num_rows
         if self.count > self.limit:
             raise StreamError(

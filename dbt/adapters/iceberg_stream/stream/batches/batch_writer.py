@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     MAJOR,
     MINOR,
+    FileSource,
     Frontier,
     PartitionedSource,
     PlainSource,
@@ -94,6 +95,28 @@ class BatchWriter:
         Raises:
             StreamError: the stream cannot go on; nothing is left of the batch.
         """
+        unreadable = self._unreadable(described)
+        batch = self._write_readable(session, described, write_id, late)
+        if not unreadable:
+            return batch
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [batch])
+            bad = batch.bad + self.bad_records.take_files(unreadable)
+            undo.pop_all()
+        return replace(batch, bad=bad)
+
+    def _unreadable(self, described: Description) -> Mapping[str, str]:
+        """Files that cannot be read, and why; StreamError if they are to stop the stream."""
+        if not isinstance(self.source, FileSource):
+            return {}
+        unreadable = self.source.unreadable(described.lower, _end(described))
+        if self.bad_records.keep is None:
+            self.bad_records.take_files(unreadable)
+        return unreadable
+
+    def _write_readable(
+        self, session: Session, described: Description, write_id: str, late: bool
+    ) -> WrittenBatch:
         source = self.source
         plain = self._plain_changes(session, described)
         if plain is not None:

@@ -221,15 +221,27 @@ def _ancestors(metadata: Metadata) -> Iterator[Mapping[str, Any]]:
 
 
 def _knows_all_ancestors(metadata: Metadata) -> bool:
-    oldest = None
+    """Whether there is nothing before the oldest ancestor that is there.
+
+    That it has no parent is not enough: PyIceberg takes away the parents that it expires.
+    """
+    oldest: Mapping[str, Any] | None = None
     for snapshot in _ancestors(metadata):
         oldest = snapshot
-    return oldest is None or oldest.get("parent-snapshot-id") is None
+    if oldest is None:
+        return True
+    said = oldest.get("summary") or {}
+    has_replaced = said.get("operation") == "replace" or "deleted-data-files" in said
+    has_all_added = said.get("added-records", "0") == said.get("total-records")
+    is_first = int(oldest.get("sequence-number") or 0) <= 1
+    begins = is_first or (has_all_added and not has_replaced)
+    return oldest.get("parent-snapshot-id") is None and begins
 
 
 def _may_hold(metadata: Metadata, noted: Progress) -> bool:
-    """Whether the commit of a progress may be among ancestors that have expired.
+    """Whether the commit of a progress, which no ancestor is, may be among those that have expired.
 
+    None has where the first of the table's snapshots is known, as after `create or replace`.
     Sequence numbers only grow: where an ancestor that is there has a lower one than the commit,
     those that follow it are all known, and the commit is none of them.
     """
@@ -238,7 +250,11 @@ def _may_hold(metadata: Metadata, noted: Progress) -> bool:
         everywhere = _committed(reversed(metadata.get("snapshots") or []), noted.sink_id)
         same = (one for one in everywhere if one.write_id == noted.write_id)
         number = next((one.sequence_number for one in same), None)
-    if not noted.write_id or number is None:
+    if not noted.write_id:
+        return True
+    if _knows_all_ancestors(metadata):
+        return False
+    if number is None:
         return True
     known = [int(snapshot.get("sequence-number") or 0) for snapshot in _ancestors(metadata)]
     return bool(known) and min(known) >= number

@@ -6,15 +6,16 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as fs
-import pyarrow.parquet as pq
 from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import spelled_as
+from dbt.adapters.iceberg_stream.stream.sources.footers import Footers
 from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_lines, json_records
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 logger = AdapterLogger("IcebergStream")
-# Files whose columns are remembered.
-KNOWN_SCHEMAS = 10_000
 FORMATS = ("json", "csv", "parquet")
 # A batch's bytes, where rows are not known before it is read.
 BYTES_PER_ROW = 64
@@ -98,9 +97,12 @@ class FilesSource:
     _known: tuple[str, StructType | None] = field(default=("", None), init=False)
     _definition: StructType | None = field(default=None, init=False)
     _rebase: str | None = field(default=None, init=False)
-    _schemas: dict[str, str] = field(default_factory=dict, init=False)
     _empty: set[str] = field(default_factory=set, init=False)
     _listed: tuple[float, list[LandedFile]] = field(default=(float("-inf"), []), init=False)
+
+    @cached_property
+    def _footers(self) -> Footers:
+        return Footers(self.filesystem)
 
     @property
     def of_rows(self) -> bool:
@@ -132,7 +134,7 @@ class FilesSource:
         if not self._knows_schemas:
             return ""
         files = self._first_of(lower, upper)
-        return self._schema_text(files[0]) if files else ""
+        return self._footers.columns(files[0]) if files else ""
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         files = self._after(lower)
@@ -150,28 +152,40 @@ class FilesSource:
         whole: bool = False,
     ) -> Frontier | None:
         chosen: list[LandedFile] = []
+        first: list[LandedFile] = []
         size = 0
         # While there are files of an earlier look, the folder is not listed for each batch.
         files = self._between(lower, until, LISTED_SECONDS) or self._between(lower, until)
         for file in files:
             size += file.size
-            if chosen and (size > rows * BYTES_PER_ROW or self._differ(chosen[0], file)):
+            readable = self._whole([file])
+            if chosen and (size > rows * BYTES_PER_ROW or self._differ(first, readable)):
                 break
             chosen.append(file)
+            first = first or readable
         return frontier_behind(lower, chosen, self.late_seconds) if chosen else None
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
         return any(map(test_of(other), self._after(lower)))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        return self._frame(spark, self._batch(lower, upper))
+        files = self._whole(self._batch(lower, upper))
+        return self._frame(spark, files) if files else self.empty(spark, lower, upper)
+
+    def unreadable(self, lower: Frontier | None, upper: Frontier) -> dict[str, str]:
+        if self.file_format != "parquet":
+            return {}
+        reasons = {file.path: self._footers.torn(file) for file in self._batch(lower, upper)}
+        return {path: reason for path, reason in reasons.items() if reason}
 
     def plain_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
         if self.file_format != "parquet" or self.options or not self._is_corrected(session):
             return None
-        spark, files = session.spark, self._batch(lower, upper)
+        spark, files = session.spark, self._whole(self._batch(lower, upper))
+        if not files:
+            return iter(())
         schema = plain_schema(self._given(spark) if self.columns else self._schema(spark, files[0]))
         columns = pick(schema.names)
         if columns is None:
@@ -238,8 +252,15 @@ class FilesSource:
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
         """The file that says what the columns are: a batch's first, or the last that is there."""
-        found = self._between(lower, upper, LISTED_SECONDS)[:1]
-        return found or self._between(lower, upper)[:1] or self._after(None)[-1:]
+        for files in (
+            self._between(lower, upper, LISTED_SECONDS),
+            self._between(lower, upper),
+            reversed(self._after(None)),
+        ):
+            for file in files:
+                if self._whole([file]):
+                    return [file]
+        return []
 
     @property
     def _knows_schemas(self) -> bool:
@@ -247,28 +268,21 @@ class FilesSource:
         merges = "mergeschema" in (name.lower() for name in self.options)
         return self.columns is None and self.file_format == "parquet" and not merges
 
-    def _differ(self, file: LandedFile, other: LandedFile) -> bool:
+    def _differ(self, first: Sequence[LandedFile], other: Sequence[LandedFile]) -> bool:
         """Whether files may not be in one batch: Spark would read them all as the first."""
-        return self._knows_schemas and self._schema_text(file) != self._schema_text(other)
+        if not (self._knows_schemas and first and other):
+            return False
+        return self._footers.columns(first[0]) != self._footers.columns(other[0])
 
-    def _schema_text(self, file: LandedFile) -> str:
-        """The columns of a Parquet file."""
-        known = self._schemas.get(file.path)
-        if known is None:
-            try:
-                with self.filesystem.open_input_file(file.path) as opened:
-                    schema = pq.read_schema(opened)
-            except (OSError, pa.ArrowException) as error:
-                raise StreamError(f"The file {file.path} cannot be read: {error}") from error
-            known = schema.remove_metadata().to_string(show_field_metadata=False)
-            if len(self._schemas) >= KNOWN_SCHEMAS:
-                self._schemas.clear()
-            self._schemas[file.path] = known
-        return known
+    def _whole(self, files: Sequence[LandedFile]) -> list[LandedFile]:
+        """Those of the files that are no torn Parquet files."""
+        if self.file_format != "parquet":
+            return list(files)
+        return [file for file in files if self._footers.torn(file) is None]
 
     def _schema(self, spark: SparkSession, file: LandedFile) -> StructType:
         """What Spark takes for the schema of a file; asked once for files that are alike."""
-        stored = self._schema_text(file)
+        stored = self._footers.columns(file)
         known, schema = self._known
         if schema is None or stored != known:
             schema = spark.read.options(**self.options).parquet(self._spark_path(file)).schema

@@ -142,6 +142,14 @@ class PartitionedSource(Protocol):
 
 
 @runtime_checkable
+class FileSource(Protocol):
+    """A source of files, of which some may be of no use."""
+
+    def unreadable(self, lower: Frontier | None, upper: Frontier) -> Mapping[str, str]:
+        """Files of a batch that `read` leaves out, and why."""
+
+
+@runtime_checkable
 class LosableSource(Protocol):
     """A source that others may take something away from while it is read."""
 
