@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
@@ -232,6 +234,58 @@ class TestBadRecords:
         for model in ("plain", "history"):
             _, said = run_dbt_and_capture(["run", "-s", model], expect_pass=False)
             assert "1 records cannot be read" in said, model
+
+
+class TestTornFiles:
+    """A Parquet file whose writer has died is as a line that is no JSON; the others are read."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        source = SOURCES.replace("format: json", "format: parquet")
+        columns = (
+            "              columns: id bigint, status string, amount double, op string, at bigint\n"
+        )
+        assert columns in source
+        letters = ORDERS.replace("unique_key='id'", "unique_key='id', on_bad_record='dead_letters'")
+        models = {"orders.sql": ORDERS, "sources.yml": source.replace(columns, "")}
+        # Spark reads what a query computes.
+        computed = letters.replace("select *", "select * except (status), upper(status) as status")
+        return {**models, "letters.sql": letters, "computed.sql": computed}
+
+    def put(self, project: Any, name: str, number: int, length: int | None = None) -> None:
+        file = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": [number], "status": ["new"], "op": ["c"]}), file)
+        folder = Path(project.project_root) / "landing/orders"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f".{name}").write_bytes(file.getvalue().to_pybytes()[:length])
+        (folder / f".{name}").rename(folder / f"{name}.parquet")
+
+    def test_they_stop_the_stream_or_are_listed(self, project: Any) -> None:
+        for number, length in enumerate((100, None, 0, 300, None)):
+            self.put(project, str(number), number, length)
+        _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
+        assert "orders/0.parquet is no whole Parquet file" in said
+        assert "on_bad_record: dead_letters" in said
+        for model, status in (("letters", "new"), ("computed", "NEW")):
+            run_dbt(["run", "-s", model])
+            found = rows(project, f"select id, status from {{schema}}.{model} order by id")
+            assert found == [(1, status), (4, status)]
+            letters = rows(
+                project,
+                f"select place, record, reason from {{schema}}.{model}__dead_letters order by place",
+            )
+            assert [place[-16:] for place, _, _ in letters] == [
+                "orders/0.parquet",
+                "orders/3.parquet",
+            ]
+            assert all(record is None and "no whole" in reason for _, record, reason in letters)
+
+    def test_nothing_but_such(self, project: Any) -> None:
+        self.put(project, "9", 9, 200)
+        run_dbt(["run", "-s", "letters", "computed"])
+        for model in ("letters", "computed"):
+            found = rows(project, f"select count(*) from {{schema}}.{model}__dead_letters")
+            assert found == [(3,)]
 
 
 class TestVersions:
