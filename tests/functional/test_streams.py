@@ -288,6 +288,34 @@ class TestTornFiles:
             assert found == [(3,)]
 
 
+CONTRACT = """
+models:
+  - name: orders
+    config: {contract: {enforced: true}}
+    columns:
+      - {name: id, data_type: bigint, constraints: [{type: not_null}]}
+      - {name: status, data_type: string}
+      - {name: amount, data_type: double}
+      - {name: at, data_type: bigint}
+"""
+
+
+class TestContract:
+    """A key that must not be null stops the stream where it is."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"orders.sql": ORDERS, "sources.yml": SOURCES, "contract.yml": CONTRACT}
+
+    def test_a_key_that_is_null(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"))
+        run_dbt(["run"])
+        land(project, "2", (2, "new", 1.0, "c"), (None, "new", 2.0, "c"))
+        _, said = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "`id` is required by the table, but holds null" in said
+        assert rows(project, ALL) == [(1, "new", 1.0)]
+
+
 class TestVersions:
     """The column that orders changes is not one of the table's: its values are in `__START_AT`."""
 
