@@ -39,6 +39,8 @@ setup(
         "filelock>=3.12",
         # Table metadata grow with the snapshots, and each commit reads and writes all of them.
         "orjson>=3.10",
+        # What `iceberg-stream check` knows of the shape of metadata.
+        "jsonschema>=4.18",
         "tenacity>=8.2",
         "prometheus-client>=0.20",
         "platformdirs>=4",
