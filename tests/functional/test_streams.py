@@ -288,6 +288,37 @@ class TestTornFiles:
             assert found == [(3,)]
 
 
+class TestWiderKey:
+    """Spark keeps equality deletes that it has read, in the type that the key had then."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        narrow = SOURCES.replace("id bigint", "id int")
+        return {"orders.sql": ORDERS, "sources.yml": narrow}
+
+    def test_it_waits_for_a_compaction(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"), (2, "new", 1.0, "c"))
+        run_dbt(["run"])
+        land(project, "2", (1, "paid", 2.0, "u"), (2, None, None, "d"))
+        run_dbt(["run"])
+        assert rows(project, ALL) == [(1, "paid", 2.0)]
+        (Path(project.project_root) / "models" / "sources.yml").write_text(SOURCES)
+        land(project, "3", (2**40, "new", 3.0, "c"))
+        _, said = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "key column `id`" in said and "is int and comes as long" in said
+        assert rows(project, ALL) == [(1, "paid", 2.0)]
+
+        # As the message has it.
+        options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
+        call = f"rewrite_data_files(table => '{{schema}}.orders', options => {options})"
+        run(project, f"call lake.system.{call}")
+        run_dbt(["run"])
+        assert rows(project, ALL) == [(1, "paid", 2.0), (2**40, "new", 3.0)]
+        land(project, "4", (1, None, None, "d"))
+        run_dbt(["run"])
+        assert rows(project, ALL) == [(2**40, "new", 3.0)]
+
+
 CONTRACT = """
 models:
   - name: orders

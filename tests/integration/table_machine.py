@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, recover
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -36,6 +37,7 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from tests.integration.own_writes_machine import (
+    EQUALITY,
     NAMESPACE,
     OwnWrites,
     has_lost_source,
@@ -289,6 +291,10 @@ class TableMachine(OwnWrites):
     @rule(data=st.data())
     def widen_column(self, data: st.DataObject) -> None:
         narrow = [c for c in self.table.columns if KINDS[c.kind].widened]
+        loaded = self._load()
+        if any(f.content == EQUALITY for f in live_deletes(loaded.io, loaded.metadata)):
+            # Spark would use those that it has read in the type of then, and DuckDB fails.
+            narrow = [c for c in narrow if c != self.table.key]
         if narrow:
             column = data.draw(st.sampled_from(narrow), "column")
             wide = KINDS[column.kind].widened

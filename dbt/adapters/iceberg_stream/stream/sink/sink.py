@@ -57,6 +57,7 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     specs_with_data,
     unpartitioned,
 )
+from dbt.adapters.iceberg_stream.stream.sink.key_types import require_key_types
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     begin_anew,
@@ -260,7 +261,10 @@ class Sink:
             # A table that is older than the defaults; a stream commits to it all day.
             updates += (SetPropertiesUpdate(updates=dict(TABLE_DEFAULTS)),)
         if arrow is not None:
-            updates += evolving(base.metadata, arrow, ".".join(self.name))
+            evolved = evolving(base.metadata, arrow, ".".join(self.name))
+            if not anew:
+                require_key_types(base, evolved)
+            updates += evolved
         required = (*_unchanged(base), *requirements(base.metadata, updates))
         self.lake.commit(base, required, updates)
 
