@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.check.finding import Finding
+from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
@@ -143,8 +144,12 @@ class TableMachine(OwnWrites):
         rows, other = self._distinct(self._rows(data)), self._rows(data)
         updates = self._updated(data)
         plan = MergePlan((self.table.key.name,), tuple(c.name for c in updates), True)
+        there = {plain(row[0]) for row in self.table.rows}
         with self._meanwhile(lambda: self._other_writer(theirs, other)):
             merged = self._merge(plan, rows)
+        if not updates:
+            # It changes no row that was there, so that it comes before who deletes such rows.
+            rows = [row for row in rows if plain(row[0]) not in there]
         if merged:
             self._apply_merge(rows, updates, True)
 
@@ -234,7 +239,11 @@ class TableMachine(OwnWrites):
     @precondition(lambda self: self.version > 1)
     @rule()
     def rewrite_position_delete_files(self) -> None:
-        self.call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')")
+        try:
+            self.call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')")
+        except StatementError as error:
+            # Iceberg 1.12 takes partitions of two specs for one, where a field was dropped.
+            assert "expected to have same spec id" in str(error), error
 
     @rule(keep=st.integers(1, 3))
     def expire_snapshots(self, keep: int) -> None:
