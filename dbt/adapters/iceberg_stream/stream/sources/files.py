@@ -152,17 +152,14 @@ class FilesSource:
         whole: bool = False,
     ) -> Frontier | None:
         chosen: list[LandedFile] = []
-        first: list[LandedFile] = []
         size = 0
         # While there are files of an earlier look, the folder is not listed for each batch.
         files = self._between(lower, until, LISTED_SECONDS) or self._between(lower, until)
         for file in files:
             size += file.size
-            readable = self._whole([file])
-            if chosen and (size > rows * BYTES_PER_ROW or self._differ(first, readable)):
+            if chosen and (size > rows * BYTES_PER_ROW or self._differs(file, chosen)):
                 break
             chosen.append(file)
-            first = first or readable
         return frontier_behind(lower, chosen, self.late_seconds) if chosen else None
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
@@ -175,8 +172,8 @@ class FilesSource:
     def unreadable(self, lower: Frontier | None, upper: Frontier) -> dict[str, str]:
         if self.file_format != "parquet":
             return {}
-        reasons = {file.path: self._footers.torn(file) for file in self._batch(lower, upper)}
-        return {path: reason for path, reason in reasons.items() if reason}
+        torn = self._footers.all_torn(self._batch(lower, upper))
+        return {file.path: reason for file, reason in torn.items()}
 
     def plain_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
@@ -268,17 +265,17 @@ class FilesSource:
         merges = "mergeschema" in (name.lower() for name in self.options)
         return self.columns is None and self.file_format == "parquet" and not merges
 
-    def _differ(self, first: Sequence[LandedFile], other: Sequence[LandedFile]) -> bool:
-        """Whether files may not be in one batch: Spark would read them all as the first."""
-        if not (self._knows_schemas and first and other):
+    def _differs(self, file: LandedFile, others: Sequence[LandedFile]) -> bool:
+        """Whether a file may not be in a batch with others: Spark would read all as the first."""
+        if not self._knows_schemas or self._footers.torn(file):
             return False
-        return self._footers.columns(first[0]) != self._footers.columns(other[0])
+        first = next((other for other in others if not self._footers.torn(other)), file)
+        return self._footers.columns(first) != self._footers.columns(file)
 
     def _whole(self, files: Sequence[LandedFile]) -> list[LandedFile]:
         """Those of the files that are no torn Parquet files."""
-        if self.file_format != "parquet":
-            return list(files)
-        return [file for file in files if self._footers.torn(file) is None]
+        torn = self._footers.all_torn(files) if self.file_format == "parquet" else {}
+        return [file for file in files if file not in torn]
 
     def _schema(self, spark: SparkSession, file: LandedFile) -> StructType:
         """What Spark takes for the schema of a file; asked once for files that are alike."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile
 
 # Files whose footers are remembered.
 REMEMBERED = 10_000
+AT_ONCE = 16
 
 
 class TornFile(StreamError):
@@ -49,6 +52,12 @@ class Footers:
         except TornFile as error:
             return str(error)
         return None
+
+    def all_torn(self, files: Sequence[LandedFile]) -> dict[LandedFile, str]:
+        """Those of the files that have no footer, and why; all are read side by side."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            reasons = zip(files, pool.map(self.torn, files), strict=True)
+            return {file: reason for file, reason in reasons if reason}
 
     def _read(self, file: LandedFile) -> str | TornFile:
         try:
