@@ -193,7 +193,8 @@ class OwnWrites(RuleBasedStateMachine):
         truth = self.table.visible()
         self._read(loaded, truth)
         wrong = [f for f in check_table(loaded, data=True).findings if f.severity != "note"]
-        assert self._left_behind(wrong) == []
+        left = self._left_behind(wrong)
+        assert not left, left
 
     def teardown(self) -> None:
         self.place.lake.drop((NAMESPACE, self.name))

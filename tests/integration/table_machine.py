@@ -234,7 +234,11 @@ class TableMachine(OwnWrites):
 
     @rule()
     def rewrite_manifests(self) -> None:
-        self.call("rewrite_manifests")
+        try:
+            self.call("rewrite_manifests")
+        except StatementError as error:
+            # Nor can Iceberg 1.12 do that where the source of a partition field was dropped.
+            assert has_lost_source(self._load().metadata), error
 
     @precondition(lambda self: self.version > 1)
     @rule()

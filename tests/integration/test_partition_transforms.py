@@ -197,3 +197,21 @@ def test_of_spark(spark: Session) -> None:
     for values, (kind, transform) in zip(found.combine_chunks().flatten(), cases, strict=True):
         said = stored_values(values).to_pylist()
         assert said == expected(kind, transform), f"{transform} of {kind}"
+
+
+def test_two_partition_fields_of_one_decimal_type(lake: Lake, spark: Session) -> None:
+    """Java names the type of the second field only, which PyIceberg cannot read."""
+    spark.run(
+        "create table s.twice using iceberg partitioned by (a, truncate(10, b)) as "
+        "select 1.10BD as a, 2.25BD as b"
+    )
+    rows = pa.table({"a": [Decimal("3.30")], "b": [Decimal("4.45")]})
+    insert(lake, "twice", rows.to_batches()[0])
+    assert sorted(partitions(lake, "twice")) == [
+        (Decimal("1.10"), Decimal("2.20")),
+        (Decimal("3.30"), Decimal("4.40")),
+    ]
+    spark.run("call lake.system.rewrite_manifests('s.twice')")
+    insert(lake, "twice", rows.to_batches()[0])
+    assert spark.rows("select count(*) as n from s.twice").to_pylist() == [{"n": 3}]
+    lake.drop(("s", "twice"))
