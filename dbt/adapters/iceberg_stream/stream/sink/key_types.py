@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.update import AddSchemaUpdate, TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.schema_updates import current_schema
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 
+logger = AdapterLogger("IcebergStream")
 
-def require_key_types(base: LoadedTable, updates: Sequence[TableUpdate]) -> None:
-    """Raise StreamError if updates widen a column that live equality deletes have.
+
+def warn_of_key_types(base: LoadedTable, updates: Sequence[TableUpdate]) -> None:
+    """Warn if updates widen a column that live equality deletes have.
 
     An engine that has read such a file keeps its values by the file's name, in the type of then
     (Iceberg 1.12, `BaseDeleteLoader`), so that rows that were deleted come back; DuckDB 1.5 fails.
@@ -38,12 +40,11 @@ def require_key_types(base: LoadedTable, updates: Sequence[TableUpdate]) -> None
     for field_id in (number for file in deletes for number in file.equality_ids or ()):
         if field_id in wider:
             table = ".".join(base.name)
-            raise StreamError(
-                f"The key column `{now.find_column_name(field_id)}` of {table} is "
-                f"{now.find_type(field_id)} and comes as {then.find_type(field_id)}. Equality "
-                "deletes of the table have the old type: Spark, which keeps those that it has "
-                "read, would show deleted rows. Compact the table first: call "
-                f"system.rewrite_data_files(table => '{table}', options => "
-                "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')). Or begin "
-                "anew with --full-refresh."
+            logger.warning(
+                f"The key column `{now.find_column_name(field_id)}` of {table} becomes "
+                f"{then.find_type(field_id)}, and equality deletes of the table have it as "
+                f"{now.find_type(field_id)}. Spark shows deleted rows where it has read those "
+                "before: restart such engines (of this project: iceberg-stream stop) before they "
+                "read, merge or compact the table."
             )
+            return

@@ -57,7 +57,7 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     specs_with_data,
     unpartitioned,
 )
-from dbt.adapters.iceberg_stream.stream.sink.key_types import require_key_types
+from dbt.adapters.iceberg_stream.stream.sink.key_types import warn_of_key_types
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     begin_anew,
@@ -263,7 +263,7 @@ class Sink:
         if arrow is not None:
             evolved = evolving(base.metadata, arrow, ".".join(self.name))
             if not anew:
-                require_key_types(base, evolved)
+                warn_of_key_types(base, evolved)
             updates += evolved
         required = (*_unchanged(base), *requirements(base.metadata, updates))
         self.lake.commit(base, required, updates)
