@@ -113,6 +113,20 @@ class Committer:
         """
         return commit_together([self])[0]
 
+    def commit_once(self) -> Committed:
+        """Commit to the base as it is, for a change that has to be made anew on another one.
+
+        Raises:
+            The same as `commit`; CommitConflict at the first conflict.
+        """
+        try:
+            return _attempt([self])[0]
+        except CommitUnknown:
+            raise
+        except (CatalogError, OSError):
+            self.give_up()
+            raise
+
     def prepare(self) -> Committed | Prepared:
         """Build the snapshot on the table as it is now; or find the one of a lost answer.
 

@@ -172,7 +172,9 @@ def describe_in_place(
     are still in that, its order.
     """
     order = old.sort_order_id if in_order else None
-    described = Describer(schema, properties, old.spec_id).describe(made, None, order)
+    described = Describer(schema, properties, old.spec_id).describe(
+        made, None, order, old.content, old.equality_ids
+    )
     described[PARTITION] = old.partition if len(old.partition) else Record()
     return described
 

@@ -57,7 +57,6 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     specs_with_data,
     unpartitioned,
 )
-from dbt.adapters.iceberg_stream.stream.sink.key_types import warn_of_key_types
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     begin_anew,
@@ -66,6 +65,7 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import (
     read_property,
     recover,
 )
+from dbt.adapters.iceberg_stream.stream.sink.widened_keys import with_wide_keys
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 CLAIMS = 10
@@ -261,12 +261,13 @@ class Sink:
             # A table that is older than the defaults; a stream commits to it all day.
             updates += (SetPropertiesUpdate(updates=dict(TABLE_DEFAULTS)),)
         if arrow is not None:
-            evolved = evolving(base.metadata, arrow, ".".join(self.name))
-            if not anew:
-                warn_of_key_types(base, evolved)
-            updates += evolved
-        required = (*_unchanged(base), *requirements(base.metadata, updates))
-        self.lake.commit(base, required, updates)
+            updates += evolving(base.metadata, arrow, ".".join(self.name))
+        deletes = with_wide_keys(base, updates, self.properties)
+        if deletes is None:
+            required = (*_unchanged(base), *requirements(base.metadata, updates))
+            self.lake.commit(base, required, updates)
+        else:
+            Committer(self.lake, self.name, deletes, base, updates).commit_once()
 
     @retry(
         retry=retry_if_exception_type(CommitConflict),
