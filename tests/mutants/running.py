@@ -46,11 +46,16 @@ class Coverage:
     seconds: dict[str, float]
 
     def of(self, module: Module, line: int) -> list[str]:
-        """Tests of a line, the fast ones first; those of the module where it runs at import."""
+        """Tests of a line, the fast ones first.
+
+        Where it runs at import, all tests of the files in which some run the module: a test may
+        compare what the module defines, and run none of its lines.
+        """
         lines = self.tests.get(module.path, {})
         found = {test for n in module.statement(line) for test in lines.get(n, ())}
         if found == {""}:
-            found = {test for tests in lines.values() for test in tests}
+            files = {test.split("::")[0] for tests in lines.values() for test in tests}
+            found = {test for test in self.seconds if test.split("::")[0] in files}
         return sorted(found - {""}, key=lambda test: self.seconds.get(test, 0))
 
 

@@ -21,7 +21,17 @@ from dbt.adapters.iceberg_stream.commit.committer import Committer, commit_toget
 from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID
 from dbt.adapters.iceberg_stream.commit.validation import ChangedMeanwhile
 from dbt.adapters.iceberg_stream.engines.errors import LOST_ANSWER, StatementError
-from tests.unit.tables import NAME, data_file, insert, load, make_table, rows, set_metadata, write
+from tests.unit.tables import (
+    NAME,
+    data_file,
+    insert,
+    live,
+    load,
+    make_table,
+    rows,
+    set_metadata,
+    write,
+)
 
 A, B = (pa.table({"id": [n], "x": [text]}) for n, text in ((1, "a"), (2, "b")))
 OTHER = ("s", "u")
@@ -111,20 +121,57 @@ def test_another_writer_after_the_lost_answer(lake: Lake) -> None:
     assert done.snapshot.snapshot_id == load(lake).metadata["snapshots"][0]["snapshot-id"]
 
 
-def test_a_catalog_that_shows_the_newest_snapshot_only(lake: Lake) -> None:
-    make_table(lake)
+class Short(Unsure):
+    """Another writer follows each commit, and only its snapshot is shown from then on."""
 
-    class Short(Unsure):
-        def commit_all(self, commits: Sequence[TableCommit]) -> None:
-            try:
+    def commit_all(self, commits: Sequence[TableCommit]) -> None:
+        try:
+            super().commit_all(commits)
+        finally:
+            if self.commits == 1:
+                insert(self._lake, B)
+                newest = load(self._lake).metadata["snapshots"][-1:]
+                set_metadata(self._lake, snapshots=newest, snapshot_log=[])
+
+
+class TestCatalogThatShowsTheNewestSnapshotOnly:
+    @pytest.mark.parametrize("step", [LOST, UNDONE])
+    def test_rows_are_there_once(self, lake: Lake, step: str) -> None:
+        make_table(lake)
+        unsure = Short(lake, step)
+        appending(lake, unsure).commit()
+        assert rows(lake) == [(1, "a"), (2, "b")]
+        assert unsure.commits == (1 if step == LOST else 2)
+
+    def test_files_of_one_that_was_refused_and_done(self, lake: Lake, tmp_path: Path) -> None:
+        make_table(lake, name=OTHER)
+        make_table(lake)
+
+        class Half(Short):
+            def commit_all(self, commits: Sequence[TableCommit]) -> None:
+                lake.commit(commits[0].base, commits[0].requirements, commits[0].updates)
                 super().commit_all(commits)
-            finally:
-                insert(lake, B)
-                newest = load(lake).metadata["snapshots"][-1:]
-                set_metadata(lake, snapshots=newest, snapshot_log=[])
 
-    appending(lake, Short(lake, LOST)).commit()
-    assert rows(lake) == [(1, "a"), (2, "b")]
+        unsure = Half(lake, REFUSED)
+        with pytest.raises(CatalogError, match="not allowed"):
+            commit_together([appending(lake, unsure), appending(lake, unsure, B, OTHER)])
+        assert (rows(lake), rows(lake, OTHER)) == ([(1, "a"), (2, "b")], [])
+        assert files(tmp_path, "parquet") == 2
+
+    @pytest.mark.parametrize("step", [LOST, UNDONE])
+    def test_a_change_without_new_files(self, lake: Lake, step: str) -> None:
+        make_table(lake)
+        insert(lake, A)
+        unsure = Short(lake, step)
+        change = Change(Operation.DELETE, removed=tuple(live(lake)))
+        committer = Committer(unsure, NAME, change, load(lake))  # type: ignore[arg-type]
+        if step == UNDONE:
+            committer.commit()
+        else:
+            # No file tells whose snapshot it was.
+            with pytest.raises(CommitUnknown, match="removed or rewrote 1 of the files"):
+                committer.commit()
+        assert rows(lake) == [(2, "b")]
 
 
 def test_a_table_that_is_made(lake: Lake) -> None:
