@@ -161,8 +161,12 @@ def _pytest(folder: Path, tests: list[str], *plugins: object) -> int:
         "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
     )
     settings.load_profile("mutants")
+    # Whatever a mutant writes by a relative path goes with the folder.
+    sys.path.insert(0, str(ROOT))
+    os.chdir(folder)
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}"]
-    return int(pytest.main([*options, *tests], plugins=plugins))
+    options += [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
+    return int(pytest.main([*options, *(f"{ROOT}/{test}" for test in tests)], plugins=plugins))
 
 
 def _use(mutant: Mutant) -> None:

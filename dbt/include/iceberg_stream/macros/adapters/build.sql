@@ -1,28 +1,28 @@
 {#- Build a table or a view whatever stood at its name before. Of one kind it is a replace in one
     commit. Of the other kind the new object is made beside the old one, which goes only then: no
     catalog swaps a table for a view in one step. -#}
-{% macro build_table(existing, relation, select, layout) %}
-  {%- set staged = make_staged_relation(relation) if existing is not none and existing.is_view else none -%}
+{% macro iceberg_stream__build_table(existing, relation, select, layout) %}
+  {%- set staged = iceberg_stream__make_staged_relation(relation) if existing is not none and existing.is_view else none -%}
   {% call statement('main') -%}
     {{ get_create_table_as_sql(False, staged or relation, select) }}
   {%- endcall %}
-  {% do finish_table(staged or relation, layout) %}
+  {% do iceberg_stream__finish_table(staged or relation, layout) %}
   {% if staged %}
-    {% do swap_in(existing, staged, relation) %}
+    {% do iceberg_stream__swap_in(existing, staged, relation) %}
   {% endif %}
 {% endmacro %}
 
-{% macro build_view(existing, relation, sql) %}
-  {%- set staged = make_staged_relation(relation) if existing is not none and existing.is_table else none -%}
+{% macro iceberg_stream__build_view(existing, relation, sql) %}
+  {%- set staged = iceberg_stream__make_staged_relation(relation) if existing is not none and existing.is_table else none -%}
   {% call statement('main') -%}
     {{ get_create_view_as_sql(staged or relation, sql) }}
   {%- endcall %}
   {% if staged %}
-    {% do swap_in(existing, staged, relation) %}
+    {% do iceberg_stream__swap_in(existing, staged, relation) %}
   {% endif %}
 {% endmacro %}
 
-{% macro swap_in(existing, staged, relation) %}
+{% macro iceberg_stream__swap_in(existing, staged, relation) %}
   {{ log(relation.render() ~ ' changes from ' ~ existing.type ~ ' to ' ~ relation.type
          ~ ': readers find nothing for the moment between drop and rename', info=True) }}
   {% do adapter.drop_relation(existing) %}
@@ -32,15 +32,15 @@
 {% endmacro %}
 
 {#- The model's rows as a select: a Python model runs first and becomes a temporary view. -#}
-{% macro get_model_select(compiled_code, language) %}
+{% macro iceberg_stream__get_model_select(compiled_code, language) %}
   {%- if language == 'python' -%}
     {%- set view = make_temp_relation(this, '__dbt_py') -%}
-    {% do adapter.run_python_model(model, get_python_code(compiled_code), view.identifier) %}
+    {% do adapter.run_python_model(model, iceberg_stream__get_python_code(compiled_code), view.identifier) %}
     {{ return('select * from ' ~ view.render()) }}
   {%- endif -%}
   {{ return(compiled_code) }}
 {% endmacro %}
 
-{% macro get_python_code(compiled_code) %}
+{% macro iceberg_stream__get_python_code(compiled_code) %}
   {{ return(compiled_code ~ '\n' ~ py_script_postfix(model)) }}
 {% endmacro %}

@@ -1,13 +1,13 @@
 {% macro iceberg_stream__alter_relation_add_remove_columns(relation, add_columns, remove_columns) %}
   {% if add_columns %}
-    {% do run_query(get_add_columns_sql(relation, add_columns)) %}
+    {% do run_query(iceberg_stream__get_add_columns_sql(relation, add_columns)) %}
   {% endif %}
   {% if remove_columns %}
-    {% do run_query(get_drop_columns_sql(relation, remove_columns)) %}
+    {% do run_query(iceberg_stream__get_drop_columns_sql(relation, remove_columns)) %}
   {% endif %}
 {% endmacro %}
 
-{% macro get_add_columns_sql(relation, columns) -%}
+{% macro iceberg_stream__get_add_columns_sql(relation, columns) -%}
   alter table {{ relation.render() }} add columns (
     {%- for column in columns %}
     {{ column.quoted }} {{ column.data_type }}{{ ',' if not loop.last }}
@@ -15,7 +15,7 @@
   )
 {%- endmacro %}
 
-{% macro get_drop_columns_sql(relation, columns) -%}
+{% macro iceberg_stream__get_drop_columns_sql(relation, columns) -%}
   alter table {{ relation.render() }} drop columns (
     {%- for column in columns %}
     {{ column.quoted }}{{ ',' if not loop.last }}
@@ -25,20 +25,20 @@
 
 {% macro iceberg_stream__create_columns(relation, columns) %}
   {% if columns %}
-    {% do run_query(get_add_columns_sql(relation, columns)) %}
+    {% do run_query(iceberg_stream__get_add_columns_sql(relation, columns)) %}
   {% endif %}
 {% endmacro %}
 
 {% macro iceberg_stream__alter_column_type(relation, column_name, new_column_type) -%}
   {%- if execute -%}
-    {% do check_column_type_change(relation, column_name, new_column_type) %}
+    {% do iceberg_stream__check_column_type_change(relation, column_name, new_column_type) %}
     {% call statement('alter_column_type') -%}
       alter table {{ relation.render() }} alter column {{ adapter.quote(column_name) }} type {{ new_column_type }}
     {%- endcall %}
   {%- endif -%}
 {%- endmacro %}
 
-{% macro check_column_type_change(relation, column_name, new_column_type) %}
+{% macro iceberg_stream__check_column_type_change(relation, column_name, new_column_type) %}
   {%- for column in adapter.get_columns_in_relation(relation) if column.name | lower == column_name | lower -%}
     {%- if column.data_type != new_column_type
           and not column.can_expand_to(api.Column(column_name, new_column_type)) -%}

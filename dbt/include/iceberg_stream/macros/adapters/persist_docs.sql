@@ -1,10 +1,10 @@
-{% macro sql_literal(text) -%}
+{% macro iceberg_stream__sql_literal(text) -%}
   '{{ text | replace("\\", "\\\\") | replace("'", "\\'") }}'
 {%- endmacro %}
 
-{% macro get_relation_comment_clause() -%}
+{% macro iceberg_stream__get_relation_comment_clause() -%}
   {%- if config.persist_relation_docs() and model.description -%}
-    comment {{ sql_literal(model.description) }}
+    comment {{ iceberg_stream__sql_literal(model.description) }}
   {%- endif -%}
 {%- endmacro %}
 
@@ -29,12 +29,12 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__alter_relation_comment(relation, comment) -%}
-  alter table {{ relation.render() }} set tblproperties ('comment' = {{ sql_literal(comment) }})
+  alter table {{ relation.render() }} set tblproperties ('comment' = {{ iceberg_stream__sql_literal(comment) }})
 {%- endmacro %}
 
 {% macro iceberg_stream__alter_column_comment(relation, comments) -%}
   alter table {{ relation.render() }} alter column
   {%- for name, comment in comments.items() %}
-    {{ adapter.quote(name) }} comment {{ sql_literal(comment) }}{{ ',' if not loop.last }}
+    {{ adapter.quote(name) }} comment {{ iceberg_stream__sql_literal(comment) }}{{ ',' if not loop.last }}
   {%- endfor %}
 {%- endmacro %}

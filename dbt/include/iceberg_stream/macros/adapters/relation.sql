@@ -4,7 +4,7 @@
   {%- do return(api.Relation.create(identifier=identifier, type='view')) -%}
 {% endmacro %}
 
-{% macro make_staged_relation(relation) %}
+{% macro iceberg_stream__make_staged_relation(relation) %}
   {%- set identifier = relation.identifier ~ '__dbt_staged_' ~ adapter.unique_suffix() -%}
   {%- set staged = relation.incorporate(path={'identifier': identifier}) -%}
   {%- do adapter.note_staged(staged) -%}
@@ -50,7 +50,7 @@
 {%- endmacro %}
 
 {#- What is there of a model, whose user may write to it: otherwise nothing is computed in vain. -#}
-{% macro load_writable_relation(relation, rows_only=false) %}
+{% macro iceberg_stream__load_writable_relation(relation, rows_only=false) %}
   {%- set existing = load_cached_relation(relation) -%}
   {% do adapter.check_write(existing, rows_only) %}
   {{ return(existing) }}

@@ -1,13 +1,20 @@
-{#- For hooks and operations: rows of a table that have a key of the query's take its other columns. -#}
+{#- For hooks and operations. See macros.yml for their arguments. -#}
 {% macro update_rows(relation, query, unique_key) %}
+  {{ return(adapter.dispatch('update_rows', 'dbt')(relation, query, unique_key)) }}
+{% endmacro %}
+
+{% macro iceberg_stream__update_rows(relation, query, unique_key) %}
   {%- if execute -%}
     {%- set done = adapter.change_rows(relation, query, unique_key, 'update') -%}
     {{ log(relation.render() ~ ': ' ~ done.rows_affected ~ ' rows updated') }}
   {%- endif -%}
 {% endmacro %}
 
-{#- For hooks and operations: rows of a table that have a key of the query's go. -#}
 {% macro delete_rows(relation, query, unique_key) %}
+  {{ return(adapter.dispatch('delete_rows', 'dbt')(relation, query, unique_key)) }}
+{% endmacro %}
+
+{% macro iceberg_stream__delete_rows(relation, query, unique_key) %}
   {%- if execute -%}
     {%- set done = adapter.change_rows(relation, query, unique_key, 'delete') -%}
     {{ log(relation.render() ~ ': ' ~ done.rows_affected ~ ' rows deleted') }}

@@ -1,7 +1,9 @@
-{#- A source or a model as a stream: what stands in the query of a model that is materialized as one.
-    What the source is, it says in its `config.meta.stream`, its table there too, and the model in further
-    arguments. -#}
+{#- For the queries of models that are materialized as streams. See macros.yml for their arguments. -#}
 {% macro stream(relation) %}
+  {{ return(adapter.dispatch('stream', 'dbt')(relation, **kwargs)) }}
+{% endmacro %}
+
+{% macro iceberg_stream__stream(relation) %}
   {%- if not execute -%}
     {{ return('__stream_source') }}
   {%- endif -%}
@@ -18,7 +20,10 @@
   {{ return(adapter.declare_stream(model, relation, ns.configured, kwargs)) }}
 {% endmacro %}
 
-{#- The table that a stream with `route_by` has for a route. -#}
 {% macro stream_table(relation, route) %}
+  {{ return(adapter.dispatch('stream_table', 'dbt')(relation, route)) }}
+{% endmacro %}
+
+{% macro iceberg_stream__stream_table(relation, route) %}
   {{ return(relation.incorporate(path={'identifier': relation.identifier ~ '__' ~ route | lower})) }}
 {% endmacro %}

@@ -1,18 +1,18 @@
 {% macro iceberg_stream__create_table_as(temporary, relation, compiled_code, language='sql') -%}
-  {%- set select = get_contract_checked_sql(compiled_code) -%}
+  {%- set select = iceberg_stream__get_contract_checked_sql(compiled_code) -%}
   {{ config.get('sql_header') or '' }}
   {%- if temporary %}
     create or replace temporary view {{ relation.render() }} as
     {{ select }}
   {%- else %}
-    {{ get_create_table_sql(relation, adapter.check_model(model), select) }}
+    {{ iceberg_stream__get_create_table_sql(relation, adapter.check_model(model), select) }}
   {%- endif %}
 {%- endmacro %}
 
-{% macro get_create_table_sql(relation, layout, select) -%}
+{% macro iceberg_stream__get_create_table_sql(relation, layout, select) -%}
   create or replace table {{ relation.render() }} using iceberg
   {{ layout.create_clauses }}
-  {{ get_relation_comment_clause() }}
+  {{ iceberg_stream__get_relation_comment_clause() }}
   as
   {%- if layout.select_order %}
     select * from (
@@ -23,15 +23,15 @@
   {%- endif %}
 {%- endmacro %}
 
-{% macro finish_table(relation, layout) %}
+{% macro iceberg_stream__finish_table(relation, layout) %}
   {#- What a `create table … as select` cannot say. -#}
   {% if layout.sort_order %}
     {% do run_query('alter table ' ~ relation.render() ~ ' ' ~ layout.write_order) %}
   {% endif %}
-  {% do require_not_null_columns(relation) %}
+  {% do iceberg_stream__require_not_null_columns(relation) %}
 {% endmacro %}
 
-{% macro apply_layout(relation, layout) %}
+{% macro iceberg_stream__apply_layout(relation, layout) %}
   {% for clause in adapter.layout_alterations(relation, layout) %}
     {% do run_query('alter table ' ~ relation.render() ~ ' ' ~ clause) %}
   {% endfor %}

@@ -4,13 +4,13 @@
   {%- endif -%}
   {{ config.get('sql_header') or '' }}
   create or replace view {{ relation.render() }}
-  {{ get_view_columns_clause(sql) }}
-  {{ get_relation_comment_clause() }}
+  {{ iceberg_stream__get_view_columns_clause(sql) }}
+  {{ iceberg_stream__get_relation_comment_clause() }}
   as
   {{ sql }}
 {%- endmacro %}
 
-{% macro get_view_columns_clause(sql) -%}
+{% macro iceberg_stream__get_view_columns_clause(sql) -%}
   {%- if config.persist_column_docs() and model.columns -%}
     {%- set documented = {} -%}
     {%- for name, column in model.columns.items() -%}
@@ -19,7 +19,7 @@
     (
     {%- for column in adapter.get_column_schema_from_query(sql) %}
       {{ column.quoted }}
-      {%- if documented.get(column.name | lower) %} comment {{ sql_literal(documented[column.name | lower]) }}{% endif %}
+      {%- if documented.get(column.name | lower) %} comment {{ iceberg_stream__sql_literal(documented[column.name | lower]) }}{% endif %}
       {{- ',' if not loop.last }}
     {%- endfor %}
     )

@@ -14,7 +14,7 @@
     {{ return({'relations': []}) }}
   {%- endif -%}
   {%- set relation = this.incorporate(type='view') -%}
-  {% do build_view(existing, relation, 'select * from ' ~ defer_relation.render()) %}
+  {% do iceberg_stream__build_view(existing, relation, 'select * from ' ~ defer_relation.render()) %}
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 

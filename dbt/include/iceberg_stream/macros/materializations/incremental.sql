@@ -1,21 +1,21 @@
 {% materialization incremental, adapter='iceberg_stream', supported_languages=['sql', 'python'] %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this, rows_only=not should_full_refresh()) -%}
+  {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=not should_full_refresh()) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set strategy = adapter.strategy_of(model) -%}
   {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}
 
   {{ run_hooks(pre_hooks) }}
 
-  {%- set select = get_model_select(compiled_code, model['language']) -%}
+  {%- set select = iceberg_stream__get_model_select(compiled_code, model['language']) -%}
   {% if config.get('unique_key') %}
     {% do adapter.check_key_columns(model, adapter.get_column_schema_from_query(select)) %}
   {% endif %}
   {% if existing is none or existing.is_view or should_full_refresh() %}
-    {% do build_table(existing, relation, select, layout) %}
+    {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% else %}
-    {% do apply_layout(relation, layout) %}
-    {% do apply_increment(relation, select, strategy, make_sql) %}
+    {% do iceberg_stream__apply_layout(relation, layout) %}
+    {% do iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 
@@ -24,8 +24,8 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro apply_increment(relation, select, strategy, make_sql) %}
-  {%- set staging = stage_increment(relation, select, strategy) -%}
+{% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
+  {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
   {%- set arguments = {
       'target_relation': relation,
@@ -35,11 +35,11 @@
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
   {%- set rewritten = adapter.merge_by_rewrite(
-      relation, staging, get_merge_plan(arguments), config.get('unique_key'), model) if strategy == 'merge' -%}
+      relation, staging, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) if strategy == 'merge' -%}
   {%- if rewritten and rewritten.merge_engine == 'rewrite' -%}
     {% do store_result('main', response=rewritten, agate_table=none) %}
     {% do write(make_sql(arguments)) %}
-  {%- elif strategy == 'merge' and not merge_changes_anything(arguments) -%}
+  {%- elif strategy == 'merge' and not iceberg_stream__merge_changes_anything(arguments) -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ make_sql(arguments) }}
     {%- endcall %}
@@ -56,9 +56,9 @@
 
 {#- The increment as a temporary view. Strategies that read it more than once get it materialised
     in the engine, so that the model's query runs once and always gives the same rows. -#}
-{% macro stage_increment(relation, select, strategy) %}
+{% macro iceberg_stream__stage_increment(relation, select, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
-  {%- set checked = get_contract_checked_sql(select) -%}
+  {%- set checked = iceberg_stream__get_contract_checked_sql(select) -%}
   {%- if strategy in ('merge', 'delete+insert', 'microbatch') -%}
     {% do run_query((config.get('sql_header') or '') ~ ' cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
   {%- else -%}

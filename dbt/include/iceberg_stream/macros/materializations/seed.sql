@@ -1,6 +1,6 @@
 {% materialization seed, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this) -%}
+  {%- set existing = iceberg_stream__load_writable_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set rows = load_agate_table() -%}
   {%- do store_result('agate_table', response='OK', agate_table=rows) -%}
@@ -12,7 +12,7 @@
   {% if built %}
     {% do store_result('main', response=built, agate_table=none) %}
   {% else %}
-    {% do build_table(existing, relation, get_seed_select_sql(view, rows), layout) %}
+    {% do iceberg_stream__build_table(existing, relation, iceberg_stream__get_seed_select_sql(view, rows), layout) %}
     {% do adapter.drop_relation(view) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
@@ -22,7 +22,7 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro get_seed_select_sql(view, rows) -%}
+{% macro iceberg_stream__get_seed_select_sql(view, rows) -%}
   {%- set types = {} -%}
   {%- for name, type in (config.get('column_types') or {}).items() -%}
     {%- do types.update({name | lower: type}) -%}

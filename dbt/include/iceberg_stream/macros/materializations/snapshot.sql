@@ -1,6 +1,6 @@
 {% materialization snapshot, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this, rows_only=true) -%}
+  {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=true) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- if existing is not none and existing.is_view -%}
     {% do exceptions.relation_wrong_type(existing, 'table', model) %}
@@ -11,9 +11,9 @@
   {%- set make_strategy = strategy_dispatch(config.get('strategy')) -%}
   {%- set strategy = make_strategy(model, 'snapshotted_data', 'source_data', model['config'], existing is not none) -%}
   {% if existing is none %}
-    {% do build_table(none, relation, build_snapshot_table(strategy, model['compiled_code']), layout) %}
+    {% do iceberg_stream__build_table(none, relation, build_snapshot_table(strategy, model['compiled_code']), layout) %}
   {% else %}
-    {% do apply_snapshot_changes(relation, strategy) %}
+    {% do iceberg_stream__apply_snapshot_changes(relation, strategy) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 
@@ -22,12 +22,12 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro apply_snapshot_changes(relation, strategy) %}
+{% macro iceberg_stream__apply_snapshot_changes(relation, strategy) %}
   {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {% do adapter.assert_valid_snapshot_target_given_strategy(relation, columns, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {% do run_query('cache table ' ~ staging.render() ~ ' as ' ~ snapshot_staging_table(strategy, sql, relation)) %}
-  {%- set helpers = get_snapshot_helper_columns(strategy.unique_key) -%}
+  {%- set helpers = iceberg_stream__get_snapshot_helper_columns(strategy.unique_key) -%}
   {% do create_columns(relation, adapter.get_missing_columns(staging, relation)
         | rejectattr('name', 'in', helpers) | list) %}
   {%- set names = [] -%}
@@ -47,9 +47,9 @@
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 
-{% macro get_snapshot_helper_columns(unique_key) %}
+{% macro iceberg_stream__get_snapshot_helper_columns(unique_key) %}
   {%- set helpers = ['dbt_change_type', 'dbt_unique_key'] -%}
-  {%- for key in get_key_list(unique_key) -%}
+  {%- for key in iceberg_stream__get_key_list(unique_key) -%}
     {%- do helpers.append('dbt_unique_key_' ~ loop.index) -%}
   {%- endfor -%}
   {{ return(helpers) }}

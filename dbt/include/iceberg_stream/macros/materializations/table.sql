@@ -1,6 +1,6 @@
 {% materialization table, adapter='iceberg_stream', supported_languages=['sql', 'python'] %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = load_writable_relation(this) -%}
+  {%- set existing = iceberg_stream__load_writable_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
 
   {{ run_hooks(pre_hooks) }}
@@ -8,13 +8,13 @@
   {%- set view = make_temp_relation(this, '__dbt_py') -%}
   {%- if model['language'] == 'python' -%}
     {%- set built = adapter.build_python_model(
-        relation, get_python_code(compiled_code), layout, model, view.identifier) -%}
+        relation, iceberg_stream__get_python_code(compiled_code), layout, model, view.identifier) -%}
   {%- endif -%}
   {% if built %}
     {% do store_result('main', response=built, agate_table=none) %}
   {% else %}
     {%- set select = 'select * from ' ~ view.render() if model['language'] == 'python' else compiled_code -%}
-    {% do build_table(existing, relation, select, layout) %}
+    {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 

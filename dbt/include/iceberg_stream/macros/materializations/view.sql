@@ -6,7 +6,7 @@
 
   {{ run_hooks(pre_hooks) }}
 
-  {% do build_view(existing, relation, sql) %}
+  {% do iceberg_stream__build_view(existing, relation, sql) %}
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}

@@ -1,5 +1,5 @@
 {% macro iceberg_stream__get_incremental_append_sql(arg_dict) -%}
-  {%- set columns = get_quoted_names(arg_dict['dest_columns']) -%}
+  {%- set columns = iceberg_stream__get_quoted_names(arg_dict['dest_columns']) -%}
   insert into {{ arg_dict['target_relation'].render() }} ({{ columns }})
   select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
 {%- endmacro %}

@@ -1,18 +1,18 @@
 {% macro iceberg_stream__get_incremental_delete_insert_sql(arg_dict) -%}
   {%- set keys -%}
-    select distinct {% for key in get_key_list(arg_dict['unique_key']) -%}
-      {{ quote_key(key) }}{{ ', ' if not loop.last }}
+    select distinct {% for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}
+      {{ iceberg_stream__quote_key(key) }}{{ ', ' if not loop.last }}
     {%- endfor %} from {{ arg_dict['temp_relation'].render() }}
   {%- endset -%}
-  {{ get_delete_insert_sql(arg_dict, get_key_list(arg_dict['unique_key']), keys) }}
+  {{ iceberg_stream__get_delete_insert_sql(arg_dict, iceberg_stream__get_key_list(arg_dict['unique_key']), keys) }}
 {%- endmacro %}
 
 {#- Delete the target's rows with one of the given keys and insert the increment, in one commit: a
     merge whose source has two kinds of rows, keys to delete and rows to insert. Its columns are
     numbered, so that a bare name in a predicate means the target's column, as in a delete. -#}
-{% macro get_delete_insert_sql(arg_dict, keys, keys_sql) -%}
+{% macro iceberg_stream__get_delete_insert_sql(arg_dict, keys, keys_sql) -%}
   {%- set columns = arg_dict['dest_columns'] -%}
-  {%- set numbers = get_column_numbers(columns) -%}
+  {%- set numbers = iceberg_stream__get_column_numbers(columns) -%}
   {%- set key_names = keys | map('replace', '`', '') | map('lower') | list -%}
   merge into {{ arg_dict['target_relation'].render() }} as DBT_INTERNAL_DEST
   using (
@@ -34,12 +34,12 @@
     {%- for key in key_names %}
     and DBT_INTERNAL_SOURCE.__dbt_{{ numbers[key] }} <=> DBT_INTERNAL_DEST.{{ adapter.quote(key) }}
     {%- endfor %}
-    {%- for predicate in get_predicate_list(arg_dict['incremental_predicates']) %}
+    {%- for predicate in iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) %}
     and ({{ predicate }})
     {%- endfor %}
   when matched then delete
   when not matched and not DBT_INTERNAL_SOURCE.__dbt_deletes
-    then insert ({{ get_quoted_names(columns) }})
+    then insert ({{ iceberg_stream__get_quoted_names(columns) }})
     values (
       {%- for column in columns -%}
       DBT_INTERNAL_SOURCE.__dbt_{{ loop.index }}{{ ', ' if not loop.last }}
@@ -47,7 +47,7 @@
     )
 {%- endmacro %}
 
-{% macro get_column_numbers(columns) %}
+{% macro iceberg_stream__get_column_numbers(columns) %}
   {%- set numbers = {} -%}
   {%- for column in columns -%}
     {%- do numbers.update({column.name | lower: loop.index}) -%}

@@ -1,24 +1,24 @@
-{% macro get_key_list(unique_key) %}
+{% macro iceberg_stream__get_key_list(unique_key) %}
   {{ return([unique_key] if unique_key is string else (unique_key or [])) }}
 {% endmacro %}
 
 {#- Null-safe: a null key is a key like any other, not a new row on each run. -#}
-{% macro get_key_match_sql(unique_key, left, right) -%}
-  {%- for key in get_key_list(unique_key) -%}
-    {{ left }}.{{ quote_key(key) }} <=> {{ right }}.{{ quote_key(key) }}{{ ' and ' if not loop.last }}
+{% macro iceberg_stream__get_key_match_sql(unique_key, left, right) -%}
+  {%- for key in iceberg_stream__get_key_list(unique_key) -%}
+    {{ left }}.{{ iceberg_stream__quote_key(key) }} <=> {{ right }}.{{ iceberg_stream__quote_key(key) }}{{ ' and ' if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
 
-{% macro quote_key(key) -%}
+{% macro iceberg_stream__quote_key(key) -%}
   {{ adapter.quote(key | replace('`', '')) }}
 {%- endmacro %}
 
-{% macro get_quoted_names(columns, alias=none) -%}
+{% macro iceberg_stream__get_quoted_names(columns, alias=none) -%}
   {%- for column in columns -%}
     {{ alias ~ '.' if alias }}{{ column.quoted }}{{ ', ' if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
 
-{% macro get_predicate_list(predicates) %}
+{% macro iceberg_stream__get_predicate_list(predicates) %}
   {{ return([predicates] if predicates is string else (predicates or [])) }}
 {% endmacro %}

@@ -1,14 +1,14 @@
 {% macro iceberg_stream__get_incremental_merge_sql(arg_dict) -%}
-  {{ get_merge_statement(arg_dict, get_merge_plan(arg_dict)) }}
+  {{ iceberg_stream__get_merge_statement(arg_dict, iceberg_stream__get_merge_plan(arg_dict)) }}
 {%- endmacro %}
 
 {#- The merge options of the config, resolved against the columns. -#}
-{% macro get_merge_plan(arg_dict) %}
+{% macro iceberg_stream__get_merge_plan(arg_dict) %}
   {%- set target = config.get('target_alias') or 'DBT_INTERNAL_DEST' -%}
   {%- set source = config.get('source_alias') or 'DBT_INTERNAL_SOURCE' -%}
-  {%- set on = [get_key_match_sql(arg_dict['unique_key'], source, target)]
-        + get_predicate_list(arg_dict['incremental_predicates']) -%}
-  {%- set updated = get_merge_updated_columns(arg_dict) -%}
+  {%- set on = [iceberg_stream__get_key_match_sql(arg_dict['unique_key'], source, target)]
+        + iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) -%}
+  {%- set updated = iceberg_stream__get_merge_updated_columns(arg_dict) -%}
   {%- set changed = [] -%}
   {%- for column in updated -%}
     {#- Spark compares neither maps nor variants: such a column counts as changed. -#}
@@ -35,8 +35,8 @@
   }) }}
 {% endmacro %}
 
-{% macro get_merge_updated_columns(arg_dict) %}
-  {%- set keys = get_key_list(arg_dict['unique_key']) | map('replace', '`', '') | map('lower') | list -%}
+{% macro iceberg_stream__get_merge_updated_columns(arg_dict) %}
+  {%- set keys = iceberg_stream__get_key_list(arg_dict['unique_key']) | map('replace', '`', '') | map('lower') | list -%}
   {%- set only = config.get('merge_update_columns') -%}
   {%- set only = [only] if only is string else only -%}
   {%- set never = config.get('merge_exclude_columns') or [] -%}
@@ -54,7 +54,7 @@
   {{ return(updated) }}
 {% endmacro %}
 
-{% macro get_merge_statement(arg_dict, plan) -%}
+{% macro iceberg_stream__get_merge_statement(arg_dict, plan) -%}
   {%- set columns = arg_dict['dest_columns'] -%}
   merge into {{ arg_dict['target_relation'].render() }} as {{ plan.target }}
   using {{ arg_dict['temp_relation'].render() }} as {{ plan.source }}
@@ -67,8 +67,8 @@
   {%- endif %}
   {%- if plan.inserts %}
   when not matched {%- if plan.insert_when %} and ({{ plan.insert_when }}){% endif %}
-    then insert ({{ get_quoted_names(columns) }})
-    values ({{ get_quoted_names(columns, plan.source) }})
+    then insert ({{ iceberg_stream__get_quoted_names(columns) }})
+    values ({{ iceberg_stream__get_quoted_names(columns, plan.source) }})
   {%- endif %}
   {%- if plan.source_action %}
   when not matched by source {%- if plan.source_when %} and ({{ plan.source_when }}){% endif %}
@@ -78,19 +78,19 @@
 
 {#- Looks before the merge: keys that stand in the increment twice are refused by name, and a
     merge that would change nothing is not run, for it would rewrite files and commit. -#}
-{% macro merge_changes_anything(arg_dict) %}
-  {%- set found = run_query(get_merge_preview_sql(arg_dict, get_merge_plan(arg_dict))).rows[0] -%}
+{% macro iceberg_stream__merge_changes_anything(arg_dict) %}
+  {%- set found = run_query(iceberg_stream__get_merge_preview_sql(arg_dict, iceberg_stream__get_merge_plan(arg_dict))).rows[0] -%}
   {%- if found[0] > 0 -%}
-    {% do raise_duplicate_keys(arg_dict) %}
+    {% do iceberg_stream__raise_duplicate_keys(arg_dict) %}
   {%- endif -%}
   {{ return(found[1] > 0) }}
 {% endmacro %}
 
-{% macro get_merge_preview_sql(arg_dict, plan) -%}
+{% macro iceberg_stream__get_merge_preview_sql(arg_dict, plan) -%}
   {%- set staging = arg_dict['temp_relation'].render() -%}
   {%- set relation = arg_dict['target_relation'].render() -%}
   select
-    (select {{ get_duplicate_count_sql(get_key_list(arg_dict['unique_key'])) }} from {{ staging }}) as duplicate_keys,
+    (select {{ iceberg_stream__get_duplicate_count_sql(iceberg_stream__get_key_list(arg_dict['unique_key'])) }} from {{ staging }}) as duplicate_keys,
     (select count_if(
         {%- if plan.updated %} ({{ plan.target }}.__dbt_present and {{ plan.update_when }}){% else %} false{% endif %}
         {%- if plan.inserts %} or ({{ plan.target }}.__dbt_present is null
@@ -107,18 +107,18 @@
 
 {#- Rows beyond the first of their key. One key is counted without a struct, which Spark hashes more
     slowly; `count(distinct)` passes over nulls, so those are counted apart. -#}
-{% macro get_duplicate_count_sql(keys) -%}
+{% macro iceberg_stream__get_duplicate_count_sql(keys) -%}
   {%- if keys | length == 1 -%}
-    {%- set key = quote_key(keys[0]) -%}
+    {%- set key = iceberg_stream__quote_key(keys[0]) -%}
     count({{ key }}) - count(distinct {{ key }}) + greatest(count_if({{ key }} is null) - 1, 0)
   {%- else -%}
-    count(*) - count(distinct struct({% for key in keys %}{{ quote_key(key) }}{{ ', ' if not loop.last }}{% endfor %}))
+    count(*) - count(distinct struct({% for key in keys %}{{ iceberg_stream__quote_key(key) }}{{ ', ' if not loop.last }}{% endfor %}))
   {%- endif -%}
 {%- endmacro %}
 
-{% macro raise_duplicate_keys(arg_dict) %}
+{% macro iceberg_stream__raise_duplicate_keys(arg_dict) %}
   {%- set names -%}
-    {%- for key in get_key_list(arg_dict['unique_key']) -%}{{ quote_key(key) }}{{ ', ' if not loop.last }}{%- endfor -%}
+    {%- for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}{{ iceberg_stream__quote_key(key) }}{{ ', ' if not loop.last }}{%- endfor -%}
   {%- endset -%}
   {%- set examples = run_query(
       'select concat_ws(", ", ' ~ names ~ '), count(*) from ' ~ arg_dict['temp_relation'].render()

@@ -3,17 +3,17 @@
 {% macro iceberg_stream__get_incremental_microbatch_sql(arg_dict) -%}
   {%- set relation = arg_dict['target_relation'] -%}
   {%- set event_time = config.get('event_time') -%}
-  {%- set column = quote_key(event_time) -%}
+  {%- set column = iceberg_stream__quote_key(event_time) -%}
   {%- set range -%}
     {{ column }} >= timestamp '{{ model.batch.event_time_start }}' and {{ column }} < timestamp '{{ model.batch.event_time_end }}'
   {%- endset -%}
   {%- if adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
     {#- This statement takes no column list: the columns must come in the table's order. -#}
-    {%- set columns = get_quoted_names(adapter.get_columns_in_relation(relation)) -%}
+    {%- set columns = iceberg_stream__get_quoted_names(adapter.get_columns_in_relation(relation)) -%}
     insert into {{ relation.render() }} replace where {{ range }}
     select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
   {%- else -%}
     {%- set keys = 'select distinct ' ~ column ~ ' from ' ~ relation.render() ~ ' where ' ~ range -%}
-    {{ get_delete_insert_sql(arg_dict, [event_time], keys) }}
+    {{ iceberg_stream__get_delete_insert_sql(arg_dict, [event_time], keys) }}
   {%- endif -%}
 {%- endmacro %}
