@@ -15,6 +15,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_namespace_packages(include=["dbt", "dbt.*"]),
+    package_data={"dbt.adapters.iceberg_stream": ["py.typed"]},
     include_package_data=True,
     install_requires=[
         "dbt-adapters>=1.24,<2.0",
@@ -27,6 +28,14 @@ setup(
         # Its private parts differ between minor versions.
         "pyiceberg[pyiceberg-core,sql-sqlite]==0.12.*",
         "pyarrow>=18",
+        # What those above bring along, and the adapter imports itself.
+        "click>=8.1,<9",
+        "grpcio>=1.76",
+        "numpy>=1.26",
+        "protobuf>=6,<7",
+        "pydantic>=2,<3",
+        "sqlalchemy>=2.0.18,<3",
+        "urllib3>=2,<3",
         # `pyspark.pandas` of Spark 4.1 cannot be imported with pandas 3.
         "pandas>=2.2,<3",
         # Bitmaps of deletion vectors.

@@ -6,10 +6,13 @@ import-linter cannot see a package that lives inside another distribution's `dbt
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 import dbt.adapters.iceberg_stream as package
 
@@ -96,6 +99,21 @@ def imports(module: Path, prefix: str = PREFIX) -> set[str]:
     return found
 
 
+def imported(tree: ast.Module) -> list[str]:
+    """Modules that another one imports, wherever in it."""
+    return [
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    ]
+
+
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_dependencies_point_one_way(module: Path) -> None:
     room = room_of(module)
@@ -117,6 +135,25 @@ def test_streams_know_no_kind_of_source(module: Path) -> None:
         assert imports(module, f"{PREFIX}stream.sources.") <= {"source"}
 
 
+def test_imported_distributions_are_declared() -> None:
+    """What another package happens to bring along may be gone with its next release."""
+    setup = ast.parse((ROOT.parents[2] / "setup.py").read_text())
+    strings = [node.value for node in ast.walk(setup) if isinstance(node, ast.Constant)]
+    declared = {
+        canonicalize_name(re.split(r"[^\w.-]", text)[0])
+        for text in strings
+        if isinstance(text, str)
+    }
+    distributions = packages_distributions()
+    for module in MODULES:
+        for name in imported(ast.parse((ROOT / module).read_text())):
+            top = name.split(".")[0]
+            if top in sys.stdlib_module_names or top == "dbt":
+                continue
+            names = {canonicalize_name(each) for each in distributions[top]}
+            assert names & declared, f"{module} imports {name}"
+
+
 def test_the_supervisor_imports_nothing_of_the_package() -> None:
     # It is started by its path, so that it need not import dbt.
     assert imports(Path("engines/supervisor.py")) == set()
@@ -130,18 +167,7 @@ def test_files_stay_small(module: Path) -> None:
 @pytest.mark.parametrize("module", WORKER_CODE)
 def test_worker_code_needs_pyarrow_only(module: str) -> None:
     """It is shipped to Spark's workers by value: they have nothing of ours."""
-    tree = ast.parse((ROOT / module).read_text())
-    names = [
-        name
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [str(node.module)]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    ]
+    names = imported(ast.parse((ROOT / module).read_text()))
     fellows = {PREFIX + other.removesuffix(".py").replace("/", ".") for other in WORKER_CODE}
     others = {name.split(".")[0] for name in names if name not in fellows}
     assert others <= {"pyarrow", *sys.stdlib_module_names}
