@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -59,6 +60,13 @@ OP = "op"
 SEQUENCE = 1
 ENCODINGS = ("equality", "position", "copy_on_write")
 ACTIONS = st.sampled_from(["upsert", "upsert", "upsert", "delete"])
+# By format version, what a table has behind it when a history begins; mostly nothing.
+EXPIRED = "_compacted_between_batches_and_expired"
+PASTS: dict[int, tuple[str | None, ...]] = {
+    1: (None,),
+    2: (None, None, EXPIRED, "_deleted_by_position_and_upgraded"),
+    3: (None, None, EXPIRED),
+}
 
 
 class TableMachine(OwnWrites):
@@ -86,6 +94,30 @@ class TableMachine(OwnWrites):
         if data.draw(st.booleans(), "partitioned"):
             self._add_partition_field(data)
         self.landing.mkdir(parents=True)
+        past = data.draw(st.sampled_from(PASTS[self.version]), "past")
+        if past is not None:
+            getattr(self, past)(data)
+
+    # What random steps alone seldom come to.
+
+    def _deleted_by_position_and_upgraded(self, data: st.DataObject) -> None:
+        self.spark_insert(data=data)
+        keys = [row[0] for row in self.table.rows]
+        self._set_mode("merge-on-read")
+        self.sql(f"delete from {self.relation} where {self._is_in(keys[:1])}")
+        self._delete_keys(keys[:1])
+        self.everybody_reads_the_truth()
+        self.upgrade()
+
+    def _compacted_between_batches_and_expired(self, data: st.DataObject) -> None:
+        for step in (
+            partial(self.stream, data=data, encoding="equality", batch_rows=3, numbers="auto"),
+            partial(self.rewrite_data_files, everything=True),
+            partial(self.stream, data=data, encoding="equality", batch_rows=3, numbers="auto"),
+            partial(self.expire_snapshots, keep=2),
+        ):
+            step()
+            self.everybody_reads_the_truth()
 
     # Streams.
 
@@ -304,14 +336,19 @@ class TableMachine(OwnWrites):
     @rule(data=st.data())
     def widen_column(self, data: st.DataObject) -> None:
         narrow = [c for c in self.table.columns if KINDS[c.kind].widened]
-        loaded = self._load()
-        if any(f.content == EQUALITY for f in live_deletes(loaded.io, loaded.metadata)):
+        if not narrow:
+            return
+        column, loaded = data.draw(st.sampled_from(narrow), "column"), self._load()
+        wide, is_key = KINDS[column.kind].widened, column == self.table.key
+        self._change(column, Column(column.number, column.name, wide))
+        deletes = live_deletes(loaded.io, loaded.metadata)
+        if is_key and any(file.content == EQUALITY for file in deletes):
             # Spark would use those that it has read in the type of then, and DuckDB fails.
-            narrow = [c for c in narrow if c != self.table.key]
-        if narrow:
-            column = data.draw(st.sampled_from(narrow), "column")
-            wide = KINDS[column.kind].widened
-            self._change(column, Column(column.number, column.name, wide))
+            progress = Progress(self.sink_id)
+            sink = Sink(self.place.lake, (NAMESPACE, self.name), progress, (column.name,))
+            sink.claim(self.table.arrow([]).schema)
+            self.sql(f"refresh table {self.relation}")
+        else:
             self.alter(f"alter column {column.name} type {KINDS[wide].sql}")
 
     @rule(data=st.data())

@@ -30,12 +30,12 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineError,
     prepare_home,
 )
-from dbt.adapters.iceberg_stream.from_profile import make_engine, make_lake, make_results
+from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake, make_results
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.identity.token import Token
-from dbt.adapters.iceberg_stream.profile_check import NO_CACHE
+from dbt.adapters.iceberg_stream.profile.validation import NO_CACHE
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:

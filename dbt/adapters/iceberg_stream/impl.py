@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.engines.statements import classify, split
 from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_model_config
+from dbt.adapters.iceberg_stream.materializations.model_config import check_key_columns, check_model_config
 from dbt.adapters.iceberg_stream.own_writes import OwnWrites
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse

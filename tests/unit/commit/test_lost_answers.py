@@ -199,6 +199,24 @@ def test_a_table_that_somebody_else_has_made(lake: Lake) -> None:
     assert rows(lake) == [(2, "b")]
 
 
+@pytest.mark.parametrize("step", [DONE, CONFLICT, REFUSED, UNDONE])
+def test_a_commit_to_this_base_only(lake: Lake, tmp_path: Path, step: str) -> None:
+    make_table(lake)
+    unsure = Unsure(lake, step)
+    committer = appending(lake, unsure)
+    errors = {CONFLICT: CommitConflict, REFUSED: CatalogError, UNDONE: CommitUnknown}
+    if step == DONE:
+        assert committer.commit_once().attempts == 1
+        assert rows(lake) == [(1, "a")]
+    else:
+        with pytest.raises(errors[step]):
+            committer.commit_once()
+        assert rows(lake) == []
+    assert unsure.commits == 1
+    # Where the answer was lost, a snapshot may name them.
+    assert files(tmp_path, "parquet") == (1 if step in (DONE, UNDONE) else 0)
+
+
 @pytest.mark.parametrize("plan", [[LOST] * 9, [UNDONE] * 9])
 def test_a_catalog_that_stays_away(lake: Lake, tmp_path: Path, plan: list[str]) -> None:
     make_table(lake, properties={"commit.retry.num-retries": "3"})

@@ -37,6 +37,9 @@ def test_nested_columns_keep_all_their_ids(kind: pa.DataType) -> None:
         (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.string())),
         (pa.map_(pa.string(), pa.int64()), pa.map_(pa.int32(), pa.int64())),
         (pa.list_(pa.int64()), pa.int64()),
+        (pa.struct([("x", pa.int32())]), pa.int32()),
+        (pa.int32(), pa.struct([("x", pa.int32())])),
+        (pa.map_(pa.string(), pa.int64()), pa.int64()),
     ],
     ids=str,
 )

@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.identity.sources import (
     TokenCommand,
     TokenFile,
 )
-from dbt.adapters.iceberg_stream.profile_check import OAUTH2_KEYS, faults
+from dbt.adapters.iceberg_stream.profile.validation import OAUTH2_KEYS, faults
 
 WARM_SECONDS = 300
 CONNECT_PORT = 15002

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.cursor import Handle
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
-from dbt.adapters.iceberg_stream.from_profile import make_engine, make_lake
+from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.identity.sources import LiteralToken

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineSettings,
 )
 from dbt.adapters.iceberg_stream.identity.identity import Identity
-from dbt.adapters.iceberg_stream.profile_check import in_bytes
+from dbt.adapters.iceberg_stream.profile.validation import in_bytes
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cache.results import ResultCache

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.stream_models import StreamModel, thread_session
+from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel, thread_session
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter

@@ -10,7 +10,7 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.from_profile import make_lake
+from dbt.adapters.iceberg_stream.profile.factory import make_lake
 
 
 def open_lake(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbt.adapters.iceberg_stream.check.finding import KINDS
-from dbt.adapters.iceberg_stream.cli_options import (
+from dbt.adapters.iceberg_stream.cli.options import (
     profiles_dir,
     project_dir,
     table_name,
@@ -53,7 +53,7 @@ def check(
     Exit codes: 0 if nothing is wrong (notes do not count), 1 for errors or warnings.
     """
     from dbt.adapters.iceberg_stream.check.check import check_table
-    from dbt.adapters.iceberg_stream.projects import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_lake
 
     reports: list[Report] = []
     with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:

@@ -25,12 +25,12 @@ from dbt.adapters.iceberg_stream.commit.producer import current_schema, partitio
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.ingest.python_model import (
+from dbt.adapters.iceberg_stream.materializations.python_model import (
     local_rows,
     make_view,
     run_python_model,
 )
-from dbt.adapters.iceberg_stream.ingest.seeds import arrow_table
+from dbt.adapters.iceberg_stream.materializations.seed import arrow_table
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:

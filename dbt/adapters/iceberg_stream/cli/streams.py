@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbt.adapters.iceberg_stream.cli_options import (
+from dbt.adapters.iceberg_stream.cli.options import (
     PORT,
     profiles_dir,
     project_dir,
@@ -157,7 +157,7 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 @target
 def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Tell how far the streams are that write to TABLE (schema.name)."""
-    from dbt.adapters.iceberg_stream.projects import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_lake
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
 
     with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
@@ -184,7 +184,7 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
 @target
 def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Have the streams into TABLE go on from what it holds, after it was rolled back."""
-    from dbt.adapters.iceberg_stream.projects import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_lake
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
 

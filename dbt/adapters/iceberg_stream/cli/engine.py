@@ -1,0 +1,77 @@
+"""`iceberg-stream stop` and `status`: the engine of a project."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from dbt.adapters.iceberg_stream.cli.options import (
+    profiles_dir,
+    project_dir,
+    target,
+    told_plainly,
+)
+from dbt.adapters.iceberg_stream.engines import embedded
+
+# Of programs without a project.
+HOME = ".iceberg_stream"
+
+engine_home = click.option(
+    "--engine-home",
+    type=click.Path(path_type=Path),
+    help="The folder of the engine's state.  [default: as the profile says]",
+)
+
+
+@click.command()
+@project_dir
+@profiles_dir
+@target
+@engine_home
+def stop(
+    project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
+) -> None:
+    """Stop the engine of a project."""
+    stopped = embedded.stop(_home(project_dir, profiles_dir, target, engine_home))
+    click.echo("The engine has stopped." if stopped else "No engine is running here.")
+
+
+@click.command()
+@project_dir
+@profiles_dir
+@target
+@engine_home
+def status(
+    project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
+) -> None:
+    """Tell whether the engine of a project is running, and who uses it."""
+    engine = embedded.status(_home(project_dir, profiles_dir, target, engine_home))
+    if engine is None:
+        click.echo("No engine is running here.")
+        return
+    clients = ", ".join(str(pid) for pid in engine.clients) or "none"
+    click.echo(
+        f"The engine is {'ready' if engine.ready else 'starting'}.\n"
+        f"  up for    {time.time() - engine.started:.0f} s\n"
+        f"  port      {engine.port}\n"
+        f"  process   {engine.jvm.pid}\n"
+        f"  versions  Spark {engine.spark}, Java {engine.java}\n"
+        f"  settings  {engine.settings}\n"
+        f"  clients   {clients}"
+    )
+
+
+def _home(
+    project_dir: Path, profiles_dir: Path | None, target: str | None, given: Path | None
+) -> Path:
+    """The folder of the engine's state."""
+    from dbt.adapters.iceberg_stream.profile.project import load_credentials
+
+    if given is not None:
+        return project_dir / given
+    if not (project_dir / "dbt_project.yml").exists():
+        return project_dir / HOME
+    with told_plainly():
+        return load_credentials(project_dir, profiles_dir, target).engine_path(project_dir)
