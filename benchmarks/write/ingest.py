@@ -21,8 +21,8 @@ from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Measure, Result, alternate
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.flight.serve import TOKEN_VARIABLE
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.ingest.serve import TOKEN_VARIABLE
 
 ROWS = 2_000_000
 BATCH = 50_000

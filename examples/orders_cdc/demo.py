@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dbt.adapters.iceberg_stream.projects import open_lake
+from dbt.adapters.iceberg_stream.api import open_catalog
 from examples.orders_cdc.reader import COLUMNS, Reader
 from examples.orders_cdc.screen import Screen, metrics, states
 from examples.orders_cdc.shop_changes import KEYS, Shop, create_topics, feed
@@ -45,7 +45,7 @@ def main(rate: float, seconds: float) -> None:
     shutil.rmtree(DATA, ignore_errors=True)
     print("Starting Kafka …")
     try:
-        with kafka_server(DATA / "kafka") as address, closing(open_lake(HERE, HERE)) as lake:
+        with kafka_server(DATA / "kafka") as address, closing(open_catalog(HERE, HERE)) as lake:
             create_topics(address)
             same = _run(Shop(), address, Reader(lake), rate, seconds)
     except pytest.skip.Exception as skipped:

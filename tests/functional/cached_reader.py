@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
-from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 
 
 def main() -> None:

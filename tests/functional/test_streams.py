@@ -288,6 +288,36 @@ class TestTornFiles:
             assert found == [(3,)]
 
 
+HOOK = """
+{% macro iceberg_stream__on_write(relation, snapshot_id) %}
+  {% do run_query("insert into " ~ target.schema ~ ".written values ('" ~ relation.identifier ~ "', " ~ snapshot_id ~ ")") %}
+{% endmacro %}
+"""
+
+
+class TestHookOfTheProject:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        often = ORDERS.replace(
+            "unique_key='id'", "unique_key='id', batch_rows=1, commit_interval=0"
+        )
+        return {"orders.sql": often, "sources.yml": SOURCES}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"on_write.sql": HOOK}
+
+    def test_it_is_called_for_each_commit(self, project: Any) -> None:
+        run(project, "create table {schema}.written (name string, snapshot bigint) using iceberg")
+        for number in range(3):
+            land(project, str(number), (number, "new", 1.0, "c"))
+        run_dbt(["run"])
+        ids = snapshot_ids(project, "orders")
+        assert len(ids) == 3
+        written = rows(project, "select name, snapshot from {schema}.written")
+        assert sorted(written) == sorted(("orders", number) for number in ids)
+
+
 class TestWiderKey:
     """The table's equality deletes have the key in the narrow type, and Spark has read them."""
 

@@ -10,7 +10,7 @@ import pytest
 from dbt.tests.util import run_dbt
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.from_profile import make_engine
+from dbt.adapters.iceberg_stream.profile.factory import make_engine
 from tests.functional.lake import rows, run, snapshot_ids, summary, table
 
 HOOK = """

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dbt.adapters.iceberg_stream.ingest.flight_messages import pack
+from dbt.adapters.iceberg_stream.flight.messages import pack
 from tests.servers.rest_catalog import RestCatalog
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})

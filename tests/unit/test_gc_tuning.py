@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dbt.adapters.iceberg_stream.garbage import THRESHOLDS
+from dbt.adapters.iceberg_stream.gc_tuning import THRESHOLDS
 
 ASK = (
     "import sys; sys.argv[0] = {program!r}\n"

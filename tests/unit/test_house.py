@@ -18,34 +18,20 @@ import dbt.adapters.iceberg_stream as package
 
 ROOT = Path(package.__file__).parent
 PREFIX = "dbt.adapters.iceberg_stream."
-# From the surface down; a module may import from layers below its own, and from its own room.
-LAYERS = (
-    {"__main__"},
-    {"__init__", "cli"},
-    {"cli_streams", "cli_check"},
-    {"cli_options"},
-    {"projects"},
-    {"impl"},
-    {"own_writes"},
-    {"local_data", "streaming"},
-    {"stream_models"},
-    {"ingest"},
-    {"merging"},
-    {"connections"},
-    {"from_profile"},
-    {"cursor"},
-    {"check"},
-    {"stream"},
-    {"credentials", "relation", "column", "response", "model_config"},
-    {"profile_check"},
-    {"merge", "maintenance", "cache"},
-    {"commit"},
-    {"files"},
-    {"catalog"},
-    {"identity"},
-    {"engines"},
-    {"__version__", "garbage"},
-)
+# From the surface down, as in CONTRIBUTING.md. A package imports from layers below its own, and
+# within its layer from those that stand behind it.
+LAYERS = {
+    "programs": ("__main__", "cli", "flight", "api"),
+    "dbt": ("__init__", "impl", "connections", "cursor", "credentials", "column"),
+    "models": ("materializations", "ingest"),
+    "profile": ("profile",),
+    "streams": ("check", "stream"),
+    "tables": ("response", "relation", "merge", "maintenance", "cache", "commit", "files"),
+    "catalog": ("catalog", "identity"),
+    "Spark": ("engines",),
+    "process": ("__version__", "gc_tuning"),
+}
+ORDER = [package for packages in LAYERS.values() for package in packages]
 STREAM_LAYERS: tuple[set[str], ...] = (
     {"stream", "groups", "routes"},
     {"table_stream"},
@@ -77,26 +63,18 @@ def room_of(module: Path) -> str:
     return module.parts[0].removesuffix(".py")
 
 
-def level(room: str, layers: tuple[set[str], ...] = LAYERS) -> int:
+def level(room: str, layers: tuple[set[str], ...]) -> int:
     return next(index for index, rooms in enumerate(layers) if room in rooms)
 
 
 def imports(module: Path, prefix: str = PREFIX) -> set[str]:
-    """Rooms that a module imports when it runs; those for type checking only do not count."""
+    """Packages that a module imports, those for type checking only among them."""
     tree = ast.parse((ROOT / module).read_text())
-    checking = {
-        node
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING"
-        for node in ast.walk(block)
+    return {
+        name.removeprefix(prefix).split(".")[0]
+        for name in imported(tree)
+        if name.startswith(prefix)
     }
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node not in checking:
-            name = node.module or ""
-            if name.startswith(prefix):
-                found.add(name.removeprefix(prefix).split(".")[0])
-    return found
 
 
 def imported(tree: ast.Module) -> list[str]:
@@ -116,9 +94,16 @@ def imported(tree: ast.Module) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_dependencies_point_one_way(module: Path) -> None:
-    room = room_of(module)
-    wrong = {other for other in imports(module) if other != room and level(other) <= level(room)}
-    assert not wrong
+    package = room_of(module)
+    behind = set(ORDER[ORDER.index(package) + 1 :])
+    assert imports(module) - {package} <= behind
+
+
+def test_contributors_read_of_the_same_layers() -> None:
+    text = (ROOT.parents[2] / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| (.+?) \|", text, re.MULTILINE)
+    listed = {layer: tuple(re.findall(r"`(\w+)`", packages)) for layer, packages in rows}
+    assert {layer: listed.get(layer) for layer in LAYERS} == LAYERS
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] == "stream"], ids=str)
@@ -161,7 +146,7 @@ def test_the_supervisor_imports_nothing_of_the_package() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_files_stay_small(module: Path) -> None:
-    assert len((ROOT / module).read_text().splitlines()) <= 400
+    assert len((ROOT / module).read_text().splitlines()) <= 600
 
 
 @pytest.mark.parametrize("module", WORKER_CODE)

@@ -21,7 +21,6 @@ from dbt.adapters.exceptions import FailedToConnectError
 from dbt.adapters.sql import SQLConnectionManager
 from dbt_common.exceptions import DbtDatabaseError
 
-from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.engines.embedded import status
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.errors import CANCELED, StatementError
@@ -30,12 +29,14 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineError,
     prepare_home,
 )
-from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake, make_results
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.identity.token import Token
+from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake, make_results
 from dbt.adapters.iceberg_stream.profile.validation import NO_CACHE
+from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.lake import Lake
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
+    from dbt.adapters.iceberg_stream.engines.session import Session
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -120,7 +122,27 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """Whose token is used; empty where the catalog knows no users."""
         return self.identity.principal if self.identity else ""
 
-    def refresh_cached(self, relation: str) -> None:
+    def current_session(self) -> Session:
+        """This thread's session, with a token that is good now.
+
+        Raises:
+            StatementError: there is no such token.
+        """
+        handle: Handle = self.get_thread_connection().handle
+        handle.refresh_token()
+        return handle.session
+
+    def discard_session(self) -> None:
+        """Give this thread's session to no other node: its settings may not be ours any more."""
+        self.get_thread_connection().handle.reusable = False
+
+    def has_default_settings(self) -> bool:
+        """Whether this thread's session has the settings it begins with."""
+        connection = self.get_if_exists()
+        opened = connection is not None and connection.state == ConnectionState.OPEN
+        return not opened or bool(connection.handle.reusable)
+
+    def refresh_spark(self, name: tuple[str, str]) -> None:
         """Have Spark see a commit that it has not made: what it has cached of a table is stale.
 
         An engine that has not started yet has cached nothing.
@@ -129,11 +151,10 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             server = status(self.credentials.engine_path(self.project_root))
             if server is None or not server.ready:
                 return
+        relation = ".".join(quote(part) for part in (self.credentials.database, *name))
         sql = f"refresh table {relation}"
         with self.exception_handler(sql):
-            handle: Handle = self.get_thread_connection().handle
-            handle.refresh_token()
-            handle.session.run(sql)
+            self.current_session().run(sql)
 
     def forget_results(self, name: tuple[str, str]) -> None:
         """Drop the cached results of queries that read a relation."""

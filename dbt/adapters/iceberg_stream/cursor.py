@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -344,10 +343,7 @@ class Cursor:
             return IcebergStreamResponse(
                 code, code=code, rows_affected=rows, relation=relation, from_cache=kept
             )
-        done = asdict(self.outcome)
-        done.pop("operation")
-        message = f"{verb} {self.outcome.rows_affected:,} rows"
-        return IcebergStreamResponse(message, code=verb, relation=relation, **done)
+        return IcebergStreamResponse.of(self.outcome, verb, relation)
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from multiprocessing.context import SpawnContext
 from typing import TYPE_CHECKING, Any
@@ -16,28 +16,35 @@ from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySuppor
 from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.contracts.relation import RelationType
 from dbt.adapters.events.logging import AdapterLogger
+from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
+from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.__version__ import version
-from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
+from dbt.adapters.iceberg_stream.cache.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.engines.statements import classify, split
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.model_config import (
+    check_key_columns,
+    check_model_config,
+)
 from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.materializations.model_config import check_key_columns, check_model_config
-from dbt.adapters.iceberg_stream.own_writes import OwnWrites
-from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote
+from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote, table_name
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 
 if TYPE_CHECKING:
     import agate
 
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake
-    from dbt.adapters.iceberg_stream.cursor import Handle
+    from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+    from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
     from dbt.adapters.iceberg_stream.engines.session import Session
+    from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -45,12 +52,13 @@ logger = AdapterLogger("Iceberg_Stream")
 ENGINE_COMMANDS = {"run", "build", "test", "seed", "snapshot", "show", "compile", "retry", "clone"}
 ENGINE_COMMANDS |= {"run-operation", "freshness", "generate"}
 
-
+# A macro of the project, called after each commit.
+USER_HOOK = "iceberg_stream__on_write"
 # Statements that give rows and are no queries.
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
-class IcebergStreamAdapter(OwnWrites):
+class IcebergStreamAdapter(SQLAdapter):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
     Relation = IcebergStreamRelation
@@ -74,7 +82,11 @@ class IcebergStreamAdapter(OwnWrites):
 
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
-        self._notice = WriteNotice(self)
+        self._after_commit = AfterCommit(
+            self.connections.refresh_spark, self.connections.forget_results, self._call_hook
+        )
+        self._streams: dict[str, SourceDefinition] = {}
+        self._groups = Groups(_listen)
         self._notes_guard = threading.Lock()
         self._staged = threading.local()
         self._appends_noted = False
@@ -87,8 +99,7 @@ class IcebergStreamAdapter(OwnWrites):
 
     @property
     def session(self) -> Session:
-        handle: Handle = self.connections.get_thread_connection().handle
-        return handle.session
+        return self.connections.current_session()
 
     # What dbt asks of every adapter
 
@@ -151,7 +162,8 @@ class IcebergStreamAdapter(OwnWrites):
     ) -> tuple[AdapterResponse, agate.Table]:
         response, table = super().execute(sql, auto_begin, fetch, limit)
         if isinstance(response, IcebergStreamResponse) and response.relation:
-            self._notice.after_write(response)
+            schema, identifier = response.relation.rsplit(".", 1)
+            self._after_commit.of_spark((schema, identifier), response.snapshot_id)
         return response, table
 
     def validate_sql(self, sql: str) -> AdapterResponse:
@@ -202,14 +214,14 @@ class IcebergStreamAdapter(OwnWrites):
     @available.parse_none
     def drop_from_catalog(self, relation: BaseRelation) -> None:
         """Drop a table or view with its files. Spark's own purge starts jobs and takes a second."""
-        name = str(relation.schema), str(relation.identifier)
+        name = table_name(relation)
         self.lake.drop(name)
         self.connections.forget_results(name)
 
     @available.parse_none
     def note_staged(self, relation: BaseRelation) -> None:
         """Note what takes the place of another object later, to be dropped where it does not."""
-        self._staged.name = (str(relation.schema), str(relation.identifier))
+        self._staged.name = table_name(relation)
 
     @available.parse_none
     def forget_staged(self) -> None:
@@ -237,7 +249,7 @@ class IcebergStreamAdapter(OwnWrites):
         if relation.schema is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
-        found = self.lake.columns((str(relation.schema), str(relation.identifier)))
+        found = self.lake.columns(table_name(relation))
         return self._columns((column.name, column.type) for column in found)
 
     @available.parse(lambda *a, **k: [])
@@ -273,7 +285,7 @@ class IcebergStreamAdapter(OwnWrites):
     ) -> agate.Table:
         from dbt.adapters.iceberg_stream.catalog.docs import catalog_table
 
-        wanted = {(str(r.schema), str(r.identifier)) for r in relations}
+        wanted = {table_name(r) for r in relations}
         kinds = {
             (schema, name): kind
             for schema in {schema for schema, _ in wanted}
@@ -286,7 +298,7 @@ class IcebergStreamAdapter(OwnWrites):
     def get_catalog_for_single_relation(self, relation: BaseRelation) -> Any:
         from dbt.adapters.iceberg_stream.catalog.docs import single_relation
 
-        name = (str(relation.schema), str(relation.identifier))
+        name = table_name(relation)
         kind = dict(self.lake.relations(name[0])).get(name[1])
         description = self.lake.describe_one(name, kind) if kind else None
         return single_relation(self.lake.name, description) if description else None
@@ -298,7 +310,7 @@ class IcebergStreamAdapter(OwnWrites):
         now = datetime.now(timezone.utc)
         freshness = {
             source: self._create_freshness_response(
-                self.lake.last_modified((str(source.schema), str(source.identifier))), now
+                self.lake.last_modified(table_name(source)), now
             )
             for source in sources
         }
@@ -327,7 +339,7 @@ class IcebergStreamAdapter(OwnWrites):
     def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:
         """Raise before any data is computed, if the user may not write to the table."""
         if existing is not None and existing.is_table:
-            self.lake.check_write((str(existing.schema), str(existing.identifier)), rows_only)
+            self.lake.check_write(table_name(existing), rows_only)
 
     @available.parse_none
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
@@ -354,11 +366,11 @@ class IcebergStreamAdapter(OwnWrites):
         """`alter table` clauses that give a table the layout its model asks for."""
         if layout.is_default:
             return []
-        return layout.alterations(self.lake.table((str(relation.schema), str(relation.identifier))))
+        return layout.alterations(self.lake.table(table_name(relation)))
 
     @available.parse(lambda *a, **k: False)
     def is_partitioned(self, relation: BaseRelation) -> bool:
-        table = self.lake.table((str(relation.schema), str(relation.identifier)))
+        table = self.lake.table(table_name(relation))
         return not table.spec().is_unpartitioned()
 
     @available.parse(lambda *a, **k: False)
@@ -366,7 +378,7 @@ class IcebergStreamAdapter(OwnWrites):
         """Whether a batch of microbatch is a set of whole partitions."""
         from dbt.adapters.iceberg_stream.catalog.partitions import range_is_aligned
 
-        table = self.lake.table((str(relation.schema), str(relation.identifier)))
+        table = self.lake.table(table_name(relation))
         return range_is_aligned(table, column, batch_size)
 
     @available.parse(lambda *a, **k: "")
@@ -376,14 +388,14 @@ class IcebergStreamAdapter(OwnWrites):
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:
-        return self.lake.comment((str(relation.schema), str(relation.identifier)))
+        return self.lake.comment(table_name(relation))
 
     @available.parse(lambda *a, **k: {})
     def changed_column_comments(
         self, relation: BaseRelation, documented: Mapping[str, Any]
     ) -> dict[str, str]:
         """Comments by column name that differ from what the table says."""
-        columns = self.lake.columns((str(relation.schema), str(relation.identifier)))
+        columns = self.lake.columns(table_name(relation))
         current = {column.name.lower(): column for column in columns}
         wanted = {name.lower(): column["description"] for name, column in documented.items()}
         return {
@@ -395,4 +407,175 @@ class IcebergStreamAdapter(OwnWrites):
     @available.parse_none
     def require_columns(self, relation: BaseRelation, columns: list[str]) -> None:
         """Make columns required, so that every writer must give them a value."""
-        self.lake.require_columns((str(relation.schema), str(relation.identifier)), columns)
+        self.lake.require_columns(table_name(relation), columns)
+
+    # Materializations whose rows our own writer writes
+
+    def context(self) -> MaterializationContext:
+        """What the Python of a materialization works with."""
+        connections = self.connections
+        return MaterializationContext(
+            catalog=self.lake,
+            credentials=connections.credentials,
+            project_root=connections.project_root,
+            principal=connections.principal,
+            session=connections.current_session,
+            discard_session=connections.discard_session,
+            has_default_settings=connections.has_default_settings,
+            execute=self._execute_statement,
+            database_errors=connections.exception_handler,
+            check_canceled=connections.refuse_if_canceled,
+            after_commit=self._after_commit.of_our_own,
+        )
+
+    def _execute_statement(self, sql: str) -> IcebergStreamResponse:
+        response, _ = self.execute(sql)
+        assert isinstance(response, IcebergStreamResponse)
+        return response
+
+    def _call_hook(self, name: Name, snapshot_id: int) -> None:
+        """Call `iceberg_stream__on_write`, if the project has such a macro."""
+        resolver = self.get_macro_resolver()
+        if resolver is None:
+            return
+        if resolver.find_macro_by_name(USER_HOOK, self.config.project_name, None) is None:
+            return
+        schema, identifier = name
+        relation = self.Relation.create(
+            database=self.lake.name, schema=schema, identifier=identifier, type=RelationType.Table
+        )
+        arguments = {"relation": relation, "snapshot_id": snapshot_id}
+        self.execute_macro(USER_HOOK, kwargs=arguments)
+
+    def set_macro_resolver(self, macro_resolver: Any) -> None:
+        """Called by dbt as each of its runs begins: commit groups are those of the run."""
+        super().set_macro_resolver(macro_resolver)
+        self._groups = Groups(_listen)
+
+    @available.parse_none
+    def merge_by_rewrite(
+        self,
+        relation: BaseRelation,
+        staging: BaseRelation,
+        plan: Mapping[str, Any],
+        unique_key: str | Sequence[str],
+        model: Mapping[str, Any],
+    ) -> IcebergStreamResponse:
+        """Merge by rewriting the files that change, or say why the merge is Spark's."""
+        from dbt.adapters.iceberg_stream.materializations.incremental import merge_by_rewrite
+
+        return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
+
+    @available.parse_none
+    def change_rows(
+        self,
+        relation: BaseRelation,
+        query: str,
+        unique_key: str | Sequence[str] | None,
+        action: str,
+    ) -> IcebergStreamResponse:
+        """Update or delete rows of a table by key, for hooks and operations."""
+        from dbt.adapters.iceberg_stream.materializations.incremental import change_rows
+
+        return change_rows(self.context(), relation, query, unique_key, action)
+
+    @available.parse_none
+    def say_why_spark(self, done: AdapterResponse, why: IcebergStreamResponse) -> None:
+        """Have the answer of Spark's MERGE, if one was run, say why it was Spark's."""
+        if isinstance(done, IcebergStreamResponse):
+            done.merge_engine, done.merge_engine_reason = why.merge_engine, why.merge_engine_reason
+
+    @available.parse_none
+    def build_seed(
+        self,
+        relation: BaseRelation,
+        seed: agate.Table,
+        layout: TableConfig,
+        config: Mapping[str, Any],
+        view: str,
+    ) -> IcebergStreamResponse | None:
+        """Make the table of a seed; None if that is left to Spark, from a temporary view."""
+        from dbt.adapters.iceberg_stream.materializations.seed import build_seed
+
+        return build_seed(self.context(), relation, seed, layout, config, view)
+
+    @available.parse_none
+    def build_python_model(
+        self,
+        relation: BaseRelation,
+        code: str,
+        layout: TableConfig,
+        model: Mapping[str, Any],
+        view: str,
+    ) -> IcebergStreamResponse | None:
+        """Run a Python model and make its table; None if the table is left to Spark."""
+        from dbt.adapters.iceberg_stream.materializations.python_model import build_python_model
+
+        return build_python_model(self.context(), relation, code, layout, model, view)
+
+    @available.parse_none
+    def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
+        """Run a Python model and make its result a temporary view."""
+        from dbt.adapters.iceberg_stream.materializations.python_model import run_to_view
+
+        run_to_view(self.context(), model, code, view)
+
+    @available.parse(lambda *a, **k: "__stream_source")
+    def declare_stream(
+        self,
+        model: Mapping[str, Any],
+        relation: BaseRelation,
+        configured: Mapping[str, Any] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        """Note what a stream model reads; the name that it has in the model's query."""
+        from dbt.adapters.iceberg_stream.materializations.stream import (
+            require_stream,
+            source_definition,
+        )
+        from dbt.adapters.iceberg_stream.materializations.stream_model import VIEW
+
+        require_stream(model)
+        self._streams[str(model["unique_id"])] = source_definition(relation, configured, given)
+        return VIEW
+
+    @available.parse(lambda *a, **k: [])
+    def stream_columns(self, model: Mapping[str, Any], sql: str) -> list[tuple[str, str]]:
+        """Names and types of the columns of a stream model's table."""
+        from dbt.adapters.iceberg_stream.materializations.stream import stream_columns
+
+        return stream_columns(self.context(), sql, model, self._stream_of(model))
+
+    @available.parse_none
+    def run_stream(
+        self,
+        model: Mapping[str, Any],
+        relation: BaseRelation,
+        sql: str,
+        refresh: bool,
+        nodes: Mapping[str, Mapping[str, Any]],
+        selected: Sequence[str],
+    ) -> IcebergStreamResponse:
+        """Take in what the model's source has; `nodes` are those of dbt's graph."""
+        from dbt.adapters.iceberg_stream.materializations.stream import run_stream
+
+        source, group = self._stream_of(model), None
+        if name := model["config"].get("commit_group"):
+            grouping = Grouping.of(nodes, selected)
+            grouping.require_whole(name, self.config.threads)
+            group = self._groups.meet(name, frozenset(grouping.members[name]))
+        return run_stream(self.context(), relation, sql, model, source, refresh, group)
+
+    def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:
+        source = self._streams.get(str(model["unique_id"]))
+        if source is None:
+            raise DbtRuntimeError(
+                f"{model['unique_id']} is materialized as `stream` but never calls `stream()`: "
+                "select from `{{ stream(source('schema', 'name')) }}` or "
+                "`{{ stream(ref('model')) }}`."
+            )
+        return source
+
+
+def _listen(callback: Callable[[Any], None]) -> None:
+    get_event_manager().add_callback(callback)

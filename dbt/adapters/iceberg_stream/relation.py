@@ -34,10 +34,10 @@ class IcebergStreamRelation(BaseRelation):
             parts = [part for part in parts if part[0] != ComponentName.Database]
         yield from parts
 
-    @property
-    def namespace_and_name(self) -> tuple[str, str]:
-        """The Iceberg identifier, without the catalog."""
-        return str(self.schema), str(self.identifier)
+
+def table_name(relation: BaseRelation) -> tuple[str, str]:
+    """The Iceberg identifier of a relation: namespace and name, without the catalog."""
+    return str(relation.schema), str(relation.identifier)
 
 
 def quote(identifier: str) -> str:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from dbt.adapters.contracts.connection import AdapterResponse
+
+from dbt.adapters.iceberg_stream.commit.outcome import Outcome
 
 
 @dataclass
@@ -20,3 +23,13 @@ class IcebergStreamResponse(AdapterResponse):
     merge_engine: str | None = None
     merge_engine_reason: str | None = None
     from_cache: bool | None = None
+
+    @classmethod
+    def of(
+        cls, outcome: Outcome, verb: str, relation: str | None, **further: Any
+    ) -> IcebergStreamResponse:
+        """Report a committed snapshot, as `MERGE 1,000 rows`."""
+        numbers = asdict(outcome)
+        del numbers["operation"]
+        message = f"{verb} {outcome.rows_affected:,} rows"
+        return cls(message, code=verb, relation=relation, **numbers, **further)

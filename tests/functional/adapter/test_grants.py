@@ -2,7 +2,7 @@ import pytest
 from dbt.tests.adapter.grants.test_model_grants import my_model_sql
 from dbt.tests.util import run_dbt
 
-from dbt.adapters.iceberg_stream.model_config import GRANTS_REFUSED
+from dbt.adapters.iceberg_stream.materializations.model_config import GRANTS_REFUSED
 
 WITH_GRANTS = """
 models:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from dbt.adapters.iceberg_stream.api import open_catalog
 from dbt.adapters.iceberg_stream.cli import main
-from dbt.adapters.iceberg_stream.cli_streams import _listed
+from dbt.adapters.iceberg_stream.cli.streams import _listed
 from dbt.adapters.iceberg_stream.engines import embedded
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.projects import open_lake
 from tests.unit.tables import make_lake
 
 SAID = {
@@ -111,7 +111,7 @@ def test_a_variable_that_is_missing(project: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_programs(project: Path) -> None:
-    lake = contextvars.Context().run(open_lake, project)
+    lake = contextvars.Context().run(open_catalog, project)
     assert lake.namespaces() == ["s"]
     lake.close()
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 from click.testing import CliRunner
 
-from dbt.adapters.iceberg_stream.cli_streams import run
+from dbt.adapters.iceberg_stream.cli.streams import run
 from dbt.adapters.iceberg_stream.stream.service import Service, endpoint
 
 

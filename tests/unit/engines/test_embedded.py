@@ -14,7 +14,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from dbt.adapters.iceberg_stream import cli
+from dbt.adapters.iceberg_stream.cli import main
+from dbt.adapters.iceberg_stream.cli.engine import HOME
 from dbt.adapters.iceberg_stream.engines import embedded
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, Lease, status, stop
 from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings, EngineStatus
@@ -188,9 +189,9 @@ def test_windows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_cli(tmp_path: Path) -> None:
     run = CliRunner().invoke
-    assert "No engine" in run(cli.main, ["stop", "--project-dir", str(tmp_path)]).output
-    (tmp_path / cli.HOME).mkdir()
-    write_record(tmp_path / cli.HOME)
-    output = run(cli.main, ["status", "--project-dir", str(tmp_path)]).output
+    assert "No engine" in run(main, ["stop", "--project-dir", str(tmp_path)]).output
+    (tmp_path / HOME).mkdir()
+    write_record(tmp_path / HOME)
+    output = run(main, ["status", "--project-dir", str(tmp_path)]).output
     assert "ready" in output and "4.1.1" in output
     assert "s3cret" not in output

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dbt.adapters.iceberg_stream.ingest.flight_statements import check_statement
-from dbt.adapters.iceberg_stream.ingest.spark_text import NotAllowed
+from dbt.adapters.iceberg_stream.flight.spark_text import NotAllowed
+from dbt.adapters.iceberg_stream.flight.statements import check_statement
 
 FILE = "`/etc/passwd`"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 from dbt_common.clients.agate_helper import from_csv
 
-from dbt.adapters.iceberg_stream.ingest.seeds import arrow_table
+from dbt.adapters.iceberg_stream.materializations.seed import arrow_table
 
 
 def read(tmp_path: Path, text: str, *text_columns: str) -> pa.Table:

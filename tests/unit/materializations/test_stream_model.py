@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys
-from dbt.adapters.iceberg_stream.stream_models import StreamModel
+from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel
 
 StreamModel(None, "", {}, None)
 assert "pyspark.sql.connect.session" in sys.modules

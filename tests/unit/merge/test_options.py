@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 from dbt_common.exceptions import CompilationError
 
+from dbt.adapters.iceberg_stream.materializations.model_config import (
+    check_key_columns,
+    check_model_config,
+)
 from dbt.adapters.iceberg_stream.merge.options import incremental_faults, misspelled
-from dbt.adapters.iceberg_stream.model_config import check_key_columns, check_model_config
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import jwt
 import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
-from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.from_profile import engine_settings
+from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.profile.factory import engine_settings
 
 REST = {"type": "rest", "uri": "http://catalog"}
 

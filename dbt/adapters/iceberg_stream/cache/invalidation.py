@@ -1,4 +1,4 @@
-"""After a committed write: cached results are dropped, and the user's own hook is told.
+"""After a commit: what is kept of a table goes, and the project's own hook is called.
 
 Spark refreshes its cached plans by itself for each write that goes through it, whatever session
 made them, and reads a table's metadata anew for every statement (`cache-enabled` is false).
@@ -7,48 +7,40 @@ made them, and reads a table's metadata anew for every statement (`cache-enabled
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from dbt.adapters.contracts.relation import RelationType
-
-if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
-    from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
-
-USER_HOOK = "iceberg_stream__on_write"
+from dbt.adapters.iceberg_stream.catalog.lake import Name
 
 
-class WriteNotice:
-    """Tells those who keep something about a relation that it has changed."""
+@dataclass
+class AfterCommit:
+    """What follows a commit to a table.
 
-    def __init__(self, adapter: IcebergStreamAdapter) -> None:
-        self._adapter = adapter
-        self._telling = threading.local()
+    Attributes:
+        refresh_spark: has Spark read the table anew.
+        forget_results: drops cached results of queries that read the table.
+        call_hook: calls the project's hook, if there is one, with the table and the snapshot.
+    """
 
-    def after_write(self, response: IcebergStreamResponse) -> None:
-        """Called once for each statement that changed a relation, hooks and operations included."""
-        schema, identifier = (response.relation or "").rsplit(".", 1)
-        self._adapter.connections.forget_results((schema, identifier))
-        relation = self._adapter.Relation.create(
-            database=self._adapter.lake.name,
-            schema=schema,
-            identifier=identifier,
-            type=RelationType.Table,
-        )
-        if response.snapshot_id is not None:
-            self._call_user_hook(relation, response.snapshot_id)
+    refresh_spark: Callable[[Name], None]
+    forget_results: Callable[[Name], None]
+    call_hook: Callable[[Name, int], None]
+    _calling: threading.local = field(default_factory=threading.local)
 
-    def _call_user_hook(self, relation: Any, snapshot_id: int) -> None:
-        resolver = self._adapter.get_macro_resolver()
-        project = self._adapter.config.project_name
-        if resolver is None or getattr(self._telling, "active", False):
-            return
-        if resolver.find_macro_by_name(USER_HOOK, project, None) is None:
-            return
+    def of_our_own(self, name: Name, snapshot_id: int) -> None:
+        """Follow a commit that Spark did not make."""
+        self.refresh_spark(name)
+        self.of_spark(name, snapshot_id)
+
+    def of_spark(self, name: Name, snapshot_id: int | None) -> None:
+        """Follow a statement of Spark that changed a relation; without a snapshot, a view."""
+        self.forget_results(name)
         # Writes of the hook itself do not call it again.
-        self._telling.active = True
+        if snapshot_id is None or getattr(self._calling, "active", False):
+            return
+        self._calling.active = True
         try:
-            arguments = {"relation": relation, "snapshot_id": snapshot_id}
-            self._adapter.execute_macro(USER_HOOK, kwargs=arguments)
+            self.call_hook(name, snapshot_id)
         finally:
-            self._telling.active = False
+            self._calling.active = False

@@ -53,10 +53,10 @@ def check(
     Exit codes: 0 if nothing is wrong (notes do not count), 1 for errors or warnings.
     """
     from dbt.adapters.iceberg_stream.check.check import check_table
-    from dbt.adapters.iceberg_stream.profile.project import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     reports: list[Report] = []
-    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
         for table in _tables(lake, name):
             loaded = lake.load(table)
             if loaded is None:

@@ -44,9 +44,9 @@ def orphans(
         remove_orphans,
         shares_folder,
     )
-    from dbt.adapters.iceberg_stream.profile.project import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
-    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
         loaded = lake.load(table_name(table))
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")

@@ -37,7 +37,7 @@ def serve(
     target: str | None,
 ) -> None:
     """Serve Flight SQL: queries and bulk ingest of ADBC clients, each as the owner of its token."""
-    from dbt.adapters.iceberg_stream.ingest.serve import open_server
+    from dbt.adapters.iceberg_stream.flight.serve import open_server
     from dbt.adapters.iceberg_stream.profile.project import load_credentials
 
     if bool(tls_cert) != bool(tls_key):

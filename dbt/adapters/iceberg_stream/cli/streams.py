@@ -157,10 +157,10 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 @target
 def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Tell how far the streams are that write to TABLE (schema.name)."""
-    from dbt.adapters.iceberg_stream.profile.project import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
 
-    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
         loaded = lake.load(table_name(table))
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
@@ -184,11 +184,11 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
 @target
 def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Have the streams into TABLE go on from what it holds, after it was rolled back."""
-    from dbt.adapters.iceberg_stream.profile.project import open_lake
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
 
-    with told_plainly(), closing(open_lake(project_dir, profiles_dir, target)) as lake:
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
         name = table_name(table)
         loaded = lake.load(name)
         if loaded is None:

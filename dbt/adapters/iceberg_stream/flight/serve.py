@@ -15,18 +15,18 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
-from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.cursor import Handle
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
-from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake
+from dbt.adapters.iceberg_stream.flight.callers import Caller, same_token
+from dbt.adapters.iceberg_stream.flight.server import FlightSqlServer
+from dbt.adapters.iceberg_stream.flight.statements import SESSION_SETTINGS
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.identity.token import Token
-from dbt.adapters.iceberg_stream.ingest.flight_callers import Caller, same_token
-from dbt.adapters.iceberg_stream.ingest.flight_server import FlightSqlServer
-from dbt.adapters.iceberg_stream.ingest.flight_statements import SESSION_SETTINGS
+from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake
 
 # Holds the server's own token, where the catalog knows no users; else a new one is made.
 TOKEN_VARIABLE = "ICEBERG_STREAM_SERVER_TOKEN"

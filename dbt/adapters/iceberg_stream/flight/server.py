@@ -15,13 +15,13 @@ from dbt.adapters.iceberg_stream.cursor import Cursor
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.flight import messages as messages
+from dbt.adapters.iceberg_stream.flight.callers import Caller, Callers
+from dbt.adapters.iceberg_stream.flight.catalog import answer, schema_of
+from dbt.adapters.iceberg_stream.flight.spark_text import NotAllowed
+from dbt.adapters.iceberg_stream.flight.statements import Allowed, check_statement
 from dbt.adapters.iceberg_stream.identity.errors import IdentityError
-from dbt.adapters.iceberg_stream.ingest import flight_messages as messages
-from dbt.adapters.iceberg_stream.ingest.flight_callers import Caller, Callers
-from dbt.adapters.iceberg_stream.ingest.flight_catalog import answer, schema_of
-from dbt.adapters.iceberg_stream.ingest.flight_statements import Allowed, check_statement
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.ingest.spark_text import NotAllowed
 from dbt.adapters.iceberg_stream.relation import quote
 
 MIDDLEWARE = "token"

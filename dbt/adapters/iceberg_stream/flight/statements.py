@@ -18,12 +18,12 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
 from dbt.adapters.iceberg_stream.engines.queries import is_common_table
-from dbt.adapters.iceberg_stream.ingest.flight_functions import (
+from dbt.adapters.iceberg_stream.flight.functions import (
     FUNCTIONS,
     ICEBERG_FUNCTIONS,
     KEYWORDS,
 )
-from dbt.adapters.iceberg_stream.ingest.spark_text import (
+from dbt.adapters.iceberg_stream.flight.spark_text import (
     STRINGS,
     NotAllowed,
     Word,

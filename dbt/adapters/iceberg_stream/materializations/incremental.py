@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
@@ -12,23 +11,21 @@ from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
 from dbt.adapters.iceberg_stream.engines.statements import split
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.merge.rewrite import in_threads
 from dbt.adapters.iceberg_stream.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.merge.spark_tasks import in_tasks
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.relation import quote, table_name
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
-
-if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 
 NEARER = "the files are nearer to the cluster"
 logger = AdapterLogger("Iceberg_Stream")
 
 
 def merge_by_rewrite(
-    adapter: IcebergStreamAdapter,
+    context: MaterializationContext,
     relation: BaseRelation,
     staging: BaseRelation,
     plan: Mapping[str, Any],
@@ -44,16 +41,16 @@ def merge_by_rewrite(
     engine = options.get("merge_engine") or "auto"
     if engine == "spark":
         return _left_to_spark("merge_engine is spark")
-    if engine == "auto" and adapter.config.credentials.method == "connect":
+    if engine == "auto" and context.is_remote:
         return _left_to_spark(NEARER)
-    columns = _Columns(adapter, relation)
+    columns = _Columns(context, relation)
     merge_plan = MergePlan(
         columns.keys(unique_key),
         tuple(columns.named(column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
         _source_deletes(options),
     )
-    result = _merge(adapter, relation, merge_plan, options, f"select * from {staging}")
+    result = _merge(context, relation, merge_plan, options, f"select * from {staging}")
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
@@ -66,7 +63,7 @@ def merge_by_rewrite(
 
 
 def change_rows(
-    adapter: IcebergStreamAdapter,
+    context: MaterializationContext,
     relation: BaseRelation,
     query: str,
     unique_key: str | Sequence[str] | None,
@@ -80,15 +77,14 @@ def change_rows(
         DbtRuntimeError: there is nothing to update.
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
-    columns = _Columns(adapter, relation)
+    columns = _Columns(context, relation)
     keys = columns.keys(unique_key)
     queries = split(query)
     if not keys or len(queries) != 1:
         raise DbtRuntimeError(f"{action}_rows of {relation} needs one query and a unique_key.")
     query = queries[0]
-    with adapter.connections.exception_handler(query):
-        adapter.connections.get_thread_connection().handle.refresh_token()
-        given = [columns.named(name) for name, _ in adapter.session.schema(query)]
+    with context.database_errors(query):
+        given = [columns.named(name) for name, _ in context.session().schema(query)]
     if action == "delete":
         plan = MergePlan(keys, (), False, Deletes.MATCHED)
     else:
@@ -98,13 +94,12 @@ def change_rows(
                 f"update_rows of {relation}: the query has no column but the keys "
                 f"({', '.join(keys)}). Select the columns that are to change as well."
             )
-    because = NEARER if adapter.config.credentials.method == "connect" else None
+    because = NEARER if context.is_remote else None
     if because is None:
-        result = _merge(adapter, relation, plan, {}, query)
+        result = _merge(context, relation, plan, {}, query)
         if (because := result.spark_because) is None:
             return _response(relation, result)
-    response, _ = adapter.execute(_merge_sql(relation, query, plan, columns))
-    assert isinstance(response, IcebergStreamResponse)
+    response = context.execute(_merge_sql(relation, query, plan, columns))
     response.merge_engine, response.merge_engine_reason = "spark", because
     return response
 
@@ -125,30 +120,25 @@ def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Co
 
 
 def _merge(
-    adapter: IcebergStreamAdapter,
+    context: MaterializationContext,
     relation: BaseRelation,
     plan: MergePlan,
     options: Mapping[str, Any],
     query: str,
 ) -> MergeResult:
-    name = str(relation.schema), str(relation.identifier)
-    handle = adapter.connections.get_thread_connection().handle
-    write_id = new_write_id()
-    said = stamps(write_id, handle.principal)
-    remote = adapter.config.credentials.method == "connect"
-    # On a cluster the files are nearer to Spark than to this process.
-    runner = in_tasks(handle.session.map_in_arrow) if remote else in_threads
-    with adapter.connections.exception_handler(f"merge into {relation}"):
-        handle.refresh_token()
+    name, write_id = table_name(relation), new_write_id()
+    with context.database_errors(f"merge into {relation}"):
+        # On a cluster the files are nearer to Spark than to this process.
+        runner = in_tasks(context.session().map_in_arrow) if context.is_remote else in_threads
         try:
             result = merge(
-                adapter.lake,
+                context.catalog,
                 name,
                 plan,
                 options,
-                lambda: handle.session.stream(query),
+                lambda: context.session().stream(query),
                 write_id,
-                said,
+                stamps(write_id, context.principal),
                 runner,
             )
         except DuplicateKeys:
@@ -158,16 +148,16 @@ def _merge(
                 f"The files of {relation} cannot be read or written: {error}"
             ) from error
     if result.outcome is not None:
-        adapter.connections.refresh_cached(relation.render())
+        context.after_commit(name, result.outcome.snapshot_id)
     return result
 
 
 class _Columns:
     """The columns of a table, whatever the case in which they are named."""
 
-    def __init__(self, adapter: IcebergStreamAdapter, relation: BaseRelation) -> None:
-        name = str(relation.schema), str(relation.identifier)
-        self._known = {column.name.lower(): column for column in adapter.lake.columns(name)}
+    def __init__(self, context: MaterializationContext, relation: BaseRelation) -> None:
+        columns = context.catalog.columns(table_name(relation))
+        self._known = {column.name.lower(): column for column in columns}
 
     def named(self, name: str) -> str:
         column = self._known.get(name.lower())
@@ -194,11 +184,9 @@ def _left_to_spark(reason: str) -> IcebergStreamResponse:
 
 
 def _response(relation: BaseRelation, result: MergeResult) -> IcebergStreamResponse:
-    place = f"{relation.schema}.{relation.identifier}"
-    common: dict[str, Any] = {"code": "MERGE", "relation": place, "merge_engine": "rewrite"}
+    place = ".".join(table_name(relation))
     if result.outcome is None:
-        return IcebergStreamResponse("MERGE 0 rows", rows_affected=0, **common)
-    done = asdict(result.outcome)
-    done.pop("operation")
-    message = f"MERGE {result.outcome.rows_affected:,} rows"
-    return IcebergStreamResponse(message, **common, **done)
+        return IcebergStreamResponse(
+            "MERGE 0 rows", code="MERGE", rows_affected=0, relation=place, merge_engine="rewrite"
+        )
+    return IcebergStreamResponse.of(result.outcome, "MERGE", place, merge_engine="rewrite")

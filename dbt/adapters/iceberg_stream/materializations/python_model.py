@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
+from dbt.adapters.base import BaseRelation
 from dbt_common.exceptions import DbtRuntimeError
 
-if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.local_table import (
+    TIME_ZONE,
+    TIMESTAMP_TYPE,
+    build_from_rows,
+)
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+
+
+def build_python_model(
+    context: MaterializationContext,
+    relation: BaseRelation,
+    code: str,
+    layout: TableConfig,
+    model: Mapping[str, Any],
+    view: str,
+) -> IcebergStreamResponse | None:
+    """Run a Python model and make its table in one commit.
+
+    None if that is left to Spark: then the rows are the temporary view.
+
+    Raises:
+        DbtDatabaseError: the catalog or the storage refuses; nothing was written.
+    """
+    name = str(model["unique_id"])
+    with context.database_errors(code):
+        # The frame is of this session, whose token is therefore not renewed in between.
+        session = _own_session(context)
+        frame = run_python_model(session, name, code)
+        rows = local_rows(frame) if _takes_times_as_utc(session) else None
+    if rows is not None:
+        response = build_from_rows(context, relation, rows, layout, model["config"], "ctas")
+        if response is not None:
+            return response
+    with context.database_errors(code):
+        make_view(session, name, frame, view)
+    return None
+
+
+def run_to_view(
+    context: MaterializationContext, model: Mapping[str, Any], code: str, view: str
+) -> None:
+    """Run a Python model and make its result a temporary view."""
+    name = str(model["unique_id"])
+    with context.database_errors(code):
+        session = _own_session(context)
+        make_view(session, name, run_python_model(session, name, code), view)
+
+
+def _own_session(context: MaterializationContext) -> Session:
+    """A session whose settings and functions the model's code may change."""
+    session = context.session()
+    context.discard_session()
+    return session
+
+
+def _takes_times_as_utc(session: Session) -> bool:
+    """Whether Spark takes times without a zone as UTC, in the session that the model ran in."""
+    return session.settings((TIME_ZONE, TIMESTAMP_TYPE)) == {TIME_ZONE: "UTC"}
 
 
 def run_python_model(session: Session, name: str, code: str) -> Any:

@@ -1,11 +1,24 @@
-"""Seeds: the rows of a CSV file as Arrow, with the types dbt found in it."""
+"""Seeds: the rows of a CSV file, with the types that dbt found in it, as a table."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from dbt.adapters.base import BaseRelation
+
+from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.local_table import (
+    TIME_ZONE,
+    TIMESTAMP_TYPE,
+    build_from_rows,
+)
+from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
     import agate
@@ -13,12 +26,95 @@ if TYPE_CHECKING:
 INT64 = range(-(2**63), 2**63)
 # The widest decimal of Iceberg (spec, "Primitive Types").
 MAX_DECIMAL_DIGITS = 38
+# Types of `column_types` whose texts Arrow reads as Spark does, or not at all.
+TEXT_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+
+
+def build_seed(
+    context: MaterializationContext,
+    relation: BaseRelation,
+    seed: agate.Table,
+    layout: TableConfig,
+    config: Mapping[str, Any],
+    view: str,
+) -> IcebergStreamResponse | None:
+    """Make or replace the table of a seed in one commit.
+
+    None if that is left to Spark: then the rows are the temporary view.
+
+    Raises:
+        DbtDatabaseError: the catalog or the storage refuses; nothing was written.
+    """
+    rows = arrow_table(seed)
+    typed = _as_typed(context, rows, config.get("column_types") or {})
+    response = (
+        None if typed is None else build_from_rows(context, relation, typed, layout, config, "seed")
+    )
+    if response is None:
+        with context.database_errors(f"seed {relation}"):
+            context.session().register(view, rows)
+    return response
 
 
 def arrow_table(rows: agate.Table) -> pa.Table:
     """All rows and columns of a seed; empty cells are nulls, whatever the column's type."""
     columns = [_column(rows, index) for index in range(len(rows.column_names))]
     return pa.Table.from_arrays(columns, names=list(rows.column_names))
+
+
+def _as_typed(
+    context: MaterializationContext, rows: pa.Table, types: Mapping[str, str]
+) -> pa.Table | None:
+    """The rows with the types that the seed asks for; None if Spark must read the texts."""
+    if not _takes_times_as_utc(context):
+        return None
+    wanted = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
+    for at, field in enumerate(rows.schema):
+        if (asked := wanted.get(field.name.lower())) is None:
+            continue
+        kind = _arrow_type(asked)
+        if kind is None or not pa.types.is_string(field.type):
+            return None
+        try:
+            rows = rows.set_column(at, field.name, _parsed(rows.column(at), kind))
+        except pa.ArrowInvalid:
+            return None
+    return rows
+
+
+def _takes_times_as_utc(context: MaterializationContext) -> bool:
+    """Whether Spark would take times without a zone as UTC, told without asking it."""
+    settings = context.credentials.spark_conf
+    return settings.keys().isdisjoint((TIME_ZONE, TIMESTAMP_TYPE)) and (
+        context.has_default_settings()
+    )
+
+
+def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Raises ArrowInvalid for what Arrow does not read; Spark may."""
+    if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, "^-?0[xX]")).as_py():
+        raise pa.ArrowInvalid("Spark reads no hexadecimal numbers")
+    if pa.types.is_timestamp(kind):
+        return texts.cast(pa.timestamp(kind.unit)).cast(kind)
+    return texts.cast(kind)
+
+
+def _arrow_type(asked: str) -> pa.DataType | None:
+    if match := DECIMAL.fullmatch(asked):
+        precision, scale = int(match[1]), int(match[2])
+        return pa.decimal128(precision, scale) if 1 <= precision <= 38 else None
+    return TEXT_TYPES.get(asked)
 
 
 def _column(rows: agate.Table, index: int) -> pa.Array:

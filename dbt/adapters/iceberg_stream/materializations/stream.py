@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel
+from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
@@ -19,10 +22,6 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel, thread_session
-
-if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 
 # Batches that are written at once: one is planned and read while another is encoded.
 WINDOW = 2
@@ -31,19 +30,19 @@ logger = AdapterLogger("Iceberg_Stream")
 
 
 def stream_columns(
-    adapter: IcebergStreamAdapter, sql: str, model: Mapping[str, Any], source: SourceDefinition
+    context: MaterializationContext, sql: str, model: Mapping[str, Any], source: SourceDefinition
 ) -> list[tuple[str, str]]:
     """Names and types of the columns of a stream's table, in Spark's words.
 
     Raises:
         StreamError: the query or the source is not what a stream can have.
     """
-    opened = StreamModel(adapter, sql, model, source)
+    opened = StreamModel(context, sql, model, source)
     return [(name, kind.simpleString()) for name, kind in opened.columns(opened.options)]
 
 
 def run_stream(
-    adapter: IcebergStreamAdapter,
+    context: MaterializationContext,
     relation: BaseRelation,
     sql: str,
     model: Mapping[str, Any],
@@ -61,7 +60,7 @@ def run_stream(
     name, running = str(model["unique_id"]), service.current()
 
     def start(all: Sequence[TableStream]) -> None:
-        _start(adapter, list(all), refresh)
+        _start(context, list(all), refresh)
 
     def told(routed: Sequence[TableStream]) -> Sequence[TableStream]:
         if running is not None:
@@ -69,12 +68,12 @@ def run_stream(
         return routed
 
     def look() -> None:
-        adapter.connections.refuse_if_canceled()
+        context.check_canceled()
         if running is not None and running.stop.is_set() and own.status.state == "starting":
             raise StreamError(f"{name} was told to stop before its commit group had come together.")
 
-    with adapter.connections.exception_handler(sql), explain():
-        opened = StreamModel(adapter, sql, model, source)
+    with context.database_errors(sql), explain():
+        opened = StreamModel(context, sql, model, source)
         if not refresh:
             opened = replace(opened, lower=opened.frontier(relation))
         own = opened.table_stream(relation)
@@ -89,9 +88,9 @@ def run_stream(
                 router = opened.router(relation, own)
                 tables = router.open(opened.routes(relation))
                 told(tables[1:])
-                _start(adapter, tables, refresh, lambda *batch: told(router.grow(*batch)))
+                _start(context, tables, refresh, lambda *batch: told(router.grow(*batch)))
             else:
-                _start(adapter, tables, refresh)
+                _start(context, tables, refresh)
         except Fenced:
             if running is not None:
                 running.fenced.add(name)
@@ -107,18 +106,17 @@ def run_stream(
 
 
 def _start(
-    adapter: IcebergStreamAdapter,
+    context: MaterializationContext,
     tables: list[TableStream],
     refresh: bool,
     grow: Grow | None = None,
 ) -> None:
     several = len(tables) > 1 or grow is not None
-    if several and not adapter.lake.commits_together:
-        _tell_of_no_transactions(adapter.lake.name, tables)
+    if several and not context.catalog.commits_together:
+        _tell_of_no_transactions(context.catalog.name, tables)
     # A session with another token ends the one before, whatever runs there.
-    principal = adapter.connections.get_thread_connection().handle.principal
-    window = 1 if principal or grow is not None else WINDOW
-    stream = Stream(lambda: thread_session(adapter), tables, window, grow)
+    window = 1 if context.principal or grow is not None else WINDOW
+    stream = Stream(context.session, tables, window, grow)
     running = service.current()
     if running is None:
         stream.drain(refresh)
@@ -146,7 +144,7 @@ def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergS
         code="STREAM",
         rows_affected=changes,
         snapshot_id=tables[0].status.snapshot_id,
-        relation=f"{relation.schema}.{relation.identifier}",
+        relation=".".join(table_name(relation)),
     )
 
 
@@ -168,7 +166,7 @@ def source_definition(
     Raises:
         StreamError: the configuration is none.
     """
-    name = str(relation.schema), str(relation.identifier)
+    name = table_name(relation)
     if not isinstance(configured or {}, Mapping):
         raise StreamError(
             f"`config.meta.stream` of the source {'.'.join(name)} is `{configured}`: it takes keys "

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.partitioning import PartitionSpec
 
-from dbt.adapters.iceberg_stream.catalog.lake import Name
+from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.schema_updates import evolving
 from dbt.adapters.iceberg_stream.commit.stamps import stamps
@@ -23,6 +22,8 @@ from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 from dbt.adapters.iceberg_stream.engines.session import Session, load_pyspark
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -62,20 +63,10 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.types import DataType
 
-    from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
-
 # The name that the source has in the model's query.
 VIEW = "__stream_source"
 REPORT_SECONDS = 10.0
 logger = AdapterLogger("Iceberg_Stream")
-
-
-def thread_session(adapter: IcebergStreamAdapter) -> Session:
-    """The thread's session, with a token that is good now."""
-    handle = adapter.connections.get_thread_connection().handle
-    handle.refresh_token()
-    session: Session = handle.session
-    return session
 
 
 @dataclass
@@ -85,7 +76,7 @@ class StreamModel:
     `upper` is the end of the batch that tells the columns, where it is known.
     """
 
-    adapter: IcebergStreamAdapter
+    context: MaterializationContext
     sql: str
     model: Mapping[str, Any]
     source: SourceDefinition
@@ -102,16 +93,22 @@ class StreamModel:
 
     @cached_property
     def opened(self) -> Source:
-        root = Path(self.adapter.config.project_root)
-        credentials = self.adapter.config.credentials
+        credentials = self.context.credentials
         settings = credentials.catalog_settings()
         storage = {} if settings is None else dict(settings.properties)
         routed = [options_of(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
         # Of routes each has a key of its own.
         required = () if routed else keys_as_they_are(self.sql, VIEW, keys)
-        lake = self.adapter.lake
-        return open_source(self.source, lake, root, storage, credentials.kafka, keys, required)
+        return open_source(
+            self.source,
+            self.context.catalog,
+            self.context.project_root,
+            storage,
+            credentials.kafka,
+            keys,
+            required,
+        )
 
     @cached_property
     def carried(self) -> str:
@@ -127,8 +124,8 @@ class StreamModel:
         """What tells the source's columns, and those that the query returns."""
         # Asked first, so that a change meanwhile is noticed at the next batch.
         schema_id = self.opened.schema_id(self.lower, self.upper)
-        session = thread_session(self.adapter)
-        with self.adapter.connections.exception_handler(self.sql), explain():
+        with self.context.database_errors(self.sql), explain():
+            session = self.context.session()
             frame = self._empty(session)
             fields = session.frame(self.carried, **{VIEW: frame}).schema.fields
             output_columns([field.name for field in fields], self.options)
@@ -169,7 +166,7 @@ class StreamModel:
 
     def frontier(self, relation: BaseRelation) -> Frontier | None:
         """Where the stream of the model's table stands, as far as the table tells."""
-        metadata = self._loaded((str(relation.schema), str(relation.identifier))).metadata
+        metadata = self._loaded(table_name(relation)).metadata
         told = read_property(metadata, self.options.sink_id)
         return None if told is None else told.frontier
 
@@ -186,7 +183,7 @@ class StreamModel:
 
     def router(self, relation: BaseRelation, own: TableStream) -> Router:
         """What leads rows to the tables that `route_by` names."""
-        name = str(relation.schema), str(relation.identifier)
+        name = table_name(relation)
 
         def open_route(route: str, batch: Description | None) -> TableStream:
             # A route that comes up in the midst has the columns of its first batch.
@@ -197,7 +194,7 @@ class StreamModel:
             columns = [column for column, _ in opened._spelled(name, options)]
             metadata = self._loaded(name).metadata
             begin = Progress(options.sink_id, frontier=frontier)
-            make_table_like(self.adapter.lake, metadata, (name[0], identifier), columns, begin)
+            make_table_like(self.context.catalog, metadata, (name[0], identifier), columns, begin)
             routed = relation.incorporate(path={"identifier": identifier})
             return opened._table_stream(routed, options, identifier, frontier)
 
@@ -206,8 +203,8 @@ class StreamModel:
 
     def routes(self, relation: BaseRelation) -> list[str]:
         """Routes that have tables, or are to have them."""
-        name = str(relation.schema), str(relation.identifier)
-        return known_routes(self.adapter.lake, name, self.options)
+        name = table_name(relation)
+        return known_routes(self.context.catalog, name, self.options)
 
     def _table_stream(
         self, relation: BaseRelation, options: StreamOptions, label: str, begin: Frontier | None
@@ -215,8 +212,8 @@ class StreamModel:
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructField, StructType
 
-        adapter = self.adapter
-        name = str(relation.schema), str(relation.identifier)
+        context = self.context
+        name = table_name(relation)
         columns = self._spelled(name, options)
         names = [column for column, _ in columns]
         options = named_as(options, names)
@@ -230,17 +227,18 @@ class StreamModel:
             partition,
             given_columns(list(self.types)),
         )
-        said = stamps("", adapter.connections.get_thread_connection().handle.principal)
+        properties = stamps("", context.principal)
         progress = Progress(options.sink_id, frontier=begin)
-        remote = adapter.config.credentials.method == "connect"
         writer = BatchWriter(
             source=self.opened,
             query=query,
-            sink=Sink(adapter.lake, name, progress, query.keys, said, spec_id=spec.spec_id),
+            sink=Sink(
+                context.catalog, name, progress, query.keys, properties, spec_id=spec.spec_id
+            ),
             options=options,
-            runner=in_tasks if remote else in_process,
-            rewriter=copy_on_write.in_tasks if remote else copy_on_write.in_threads,
-            bad_records=_bad_records(adapter, name, options, said),
+            runner=in_tasks if context.is_remote else in_process,
+            rewriter=copy_on_write.in_tasks if context.is_remote else copy_on_write.in_threads,
+            bad_records=_bad_records(context.catalog, name, options, properties),
             schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
         )
         report = _Report()
@@ -251,7 +249,8 @@ class StreamModel:
             return table.writer, table.schema_id
 
         def told(status: StreamStatus) -> None:
-            adapter.connections.refresh_cached(relation.render())
+            if status.snapshot_id is not None:
+                context.after_commit(name, status.snapshot_id)
             report.tell(status)
 
         status = StreamStatus(label)
@@ -259,11 +258,11 @@ class StreamModel:
 
     def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns in the letters in which the table has them."""
-        known = {column.name.lower(): column.name for column in self.adapter.lake.columns(name)}
+        known = {column.name.lower(): column.name for column in self.context.catalog.columns(name)}
         return [(known.get(name.lower(), name), kind) for name, kind in self.columns(options)]
 
     def _loaded(self, name: Name) -> LoadedTable:
-        table = self.adapter.lake.load(name)
+        table = self.context.catalog.load(name)
         if table is None:
             raise StreamError(f"The table {'.'.join(name)} was dropped under its stream.")
         return table
@@ -271,7 +270,7 @@ class StreamModel:
     def _partition(self, name: Name) -> tuple[PartitionSpec, str]:
         table = self._loaded(name)
         target = WriteTarget.of(table.metadata, table.io)
-        catalog = self.adapter.config.credentials.database
+        catalog = self.context.credentials.database
         return target.spec, partition_sql(catalog, target.spec, target.schema)
 
 
@@ -288,19 +287,19 @@ class _Report:
 
 
 def _bad_records(
-    adapter: IcebergStreamAdapter, name: Name, options: StreamOptions, said: Mapping[str, str]
+    catalog: Lake, name: Name, options: StreamOptions, properties: Mapping[str, str]
 ) -> BadRecords:
     schema, table = name[0], f"{name[1]}__dead_letters"
 
     def keep(rows: pa.Table) -> None:
         mode = Mode.CREATE_APPEND
         # Older versions did not tell the reason.
-        known = adapter.lake.load((schema, table))
+        known = catalog.load((schema, table))
         if known is not None:
             updates = evolving(known.metadata, rows.schema, f"{schema}.{table}")
             if updates:
-                adapter.lake.commit(known, (), updates)
-        ingest(adapter.lake, (schema, table), rows.to_reader(), mode, stamps=said)
+                catalog.commit(known, (), updates)
+        ingest(catalog, (schema, table), rows.to_reader(), mode, stamps=properties)
 
     wanted = options.bad_records == "dead_letters"
     return BadRecords(keep if wanted else None, f"{schema}.{table}", options.bad_record_limit)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.settings import secret_properties
-from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.engines.connect import ConnectEngine
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.engine import Engine
@@ -16,6 +15,7 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineSettings,
 )
 from dbt.adapters.iceberg_stream.identity.identity import Identity
+from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.validation import in_bytes
 
 if TYPE_CHECKING:

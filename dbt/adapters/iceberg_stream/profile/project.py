@@ -9,11 +9,11 @@ from pathlib import Path
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import make_lake
 
 
-def open_lake(
+def open_catalog(
     project_dir: str | Path = ".",
     profiles_dir: str | Path | None = None,
     target: str | None = None,
