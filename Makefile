@@ -11,6 +11,9 @@ WORKERS ?= 2
 SAMPLE ?= 0
 SEED ?= 1
 
+# For unit tests alone, without pins: these must go with old versions of the rest.
+UNIT_TESTS_NEED := confluent-kafka cryptography hypothesis 'moto[s3,server]' pytest pytest-timeout pytest-xdist
+
 SHOP := examples/shop
 TPCH := examples/tpch
 TPCH_DATA := $(TPCH)/.data/sf$(SF)
@@ -23,7 +26,7 @@ CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit lint test-slow test-cluster mutants bench stop clean
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit unit-minimal lint test-slow test-cluster mutants bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +55,13 @@ test: lint ## Run the whole suite
 
 unit: $(VENV)/.dev-installed ## Run the tests that need no Spark
 	$(BIN)/pytest tests/unit
+
+unit-minimal: ## Run them with the oldest versions that setup.py allows
+	$(PYTHON) -m venv .venv-minimal
+	.venv-minimal/bin/pip install --quiet --disable-pip-version-check uv
+	.venv-minimal/bin/uv pip install --quiet --resolution lowest-direct -e .
+	.venv-minimal/bin/uv pip install --quiet $(UNIT_TESTS_NEED)
+	.venv-minimal/bin/pytest tests/unit --numprocesses $(WORKERS)
 
 lint: $(VENV)/.dev-installed ## Check style, types and the rules of import
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ setup(
         "pyspark[connect]>=4.1.1,<4.2",
         # Its private parts differ between minor versions.
         "pyiceberg[pyiceberg-core,sql-sqlite]==0.12.*",
-        "pyarrow>=18",
+        "pyarrow>=22",
         # What those above bring along, and the adapter imports itself.
         "click>=8.1,<9",
         "grpcio>=1.76",
@@ -41,7 +41,8 @@ setup(
         # Bitmaps of deletion vectors.
         "pyroaring>=1",
         "agate>=1.9,<2.0",
-        "sqlglot>=26",
+        # Older ones do not see all of Spark's time travel, by which results are not kept.
+        "sqlglot>=30.24",
         # Claims of tokens, and requests for them.
         "pyjwt>=2.8",
         "requests>=2.31",

@@ -101,13 +101,20 @@ class TableMachine(OwnWrites):
     # What random steps alone seldom come to.
 
     def _deleted_by_position_and_upgraded(self, data: st.DataObject) -> None:
-        self.spark_insert(data=data)
-        keys = [row[0] for row in self.table.rows]
+        rows = self._distinct(self._rows(data))
+        self._insert(rows)
+        self.table.rows += rows
         self._set_mode("merge-on-read")
-        self.sql(f"delete from {self.relation} where {self._is_in(keys[:1])}")
-        self._delete_keys(keys[:1])
+        self.sql(f"delete from {self.relation} where {self._is_in([rows[0][0]])}")
+        self._delete_keys([rows[0][0]])
         self.everybody_reads_the_truth()
         self.upgrade()
+        # Another row of the same file, perhaps.
+        changes = [("delete", rows[-1])]
+        self._land(changes)
+        self._drain("position", {})
+        self._apply_changes(changes)
+        self.everybody_reads_the_truth()
 
     def _compacted_between_batches_and_expired(self, data: st.DataObject) -> None:
         for step in (

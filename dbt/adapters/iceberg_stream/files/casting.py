@@ -143,7 +143,9 @@ def _offsets(array: pa.Array) -> pa.Array:
     """Where each list begins among the elements that `flatten` gives."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     zero = pa.array([0], pa.int32())
-    return pa.concat_arrays([zero, pc.cumulative_sum(lengths).cast(pa.int32())])
+    offsets = pa.concat_arrays([zero, pc.cumulative_sum(lengths).cast(pa.int32())])
+    # Before PyArrow 26, a bitmap without a null in it counts as nulls.
+    return pa.Array.from_buffers(pa.int32(), len(offsets), [None, offsets.buffers()[1]])
 
 
 def _mask(array: pa.Array) -> pa.Array | None:
