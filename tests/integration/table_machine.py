@@ -102,14 +102,14 @@ class TableMachine(OwnWrites):
 
     def _deleted_by_position_and_upgraded(self, data: st.DataObject) -> None:
         rows = self._distinct(self._rows(data))
-        self._insert(rows)
+        # In one file, unless partitions part them.
+        self._ingest(rows, Mode.APPEND)
         self.table.rows += rows
         self._set_mode("merge-on-read")
         self.sql(f"delete from {self.relation} where {self._is_in([rows[0][0]])}")
         self._delete_keys([rows[0][0]])
         self.everybody_reads_the_truth()
         self.upgrade()
-        # Another row of the same file, perhaps.
         changes = [("delete", rows[-1])]
         self._land(changes)
         self._drain("position", {})
