@@ -1,4 +1,4 @@
-"""What unit tests of several rooms need."""
+"""Fixtures that unit tests of several packages need."""
 
 from __future__ import annotations
 

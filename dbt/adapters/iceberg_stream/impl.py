@@ -1,4 +1,4 @@
-"""dbt's hooks. What is longer than a few lines lives in the room that it belongs to."""
+"""dbt's hooks. What takes more than a few lines is in the package that the layer table names."""
 
 from __future__ import annotations
 

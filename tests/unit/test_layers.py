@@ -1,4 +1,4 @@
-"""The rules of the house (CONTRIBUTING.md): rooms depend on each other one way only.
+"""The rules of CONTRIBUTING.md: packages import each other one way only, files stay small.
 
 import-linter cannot see a package that lives inside another distribution's `dbt` package.
 """
@@ -59,12 +59,12 @@ WORKER_CODE = (
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
-def room_of(module: Path) -> str:
+def package_of(module: Path) -> str:
     return module.parts[0].removesuffix(".py")
 
 
-def level(room: str, layers: tuple[set[str], ...]) -> int:
-    return next(index for index, rooms in enumerate(layers) if room in rooms)
+def level(package: str, layers: tuple[set[str], ...]) -> int:
+    return next(index for index, packages in enumerate(layers) if package in packages)
 
 
 def imports(module: Path, prefix: str = PREFIX) -> set[str]:
@@ -94,7 +94,7 @@ def imported(tree: ast.Module) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_dependencies_point_one_way(module: Path) -> None:
-    package = room_of(module)
+    package = package_of(module)
     behind = set(ORDER[ORDER.index(package) + 1 :])
     assert imports(module) - {package} <= behind
 
@@ -108,9 +108,9 @@ def test_contributors_read_of_the_same_layers() -> None:
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.parts[0] == "stream"], ids=str)
 def test_dependencies_of_streams_point_one_way(module: Path) -> None:
-    room = module.parts[1].removesuffix(".py")
-    others = imports(module, f"{PREFIX}stream.") - {room}
-    own = -1 if room == "__init__" else level(room, STREAM_LAYERS)
+    part = module.parts[1].removesuffix(".py")
+    others = imports(module, f"{PREFIX}stream.") - {part}
+    own = -1 if part == "__init__" else level(part, STREAM_LAYERS)
     assert not {other for other in others if level(other, STREAM_LAYERS) <= own}
 
 
