@@ -124,7 +124,7 @@ class TestForeignTables:
         run_dbt(["run", "-s", "shop__orders"])
         land(project, "1", ("orders", 1, None, "a"))
         _, said = run_dbt_and_capture(["run", "-s", "shop"], expect_pass=False)
-        assert "shop__orders, which somebody else has made" in said
+        assert "shop__orders, which already exists and was not created by" in said
         assert rows(project, "select * from {schema}.shop__orders") == [(7,)]
 
     def test_the_name_of_the_table_of_bad_records(self, project: Any) -> None:

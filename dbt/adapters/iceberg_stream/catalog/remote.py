@@ -338,7 +338,8 @@ class RemoteNames:
                     "Ask the catalog's administrator for the privilege."
                 ) from error
             raise CatalogError(
-                f"{place} failed to {operation}: {_reason(error)}\nTry again when it is well."
+                f"{place} failed to {operation}: {_reason(error)}\n"
+                "Retry once the catalog is healthy."
             ) from error
         except requests.exceptions.SSLError as error:
             raise CatalogError(

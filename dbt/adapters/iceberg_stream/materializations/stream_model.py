@@ -160,8 +160,8 @@ class StreamModel:
                 raise StreamError(f"`{name}: {condition}` cannot be used. {error}") from error
             if kind.typeName() not in ("boolean", "void"):
                 raise StreamError(
-                    f"`{name}: {condition}` is {kind.simpleString()}, and no condition: compare it "
-                    "with something."
+                    f"`{name}: {condition}` must be a boolean expression, got "
+                    f"{kind.simpleString()}."
                 )
 
     def frontier(self, relation: BaseRelation) -> Frontier | None:

@@ -96,8 +96,9 @@ def make_table_like(
 def _require_ours(metadata: Metadata, name: Name, sink_id: str) -> None:
     if property_name(sink_id) not in (metadata.get("properties") or {}):
         raise StreamError(
-            f"Rows are to go to {'.'.join(name)}, which somebody else has made: give that another "
-            "name, or the model, whose routes have tables named <model>__<route>."
+            f"`route_by` sends rows to {'.'.join(name)}, which already exists and was not created "
+            "by this stream. Rename that table, or the model: routes have tables named "
+            "<model>__<route>."
         )
 
 

@@ -115,8 +115,8 @@ class Stream:
         self._overtaken = commits, turns
         if turns > MOST_TURNS:
             raise StreamError(
-                f"Other writers were faster {turns} times, one after the other. {error} Stop them "
-                "for a while, or have this stream write equality deletes, which look nothing up."
+                f"The commit conflicted with other writers {turns} times in a row. {error} Pause "
+                "them, or set `delete_encoding: equality`, which looks nothing up in the table."
             ) from error
         stop.wait(min(0.05 * 2**turns, 5.0))
 

@@ -162,9 +162,9 @@ class TableStream:
             return False
         if type(first) is not type(self._watermark):
             raise StreamError(
-                f"{self.status.name}: `sequence_by` is {type(first).__name__} now, and the stream "
-                f"has gone by {type(self._watermark).__name__} until now. Cast it, or begin anew "
-                "with --full-refresh."
+                f"{self.status.name}: `sequence_by` changed type from "
+                f"{type(self._watermark).__name__} to {type(first).__name__}. Cast it in the "
+                "query, or rebuild the table with --full-refresh."
             )
         # Where several columns order changes, those after the first may differ.
         several = len(self.writer.options.sequence_by) > 1

@@ -123,7 +123,7 @@ def _check(select: exp.Select, source: exp.Expression) -> None:
     for projection in select.expressions:
         if any(_within(projection, exp.AggFunc, exp.Window, exp.Explode)):
             raise StreamError(
-                f"`{projection.sql(dialect='spark')}` is of several rows, or makes several. {HINT}"
+                f"`{projection.sql(dialect='spark')}` aggregates or generates rows. {HINT}"
             )
     for join in select.args.get("joins") or []:
         side, ours = join.side.upper(), join.this is source

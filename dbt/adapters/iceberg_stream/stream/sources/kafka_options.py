@@ -57,8 +57,8 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
         java["ssl.endpoint.identification.algorithm"] = "" if checked == "none" else checked
     if given:
         raise StreamError(
-            f"The option {', '.join(sorted(given))} of a Kafka source cannot be told to Spark's "
-            "client. Of SASL and TLS these can: security.protocol, sasl.mechanism "
+            f"The Kafka option {', '.join(sorted(given))} is not supported by Spark's Kafka "
+            "client. Of SASL and TLS these are: security.protocol, sasl.mechanism "
             f"({', '.join(LOGIN_MODULES)}), sasl.username, sasl.password, ssl.ca.location, "
             "ssl.certificate.location, ssl.key.location (or .pem for .location), ssl.key.password, "
             "ssl.endpoint.identification.algorithm."

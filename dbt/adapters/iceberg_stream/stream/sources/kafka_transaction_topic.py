@@ -202,7 +202,7 @@ class TransactionTopic:
                     f"Changes in {topic} do not name their transaction, though {self.topic} counts "
                     "them. Debezium puts `transaction` into each message with "
                     "`provide.transaction.metadata=true`, and a transform such as "
-                    "ExtractNewRecordState takes it out again: leave that away, or read the topics "
+                    "ExtractNewRecordState removes it: remove that transform, or read the topics "
                     "without `transaction_topic`."
                 )
 
