@@ -12,8 +12,8 @@ CASES = {
     "misspelled": ("partiton_by=['id']", "unknown config `partiton_by`: did you mean `partition_by`"),
     "transform": ("partition_by=['weekly(at)']", "`partition_by: weekly(at)` is no column or partition"),
     "sort": ("sort_order=['a b c']", "`sort_order: a b c`"),
-    "version": ("format_version=4", "`format_version: 4` is none of 1, 2, 3"),
-    "size": ("target_file_size='big'", "`target_file_size: big` is no size"),
+    "version": ("format_version=4", "`format_version` must be one of 1, 2, 3; got 4"),
+    "size": ("target_file_size='big'", "`target_file_size` must be bytes or a size such as 128mb; got 'big'"),
     "format": ("file_format='delta'", "`file_format: delta` is not supported"),
     "grants": ("grants={'select': ['me']}", "privileges on Iceberg tables are kept by the catalog"),
     "no_key": (
@@ -35,7 +35,7 @@ CASES = {
     ),
     "change": (
         "materialized='incremental', on_schema_change='sync'",
-        "`on_schema_change: sync` is none of ignore, fail",
+        "`on_schema_change` must be one of ignore, fail",
     ),
 }  # fmt: skip
 
@@ -89,6 +89,6 @@ class TestProfile:
             run_dbt(["run"])
         text = str(raised.value)
         assert "`schema` is missing" in text
-        assert "`method: magic` is unknown" in text
-        assert "`driver_memory: lots` is no size" in text
+        assert "`method` must be one of embedded, connect" in text
+        assert "`driver_memory` must be a size" in text
         assert "unknown key `warehose`: did you mean `warehouse`?" in text

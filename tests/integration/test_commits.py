@@ -117,7 +117,7 @@ def test_a_writer_that_is_killed(lake: Lake, place: dict[str, str], stage: str, 
     if stage == "before swap" and mode in ("replace", "merge"):
         metadata_files += 1  # the manifest that says which files the snapshot deleted
     if stage != "after swap" and mode == "merge":
-        data_files += 1  # the file that was written anew, before those of new rows
+        data_files += 1  # the file that was rewritten, before those of new rows
     assert (kinds.count("parquet"), kinds.count("avro")) == (data_files, metadata_files)
     assert remove_orphans(table, orphans) == len(orphans)
     assert find_orphans(table, LATER) == []

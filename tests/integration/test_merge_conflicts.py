@@ -117,7 +117,7 @@ def test_rows_without_a_match_are_deleted(
     merge = merging(lake, name, *same, (10, 5), (77, 7), plan=DELETING, runner=runner)
     done = merge.run(base_of(lake, name))
     assert (done.updated, done.inserted, done.deleted) == (1, 1, 14)
-    # One file stays, one is written anew, two go.
+    # One file stays, one is rewritten, two go.
     assert (merge.rewrites, done.rewritten) == (1, 3)
     gone = dict.fromkeys([11, 12, 13, 14, *range(20, 25), *range(30, 35)])
     expect(lake, spark, name, gone | {10: 5, 77: 7})

@@ -29,7 +29,7 @@ LAYERS = {
     "tables": ("response", "relation", "merge", "maintenance", "cache", "commit", "files"),
     "catalog": ("catalog", "identity"),
     "Spark": ("engines",),
-    "process": ("__version__", "gc_tuning"),
+    "process": ("__version__", "gc_tuning", "wrong_values"),
 }
 ORDER = [package for packages in LAYERS.values() for package in packages]
 STREAM_LAYERS: tuple[set[str], ...] = (

@@ -103,7 +103,7 @@ def test_a_table_that_was_made_anew(lake: Lake, tmp_path: Path) -> None:
     ours = append(*write(lake, A), properties={})
     lake.catalog.drop_table(NAME)
     make_table(lake)
-    with pytest.raises(CatalogError, match="dropped and made anew"):
+    with pytest.raises(CatalogError, match="dropped and created again"):
         Committer(lake, NAME, ours, base).commit()
     assert parquet(tmp_path) == 0
     assert rows(lake) == []

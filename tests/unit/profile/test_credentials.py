@@ -37,11 +37,11 @@ def test_catalog_is_another_word_for_database() -> None:
         ({}, "`schema` is missing"),
         ({"schema": "s", "warehous": "x"}, "unknown key `warehous`: did you mean `warehouse`"),
         ({"schema": "s", "database": "a-b"}, "`database: a-b` is no catalog name"),
-        ({"schema": "s", "keep_alive": -1}, "`keep_alive: -1` is no number of seconds"),
-        ({"schema": "s", "driver_memory": "2 gigs"}, "write e.g. 2g"),
+        ({"schema": "s", "keep_alive": -1}, "`keep_alive` must be a number of seconds; got -1"),
+        ({"schema": "s", "driver_memory": "2 gigs"}, "such as 2g or 1500m; got"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),
         ({"schema": "s", "kafka": {"shop": "a:1"}}, "`kafka` must be a mapping of connections"),
-        ({"schema": "s", "method": "cluster"}, "use embedded or connect"),
+        ({"schema": "s", "method": "cluster"}, "must be one of embedded, connect"),
         ({"schema": "s", "method": "connect"}, "`host` is missing"),
         ({"schema": "s", "method": "connect"}, "`catalog_properties` is missing"),
         (
@@ -49,7 +49,10 @@ def test_catalog_is_another_word_for_database() -> None:
             "set `use_ssl: true`",
         ),
         ({"schema": "s", "catalog_properties": {"type": "rest"}}, "uri` is missing"),
-        ({"schema": "s", "catalog_properties": {"type": "papers"}}, "papers` is none of rest"),
+        (
+            {"schema": "s", "catalog_properties": {"type": "papers"}},
+            "`catalog_properties: type` must be one of rest",
+        ),
         ({"schema": "s", "catalog_properties": REST | {"token": "t"}}, "use the profile's `token`"),
         (
             {"schema": "s", "catalog_properties": {"type": "jdbc", "uri": "postgresql://db/lake"}},

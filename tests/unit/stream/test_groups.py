@@ -106,7 +106,7 @@ def test_what_members_must_agree_on() -> None:
     thread, _ = in_thread(lambda: run.join("a", refresh=True))
     while not run.groups.meet("g", MEMBERS)._tables:
         pass
-    with pytest.raises(StreamError, match=r"a is to be built anew .* and b is not"):
+    with pytest.raises(StreamError, match=r"a is to be rebuilt .* and b is not"):
         run.join("b", refresh=False)
     with pytest.raises(StreamError, match="`batch_rows` is 5 for b and 1000000 for a"):
         run.join("b", refresh=True, batch_rows=5)

@@ -216,7 +216,7 @@ def test_writers_that_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None
         raise Overtaken("Another writer has committed.")
 
     writer.sink.commit = overtaken  # type: ignore[method-assign]
-    with pytest.raises(StreamError, match="faster 3 times"):
+    with pytest.raises(StreamError, match="conflicted with other writers 3 times in a row"):
         stream_of(writer).drain()
 
 

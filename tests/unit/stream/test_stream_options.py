@@ -40,8 +40,8 @@ def test_all_faults_at_once() -> None:
     said = str(raised.value)
     for fault in (
         "model.shop.orders",
-        "`stored_as_scd_type: 3` is none of 1, 2",
-        "`on_bad_record: drop` is none of stop, dead_letters",
+        "`stored_as_scd_type` must be one of 1, 2; got 3",
+        "`on_bad_record` must be one of stop, dead_letters; got 'drop'",
         "`sequence_by` needs a `unique_key`",
         "`columns` and `except` exclude each other",
         "`batch_rows: 0` is no number of at least 1",

@@ -164,7 +164,7 @@ class SqliteNames:
         except sqlite3.DatabaseError as error:
             raise CatalogError(
                 f"The Iceberg catalog {self._path} is damaged ({error}). Restore it from a backup, "
-                "or move it away to start anew: the tables' data and metadata files stay where "
+                "or move it away to start over: the tables' data and metadata files stay where "
                 "they are and can be registered again."
             ) from error
         except OSError as error:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dbt.adapters.iceberg_stream.wrong_values import must_be, must_be_one_of
+
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField as IcebergPartitionField
     from pyiceberg.table import Table
@@ -24,6 +26,7 @@ SORT = re.compile(
 )
 SIZE = re.compile(r"^\s*(\d+)\s*(kb|mb|gb)?\s*$", re.IGNORECASE)
 UNITS = {None: 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
+MERGE_MODES = ("copy-on-write", "merge-on-read")
 DISTRIBUTIONS = ("none", "hash", "range")
 
 
@@ -143,7 +146,7 @@ def parse_table_config(config: Mapping[str, Any]) -> tuple[TableConfig, list[str
     properties = _properties(config, faults)
     location = config.get("location")
     if location is not None and not isinstance(location, str):
-        faults.append(f"`location: {location}` is no path or URI")
+        faults.append(must_be("location", location, "a path or a URI"))
         location = None
     return TableConfig(partition_by, sort_order, properties, location), faults
 
@@ -197,7 +200,7 @@ def _sort_fields(value: Any, faults: list[str]) -> tuple[SortField, ...] | None:
         match = SORT.match(text) if isinstance(text, str) else None
         term = parse_term(match["term"]) if match else None
         if match is None or term is None:
-            faults.append(f"`sort_order: {text}` is no `column [asc|desc] [nulls first|last]`")
+            faults.append(must_be("sort_order", text, "`column [asc|desc] [nulls first|last]`"))
             continue
         descending = (match["way"] or "asc").lower() == "desc"
         nulls = (match["nulls"] or ("last" if descending else "first")).lower()
@@ -216,27 +219,27 @@ def _properties(config: Mapping[str, Any], faults: list[str]) -> dict[str, str]:
         if str(version) in ("1", "2", "3"):
             properties["format-version"] = str(version)
         else:
-            faults.append(f"`format_version: {version}` is none of 1, 2, 3")
+            faults.append(must_be_one_of("format_version", version, (1, 2, 3)))
     size = config.get("target_file_size")
     if size is not None:
         if match := SIZE.match(str(size)):
             factor = UNITS[match[2].lower() if match[2] else None]
             properties["write.target-file-size-bytes"] = str(int(match[1]) * factor)
         else:
-            faults.append(f"`target_file_size: {size}` is no size: write bytes or e.g. 128mb")
+            faults.append(must_be("target_file_size", size, "bytes or a size such as 128mb"))
     distribution = config.get("distribution")
     if distribution is not None:
         if distribution in DISTRIBUTIONS:
             properties["write.distribution-mode"] = distribution
         else:
-            faults.append(f"`distribution: {distribution}` is none of {', '.join(DISTRIBUTIONS)}")
+            faults.append(must_be_one_of("distribution", distribution, DISTRIBUTIONS))
     merge_mode = config.get("merge_mode")
     if merge_mode is not None:
-        if merge_mode in ("copy-on-write", "merge-on-read"):
+        if merge_mode in MERGE_MODES:
             for operation in ("merge", "update", "delete"):
                 properties.setdefault(f"write.{operation}.mode", merge_mode)
         else:
-            faults.append(f"`merge_mode: {merge_mode}` is neither copy-on-write nor merge-on-read")
+            faults.append(must_be_one_of("merge_mode", merge_mode, MERGE_MODES))
     return properties
 
 

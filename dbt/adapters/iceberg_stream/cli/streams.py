@@ -42,7 +42,7 @@ RESTARTS, GOOD_SECONDS = 5, 300.0
     help="A model, or models as dbt selects them; may be given again.  [default: all]",
 )
 @click.option("--exclude", multiple=True, help="Those to leave out, in the same way.")
-@click.option("--full-refresh", is_flag=True, help="Begin anew, in place of what is in the tables.")
+@click.option("--full-refresh", is_flag=True, help="Rebuild the tables from the sources.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Of /health and /metrics.")
 @click.option(
     "--port", type=PORT, default=0, show_default=True, help="Of the same; 0 takes a free one."

@@ -215,7 +215,7 @@ class Committer:
             raise CatalogError(f"{place} was dropped while this write ran; nothing was written.")
         if table.metadata["table-uuid"] != self.base.metadata["table-uuid"]:
             raise CatalogError(
-                f"{place} was dropped and made anew while this write ran; nothing was written. "
+                f"{place} was dropped and created again while this write ran; nothing was written. "
                 "Run it again."
             )
         return table

@@ -96,7 +96,7 @@ def _evolved(field: NestedField, given: NestedField | None, place: str) -> Neste
     raise ColumnError(
         field.name,
         f"is {old} in {place} and comes as {new} now, which it cannot become: cast it in the "
-        "query, give it another name, or begin anew with --full-refresh",
+        "query, give it another name, or rebuild the table with --full-refresh",
     )
 
 

@@ -1,6 +1,6 @@
 """Where the parts of a select stand in a query's text.
 
-A parser that writes a query anew writes some expressions differently: `to_char(a, 'yyyy')` became a
+A parser that rewrites a query writes some expressions differently: `to_char(a, 'yyyy')` became a
 cast. Here the user's text stays as it is.
 """
 

@@ -34,7 +34,7 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
         faults.append(GRANTS_REFUSED)
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
-        raise CompilationError(f"The config of {model['unique_id']} has faults:\n{lines}")
+        raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     return layout
 
 

@@ -1,4 +1,4 @@
-"""One data file against the source of a merge: probed, and written anew if a row of it changes.
+"""One data file against the source of a merge: probed, and rewritten if a row of it changes.
 
 Worker code: the standard library, PyArrow and other worker code. It runs in this process, or is
 shipped to Spark's tasks by value.
@@ -80,7 +80,7 @@ class FileMerge:
     write_id: str
 
     def run(self, candidate: Candidate) -> Rewritten:
-        """Look for the source's rows in a file, and write it anew if one of them changes it.
+        """Look for the source's rows in a file, and rewrite it if one of them changes it.
 
         Raises:
             NotByRewriting: the file is not as it must be.

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
+
 STRATEGIES = ("append", "merge", "delete+insert", "insert_overwrite", "microbatch")
 SCHEMA_CHANGES = ("ignore", "fail", "append_new_columns", "sync_all_columns")
 # The names that users of dbt-databricks know.
@@ -67,7 +69,7 @@ def incremental_faults(config: Mapping[str, Any]) -> list[str]:
     strategy = config.get("incremental_strategy") or strategy_of(config)
     engine = config.get("merge_engine")
     if engine is not None and engine not in MERGE_ENGINES:
-        faults.append(f"`merge_engine: {engine}` is none of {', '.join(MERGE_ENGINES)}")
+        faults.append(must_be_one_of("merge_engine", engine, MERGE_ENGINES))
     if strategy == "delete+insert" and not config.get("unique_key"):
         faults.append(
             f"`incremental_strategy: {strategy}` needs a `unique_key`: the columns that tell which "
@@ -77,7 +79,7 @@ def incremental_faults(config: Mapping[str, Any]) -> list[str]:
         faults += [f"`{key}` needs a `unique_key`" for key in NEED_A_KEY if config.get(key)]
     change = config.get("on_schema_change")
     if change is not None and change not in SCHEMA_CHANGES:
-        faults.append(f"`on_schema_change: {change}` is none of {', '.join(SCHEMA_CHANGES)}")
+        faults.append(must_be_one_of("on_schema_change", change, SCHEMA_CHANGES))
     used = [key for key in MERGE_OPTIONS if config.get(key)]
     if used and strategy in STRATEGIES and strategy != "merge":
         faults.append(
@@ -107,7 +109,7 @@ def _merge_faults(config: Mapping[str, Any]) -> list[str]:
     action = config.get("not_matched_by_source_action")
     if action and not _is_source_action(str(action)):
         faults.append(
-            f"`not_matched_by_source_action: {action}` is neither `delete` nor `update set …`"
+            must_be_one_of("not_matched_by_source_action", action, ("delete", "update set …"))
         )
     if config.get("not_matched_by_source_condition") and not action:
         faults.append(

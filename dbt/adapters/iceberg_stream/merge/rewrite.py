@@ -1,7 +1,7 @@
 """MERGE by rewriting the files that hold a changed row (article on the write contract,
 "Row-Level Writes: Copy-on-Write").
 
-Each file that may hold a key of the source is probed by its key columns alone. It is written anew
+Each file that may hold a key of the source is probed by its key columns alone. It is rewritten
 only if a matched row really changes; its rows keep their order. What has no match is appended. All
 of it is one commit; when others commit meanwhile, only the files that they changed are done again.
 """
@@ -89,7 +89,7 @@ class RewriteMerge:
     Attributes:
         refuses: looks at the table on each attempt and says why it cannot be done, if it cannot.
         runner: does the work on files.
-        rewrites: files that were written anew, over all attempts.
+        rewrites: files that were rewritten, over all attempts.
     """
 
     lake: Lake

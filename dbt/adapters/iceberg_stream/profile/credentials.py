@@ -141,7 +141,7 @@ class IcebergStreamCredentials(Credentials):
         found = faults(data, known - {"_ALIASES"})
         if found:
             lines = "\n".join(f"  - {fault}" for fault in found)
-            raise DbtRuntimeError(f"The profile of type iceberg_stream has faults:\n{lines}")
+            raise DbtRuntimeError(f"The profile of type iceberg_stream has errors:\n{lines}")
         super().validate(data)
 
     def identity(self, project_root: str | Path) -> Identity | None:

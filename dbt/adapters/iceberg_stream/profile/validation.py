@@ -9,6 +9,7 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.settings import TYPES
 from dbt.adapters.iceberg_stream.engines.redaction import holds_secret
+from dbt.adapters.iceberg_stream.wrong_values import must_be, must_be_one_of
 
 METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
@@ -54,7 +55,7 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
         found.append("`schema` is missing: the namespace that models are built into")
     method = data.get("method", "embedded")
     if method not in METHODS:
-        found.append(f"`method: {method}` is unknown: use {' or '.join(METHODS)}")
+        found.append(must_be_one_of("method", method, METHODS))
     database = data.get("database", "lake")
     if not isinstance(database, str) or not re.fullmatch(r"[A-Za-z_]\w*", database):
         found.append(f"`database: {database}` is no catalog name: use letters, digits and _")
@@ -62,17 +63,17 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
         found.append("`database: spark_catalog` is Spark's own catalog: choose another name")
     memory = data.get("driver_memory", "2g")
     if not isinstance(memory, str) or not MEMORY.match(memory):
-        found.append(f"`driver_memory: {memory}` is no size: write e.g. 2g or 1500m")
+        found.append(must_be("driver_memory", memory, "a size such as 2g or 1500m"))
     cache = data.get("result_cache", "off")
     if cache is not False and cache not in CACHES:
-        found.append(f"`result_cache: {cache}` is unknown: use {', '.join(CACHES)}")
+        found.append(must_be_one_of("result_cache", cache, CACHES))
     size = data.get("result_cache_size", "256m")
     if not isinstance(size, str) or not MEMORY.match(size):
-        found.append(f"`result_cache_size: {size}` is no size: write e.g. 256m or 1g")
+        found.append(must_be("result_cache_size", size, "a size such as 256m or 1g"))
     for key in ("keep_alive", "start_timeout"):
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            found.append(f"`{key}: {value}` is no number of seconds")
+            found.append(must_be(key, value, "a number of seconds"))
     if not isinstance(data.get("spark_conf", {}), dict):
         found.append("`spark_conf` must be a mapping of Spark settings to values")
     return found
@@ -92,7 +93,7 @@ def _bad_catalog(data: dict[str, Any]) -> list[str]:
         return found
     kind = properties.get("type", "rest")
     if kind not in TYPES:
-        found.append(f"`catalog_properties: type: {kind}` is none of {', '.join(TYPES)}")
+        found.append(must_be_one_of("catalog_properties: type", kind, TYPES))
     if kind == "rest" and not properties.get("uri"):
         found.append("`catalog_properties: uri` is missing: where the REST catalog answers")
     if holds_secret(str(properties.get("uri", ""))):

@@ -98,7 +98,7 @@ class Group:
         other, known, anew = self._first
         if refresh != anew:
             raise StreamError(
-                f"{member if refresh else other} is to be built anew (`full_refresh`) and "
+                f"{member if refresh else other} is to be rebuilt (`full_refresh`) and "
                 f"{other if refresh else member} is not, and both are in the commit group "
                 f"`{self.name}`: set `full_refresh` alike for all of them."
             )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.merge.options import misspelled
+from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 SequenceNumbers = Literal["auto", "one", "many"]
 DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]
@@ -148,7 +149,7 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     numbers = {name: _number(config, name, kind, least, faults) for name, kind, least in NUMBERS}
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
-        raise CompilationError(f"The config of {model['unique_id']} has faults:\n{lines}")
+        raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     nulls = config.get("ignore_null_updates", False)
     return StreamOptions(
         sink_id=str(config.get("sink_id") or model["unique_id"]),
@@ -198,8 +199,7 @@ def _wrong_choices(config: Mapping[str, Any]) -> list[str]:
     faults = []
     for name, choices in CHOICES.items():
         if name in config and config[name] not in choices:
-            listed = ", ".join(str(choice) for choice in choices)
-            faults.append(f"`{name}: {config[name]}` is none of {listed}")
+            faults.append(must_be_one_of(name, config[name], choices))
     return faults
 
 

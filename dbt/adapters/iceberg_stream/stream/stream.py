@@ -182,7 +182,8 @@ class Stream:
             raise StreamError(
                 f"{table.status.name} stands at {describe(table.frontier)}, and other tables of "
                 f"its group are ahead, at {describe(ahead)}. The source gives nothing of what "
-                "lies between, so that the table would lose it. Begin anew with --full-refresh."
+                "lies between, so that the table would lose it. Rebuild the table with "
+                "--full-refresh."
             )
 
     def _is_behind(self, lower: Frontier | None, other: Frontier | None) -> bool:

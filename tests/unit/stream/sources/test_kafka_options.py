@@ -65,7 +65,7 @@ def test_certificates_are_read_here(tmp_path: Path) -> None:
         ({"sasl.mechanism": "GSSAPI"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 are known"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "a"}, "with `sasl.username` and"),
         ({"enable.ssl.certificate.verification": "false"}, "not supported by Spark's Kafka client"),
-        ({"ssl.truststore.location": "x.jks"}, "The option ssl.truststore.location"),
+        ({"ssl.truststore.location": "x.jks"}, "The Kafka option ssl.truststore.location"),
         ({"ssl.ca.location": "/no/such/file"}, "`ssl.ca.location` of a Kafka source cannot be"),
         ({"ssl.key.pem": KEY}, "certificate and its key, or neither"),
         (

@@ -63,7 +63,7 @@ class BatchWriter:
         runner: where files are written.
         bad_records: takes what cannot be read.
         schema: of the table's columns, as the query gives them.
-        rewriter: where files of the table are written anew.
+        rewriter: where files of the table are rewritten.
     """
 
     source: Source
@@ -221,7 +221,7 @@ class BatchWriter:
                 f"The source has a truncate, and {count} partitions, between which the order is "
                 "not known: which rows came before it cannot be told. Nothing of this batch was "
                 "written. Use a topic of one partition, or have Debezium leave truncates out "
-                "(`skipped.operations: t`), and begin anew with --full-refresh."
+                "(`skipped.operations: t`), and rebuild the table with --full-refresh."
             )
 
     def _without_rows(self, session: Session, views: dict[str, DataFrame]) -> StreamQuery:

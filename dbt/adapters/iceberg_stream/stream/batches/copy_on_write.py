@@ -1,4 +1,4 @@
-"""Deletes without delete files: the data files that hold the rows are written anew without them.
+"""Deletes without delete files: the data files that hold the rows are rewritten without them.
 
 Article on the write contract, "Row-Level Writes: Copy-on-Write".
 """
@@ -185,6 +185,6 @@ def _loss(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> Los
 
 def _cannot(name: Name, because: str) -> str:
     return (
-        f"Files of {'.'.join(name)} cannot be written anew for `delete_encoding: copy_on_write`: "
+        f"Files of {'.'.join(name)} cannot be rewritten for `delete_encoding: copy_on_write`: "
         f"{because}. Compact the table with Spark, or take another `delete_encoding`."
     )

@@ -1,6 +1,6 @@
 """The text of a model's query with the source's `__stream` column among its columns.
 
-What the user has written stays as it is: a parser that writes it anew changes some functions.
+What the user has written stays as it is: a parser that rewrites it changes some functions.
 """
 
 from __future__ import annotations

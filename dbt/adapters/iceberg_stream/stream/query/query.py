@@ -188,7 +188,7 @@ def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
     known = {name.lower(): name for name in given}
     if len(known) < len(given):
         twice = sorted({name for name in given if [*map(str.lower, given)].count(name.lower()) > 1})
-        raise StreamError(f"The query returns {', '.join(twice)} more than once: name them anew.")
+        raise StreamError(f"The query returns {', '.join(twice)} more than once: rename them.")
     if there := [name for name in added_names(options) if name.lower() in known]:
         raise StreamError(
             f"The stream adds the column {', '.join(there)} to the table, and the query returns it "

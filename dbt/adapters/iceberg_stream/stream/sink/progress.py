@@ -265,5 +265,5 @@ def _rolled_back(sink_id: str, now: Progress | None, ahead: Progress) -> RolledB
     return RolledBack(
         f"The table was rolled back: it stands at {stands} of the source of {sink_id}, which has "
         f"already committed up to {describe(ahead.frontier)}. To apply the changes between once "
-        "more, run `iceberg-stream resume` on it; to begin anew, run the model with --full-refresh."
+        "more, run `iceberg-stream resume` on it; to rebuild it, run the model with --full-refresh."
     )

@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.catalog.table_config import literal
 from dbt.adapters.iceberg_stream.relation import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -51,7 +52,7 @@ class Envelope:
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
-            raise StreamError(f"`format: {self.name}` is none of {', '.join(FORMATS)}.")
+            raise StreamError(f"{must_be_one_of('format', self.name, FORMATS)}.")
         if self.table_column and self.name not in ("debezium", "maxwell"):
             raise StreamError("`table_column` is for the formats debezium and maxwell.")
         if not self.columns and self.name != "raw":

@@ -77,7 +77,7 @@ class FileRows:
                 except FileNotFoundError as error:
                     raise Unreadable(
                         f"The file {location} is gone: it was removed before this stream has read "
-                        "it. Begin anew with --full-refresh."
+                        "it. Rebuild the table with --full-refresh."
                     ) from error
                 except (OSError, ValueError, pa.ArrowException) as error:
                     raise Unreadable(f"The file {location} cannot be read: {error}") from error

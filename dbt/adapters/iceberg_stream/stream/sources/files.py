@@ -38,6 +38,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Lag,
     Pick,
 )
+from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column
@@ -204,7 +205,8 @@ class FilesSource:
         if len(files) < upper["files"]:
             raise StreamError(
                 f"{upper['files'] - len(files)} files of {self.path} that a batch was to read have "
-                "gone or changed. Put them back as they were, or begin anew with --full-refresh."
+                "gone or changed. Put them back as they were, or rebuild the table with "
+                "--full-refresh."
             )
         return files
 
@@ -333,7 +335,7 @@ class FilesSource:
             raise StreamError(
                 f"The stream's progress in {self.path} is ahead of this machine's clock: it would "
                 "pass over files that come now. Set the clock right; where a file with a time in "
-                "the future was read by an older version, begin anew with --full-refresh."
+                "the future was read by an older version, rebuild the table with --full-refresh."
             )
         listed, files = self._listed
         now = time.monotonic()
@@ -377,11 +379,11 @@ def files_source(
     """The folder that a source's definition names; `required` are columns that records must have.
 
     Raises:
-        StreamError: the definition has faults.
+        StreamError: the definition has errors.
     """
     file_format = str(spec.get("format") or "json")
     if file_format not in FORMATS:
-        raise StreamError(f"`format: {file_format}` is none of {', '.join(FORMATS)}.")
+        raise StreamError(f"{must_be_one_of('format', file_format, FORMATS)}.")
     if not spec.get("columns") and file_format != "parquet":
         raise StreamError(f"Files of {file_format} need `columns`, as `name type, name type`.")
     return FilesSource(

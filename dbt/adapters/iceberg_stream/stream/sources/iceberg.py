@@ -195,7 +195,7 @@ class IcebergSource:
         if lower["table-uuid"] != metadata["table-uuid"]:
             raise StreamError(
                 f"{place} is another table than the one this stream has read: it was dropped and "
-                "made anew. Begin anew with --full-refresh."
+                "created again. Rebuild the table with --full-refresh."
             )
         by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
         found, snapshot = [], parent_snapshot(metadata, MAIN)
@@ -206,7 +206,7 @@ class IcebergSource:
             raise StreamError(
                 f"The snapshot {lower['snapshot-id']} of {place}, to which this stream has read, "
                 "is not among its ancestors any more: it has expired, or the table was rolled back "
-                "or replaced. Begin anew with --full-refresh."
+                "or replaced. Rebuild the table with --full-refresh."
             )
         for later in reversed(found):
             self._check(later)

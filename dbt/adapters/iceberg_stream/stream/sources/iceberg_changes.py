@@ -98,7 +98,7 @@ def plan_changes(
     except FileNotFoundError as error:
         raise StreamError(
             f"A file that the snapshot {number} needs is gone: {error}. It was removed before this "
-            "stream has read it. Begin anew with --full-refresh."
+            "stream has read it. Rebuild the table with --full-refresh."
         ) from error
     except (OSError, ValueError) as error:
         raise StreamError(f"The changes of snapshot {number} cannot be read: {error}") from error

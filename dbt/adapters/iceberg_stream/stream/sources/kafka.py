@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.sources.plain_json import (
     plain_schema,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
+from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -85,8 +86,8 @@ class KafkaSource:
             )
         if self.topics and self.topic is not None and self.topic not in self.topics:
             raise StreamError(
-                f"`topic: {self.topic}` of a stream is none of its `topics`: "
-                f"{', '.join(self.topics)}."
+                f"{must_be_one_of('topic', self.topic, self.topics)}. These are the `topics` that "
+                "the stream reads."
             )
 
     def _check_transaction_topic(self) -> None:
@@ -356,7 +357,7 @@ class KafkaSource:
         if lower and not any(p in known for p in changes):  # one topic has become several, or back
             raise StreamError(
                 f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
-                f"{', '.join(changes)} now. Begin anew with --full-refresh."
+                f"{', '.join(changes)} now. Rebuild the table with --full-refresh."
             )
 
     def _begin(
@@ -378,13 +379,13 @@ class KafkaSource:
                 raise StreamError(
                     f"Kafka no longer has the offsets {offset} to {first[partition] - 1} of "
                     f"partition {number} of {topic}: they are older than its retention. "
-                    "What they held is lost to this stream; begin anew with --full-refresh if the "
-                    "topic holds all rows, else load them from where they come from."
+                    "What they held is lost to this stream; rebuild the table with --full-refresh "
+                    "if the topic holds all rows, else load them from where they come from."
                 )
             if offset > last[partition]:
                 raise StreamError(
                     f"Partition {number} of {topic} ends at {last[partition]}, before the "
-                    f"stream's progress {offset}: the topic was made anew. Use --full-refresh."
+                    f"stream's progress {offset}: the topic was created again. Use --full-refresh."
                 )
         return begin
 

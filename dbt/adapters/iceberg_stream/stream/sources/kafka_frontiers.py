@@ -36,8 +36,8 @@ def require_same(frontier: Frontier | None, ids: Mapping[str, str]) -> None:
     if other:
         raise StreamError(
             f"The topic {', '.join(other)} was deleted and created again: the stream's offsets are "
-            "of the one before. Begin anew with --full-refresh if the topic holds all rows, else "
-            "load them from where they come from."
+            "of the one before. Rebuild the table with --full-refresh if the topic holds all rows, "
+            "else load them from where they come from."
         )
 
 

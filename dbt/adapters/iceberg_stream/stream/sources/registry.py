@@ -22,7 +22,9 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka_options import java_options, secret_options
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
+from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
+STARTS = ("earliest", "latest")
 KNOWN = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
@@ -78,19 +80,19 @@ def open_source(
     source that they are.
 
     Raises:
-        StreamError: the definition has faults.
+        StreamError: the definition has errors.
     """
     spec = dict(definition.spec)
     kind = str(spec.get("type") or "iceberg")
     if kind not in KNOWN:
-        raise StreamError(f"`type: {kind}` of a stream is none of {', '.join(KNOWN)}.")
+        raise StreamError(f"{must_be_one_of('type', kind, KNOWN)}. It says what the stream reads.")
     if unknown := set(spec) - KNOWN[kind]:
         raise StreamError(
             f"A stream of type {kind} has no {', '.join(sorted(unknown))}. It has: "
             f"{', '.join(sorted(KNOWN[kind]))}."
         )
     if wrong := wrong_values(spec):
-        raise StreamError(f"The stream's source has faults: {'; '.join(wrong)}.")
+        raise StreamError(f"The stream's source has errors: {'; '.join(wrong)}.")
     spec |= {name: as_flag(spec[name]) for name in FLAGS if spec.get(name) is not None}
     if kind == "kafka":
         return _kafka(spec, connections, envelope(spec, keys, required))
@@ -119,8 +121,8 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
             "A stream from Kafka needs `topic`, or `topics`, and `bootstrap_servers`."
         )
     starting = str(spec.get("starting") or "earliest")
-    if starting not in ("earliest", "latest"):
-        raise StreamError(f"`starting: {starting}` is none of earliest, latest.")
+    if starting not in STARTS:
+        raise StreamError(f"{must_be_one_of('starting', starting, STARTS)}.")
     java_options(options)  # what is wrong with them is told now
     return KafkaSource(
         str(spec["topic"]) if spec.get("topic") else None,
