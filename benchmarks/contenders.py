@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.metadata import current_snapshot
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
 from dbt.adapters.iceberg_stream.engines.java import find_java
@@ -104,9 +104,9 @@ class Contender:
         results = json.loads((self.root / "target" / "run_results.json").read_text())["results"]
         return float(sum(result["execution_time"] for result in results))
 
-    def lake(self) -> Lake:
+    def lake(self) -> IcebergCatalog:
         """The catalog that the project writes to."""
-        return Lake(CATALOG, SqliteNames(CATALOG, self.warehouse))
+        return IcebergCatalog(CATALOG, SqliteBackend(CATALOG, self.warehouse))
 
     def rows(self) -> dict[str, int | None]:
         """Row counts of all tables; None for a view."""
@@ -237,7 +237,7 @@ def require_same_rows(contenders: list[Contender]) -> None:
         raise BenchmarkError(f"The tables differ: {counts}")
 
 
-def _row_count(lake: Lake, name: str) -> int:
+def _row_count(lake: IcebergCatalog, name: str) -> int:
     metadata = lake.metadata((SCHEMA, name))
     snapshot = current_snapshot(metadata) if metadata else None
     return int(snapshot.properties["total-records"]) if snapshot else 0

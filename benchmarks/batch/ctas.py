@@ -14,8 +14,8 @@ from pyarrow import parquet
 from benchmarks.bench import Bench
 from benchmarks.contenders import CATALOG, KEEP_ALIVE, SCHEMA
 from benchmarks.harness import BenchmarkError, Result, alternate
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
@@ -61,7 +61,7 @@ def lineitem(bench: Bench) -> list[Result]:
 def _session(engine_home: Path, warehouse: Path) -> Iterator[Session]:
     engine = EmbeddedEngine(EngineSettings(home=engine_home, keep_alive=KEEP_ALIVE))
     # Opening the catalog makes its file, which Spark then finds.
-    Lake(CATALOG, SqliteNames(CATALOG, warehouse)).close()
+    IcebergCatalog(CATALOG, SqliteBackend(CATALOG, warehouse)).close()
     session = Session(engine.endpoint().url, spark_settings(CATALOG, warehouse))
     try:
         yield session
@@ -86,7 +86,7 @@ def _timed(action: Callable[[], object]) -> float:
 def _check(warehouse: Path, source: Path) -> None:
     """Both have written all rows."""
     wanted = parquet.read_metadata(source).num_rows
-    lake = Lake(CATALOG, SqliteNames(CATALOG, warehouse))
+    lake = IcebergCatalog(CATALOG, SqliteBackend(CATALOG, warehouse))
     snapshot = lake.table((SCHEMA, "lineitem")).current_snapshot()
     lake.close()
     summary = snapshot.summary if snapshot else None

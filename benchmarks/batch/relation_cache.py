@@ -12,8 +12,8 @@ from benchmarks import projects
 from benchmarks.bench import Bench
 from benchmarks.contenders import CATALOG, SCHEMA, Contender, Peer, WarmPeer
 from benchmarks.harness import BenchmarkError, Result, alternate
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 
 COLUMNS = Schema(
     NestedField(1, "id", LongType()),
@@ -59,7 +59,7 @@ def fill(bench: Bench) -> list[Result]:
 
 def _make_tables(warehouse: Path, count: int) -> None:
     """Through PyIceberg, which needs milliseconds a table."""
-    lake = Lake(CATALOG, SqliteNames(CATALOG, warehouse))
+    lake = IcebergCatalog(CATALOG, SqliteBackend(CATALOG, warehouse))
     try:
         lake.create_namespace(SCHEMA)
         for number in range(count):

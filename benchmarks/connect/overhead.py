@@ -9,8 +9,8 @@ from benchmarks import projects
 from benchmarks.bench import Bench
 from benchmarks.contenders import CATALOG, Contender, Files, Ours, require_same_rows
 from benchmarks.harness import Result, alternate
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
@@ -48,9 +48,9 @@ class OursConnect(Contender):
             "token": self._token,
         }
 
-    def lake(self) -> Lake:
+    def lake(self) -> IcebergCatalog:
         settings = CatalogSettings(CATALOG, {"type": "rest", "uri": self._catalog.uri})
-        return Lake(CATALOG, RemoteNames(settings, Identity(LiteralToken(self._token))))
+        return IcebergCatalog(CATALOG, RemoteBackend(settings, Identity(LiteralToken(self._token))))
 
 
 def overhead(bench: Bench) -> list[Result]:

@@ -12,8 +12,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
@@ -51,9 +51,9 @@ class Rig:
 
     def __init__(self, folder: Path, engine: Path) -> None:
         self.folder = folder
-        names = SqliteNames("lake", folder / "warehouse")
+        names = SqliteBackend("lake", folder / "warehouse")
         names.create_namespace("s")
-        self.lake = Lake("lake", names)
+        self.lake = IcebergCatalog("lake", names)
         self.engine = EmbeddedEngine(EngineSettings(engine, keep_alive=300))
         settings = spark_settings("lake", (folder / "warehouse").resolve())
         self.session = Session(self.engine.endpoint().url, settings)

@@ -15,8 +15,8 @@ from pyiceberg.table.update import AssertCreate
 
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Result, alternate
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
@@ -36,11 +36,11 @@ FEWER_RUNS = 3
 PEER = f"{UPDATES} commits"
 
 
-class SlowLake(Lake):
+class SlowLake(IcebergCatalog):
     """A catalog whose tables' files take a while to answer, and are counted."""
 
     def __init__(self, folder: Path, delay: float) -> None:
-        names = SqliteNames("lake", folder)
+        names = SqliteBackend("lake", folder)
         names.create_namespace("s")
         super().__init__("lake", names)
         self.io = SlowFileIO(delay)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks.bench import Bench
 from benchmarks.harness import Result
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
@@ -38,7 +38,7 @@ def commits_1000(bench: Bench) -> list[Result]:
     return [Result.of("commits_1000", "the 10th commit", sorted(many), sorted(few), 0.5, note)]
 
 
-def _commit(lake: Lake, row: pa.Table) -> float:
+def _commit(lake: IcebergCatalog, row: pa.Table) -> float:
     base = lake.load(NAME)
     assert base is not None
     writer = DataFileWriter(WriteTarget.of(base.metadata, base.io), "insert", f"{time.time_ns()}")

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Measure, Result, alternate
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.flight.serve import TOKEN_VARIABLE
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 
@@ -49,10 +49,10 @@ def batches(rows: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-def open_lake(folder: Path) -> Lake:
-    names = SqliteNames("lake", folder)
+def open_lake(folder: Path) -> IcebergCatalog:
+    names = SqliteBackend("lake", folder)
     names.create_namespace("s")
-    return Lake("lake", names)
+    return IcebergCatalog("lake", names)
 
 
 def ingest_2m(bench: Bench) -> list[Result]:

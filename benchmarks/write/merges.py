@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Result, alternate
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
@@ -41,7 +41,7 @@ class Merger:
     def __init__(self, bench: Bench, rows: int) -> None:
         folder = bench.folder / f"merge{rows}"
         self.rows = rows
-        self.lake: Lake = open_lake(folder)
+        self.lake: IcebergCatalog = open_lake(folder)
         schema = next(batches(1)).schema
         data = pa.RecordBatchReader.from_batches(schema, batches(rows))
         ingest(self.lake, NAME, data, Mode.CREATE, properties=PROPERTIES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 
 SCHEMA = "shop"
 # What is compared with the truth; times in milliseconds.
@@ -23,7 +23,7 @@ COLUMNS = {
 class Reader:
     """Asks DuckDB, which knows nothing of the adapter."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: IcebergCatalog) -> None:
         self._lake = lake
         self._duckdb = duckdb.connect(config={"allow_unsigned_extensions": "true"})
         for extension in ("avro", "iceberg"):

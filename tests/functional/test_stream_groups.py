@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from tests.functional.lake import rows, snapshot_ids, summary
 from tests.functional.test_stream_service import service, wait_for
 
@@ -220,7 +220,7 @@ class TestWithoutTransactions:
 
     @pytest.fixture(autouse=True)
     def alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(SqliteNames, "capabilities", lambda self: {"views": True})
+        monkeypatch.setattr(SqliteBackend, "capabilities", lambda self: {"views": True})
 
     def test_it_is_told_and_works(self, project: Any) -> None:
         land(project, "1", order(1, "new"), item(10, 1))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, spark_settings
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
@@ -16,16 +16,16 @@ from tests.servers.rest_catalog import rest_catalog
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path_factory.mktemp("written"))
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path_factory.mktemp("written"))
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     yield lake
     lake.close()
 
 
 @pytest.fixture(scope="module")
-def spark(lake: Lake, lakehouse: Path) -> Iterator[Session]:
+def spark(lake: IcebergCatalog, lakehouse: Path) -> Iterator[Session]:
     """A session on the engine that functional tests use, in this module's catalog."""
     engine = EmbeddedEngine(EngineSettings(lakehouse / "engine", keep_alive=120))
     warehouse = Path(str(lake.catalog.properties["warehouse"]).removeprefix("file://"))

@@ -19,7 +19,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.manifests import (
     ManifestWriter,
     read_manifest,
@@ -38,7 +38,7 @@ def path_of(location: str) -> Path:
     return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
-def edit_metadata(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
+def edit_metadata(lake: IcebergCatalog, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the table's metadata file in its place."""
     loaded = lake.load(NAME)
     assert loaded is not None
@@ -48,14 +48,14 @@ def edit_metadata(lake: Lake, change: Callable[[dict[str, Any]], None]) -> None:
     file.write_text(json.dumps(metadata))
 
 
-def snapshot(lake: Lake) -> dict[str, Any]:
+def snapshot(lake: IcebergCatalog) -> dict[str, Any]:
     loaded = lake.load(NAME)
     assert loaded is not None
     current = loaded.metadata["current-snapshot-id"]
     return next(s for s in loaded.metadata["snapshots"] if s["snapshot-id"] == current)
 
 
-def edit_list(lake: Lake, change: Callable[[list[ManifestFile]], None]) -> None:
+def edit_list(lake: IcebergCatalog, change: Callable[[list[ManifestFile]], None]) -> None:
     """Change the manifest list of the current snapshot."""
     loaded = lake.load(NAME)
     assert loaded is not None
@@ -67,7 +67,7 @@ def edit_list(lake: Lake, change: Callable[[list[ManifestFile]], None]) -> None:
 
 
 def edit_entries(
-    lake: Lake, content: ManifestContent, change: Callable[[list[ManifestEntry]], None]
+    lake: IcebergCatalog, content: ManifestContent, change: Callable[[list[ManifestEntry]], None]
 ) -> None:
     """Change what the manifests of the current snapshot list; the list's counts follow."""
     loaded = lake.load(NAME)
@@ -102,13 +102,13 @@ def edit_entries(
 
 
 def edit_files(
-    lake: Lake, content: ManifestContent, change: Callable[[ManifestEntry], None]
+    lake: IcebergCatalog, content: ManifestContent, change: Callable[[ManifestEntry], None]
 ) -> None:
     """Change the first entry of each manifest."""
     edit_entries(lake, content, lambda entries: change(entries[0]))
 
 
-def data_files(lake: Lake, content: ManifestContent = DATA) -> list[ManifestEntry]:
+def data_files(lake: IcebergCatalog, content: ManifestContent = DATA) -> list[ManifestEntry]:
     loaded = lake.load(NAME)
     assert loaded is not None
     return [

@@ -12,7 +12,7 @@ from urllib.error import URLError
 import pytest
 
 from benchmarks.stream.flink import python_of_flink
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
 from dbt.adapters.iceberg_stream.engines.java import find_java
@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("flink_script.py")
 
 
 def run_flink(
-    lake: Lake, tables: Mapping[str, Mapping[str, str]], statements: Sequence[str] = ()
+    lake: IcebergCatalog, tables: Mapping[str, Mapping[str, str]], statements: Sequence[str] = ()
 ) -> dict[str, list[list[object]]]:
     """Run statements, then read tables of the namespace `s`: their rows.
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 from pyiceberg.manifest import DataFileContent
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.check.check import check_table
@@ -100,7 +100,7 @@ class DuckDB:
 class Place:
     """Where machines work: a catalog, an engine that reads and writes it, and a scratch folder."""
 
-    lake: Lake
+    lake: IcebergCatalog
     spark: Session
     folder: Path
     duckdb: DuckDB

@@ -13,11 +13,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import LongType, NestedField, StringType
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 
@@ -64,7 +64,7 @@ class Truth:
 
 
 def make_table(
-    lake: Lake,
+    lake: IcebergCatalog,
     version: int = 2,
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
     name: Name = NAME,
@@ -73,7 +73,7 @@ def make_table(
     lake.commit(staged, (AssertCreate(),), ())
 
 
-def open_sink(lake: Lake, name: Name = NAME) -> Sink:
+def open_sink(lake: IcebergCatalog, name: Name = NAME) -> Sink:
     sink = Sink(lake, name, Progress(SINK), ("id",))
     sink.claim()
     return sink
@@ -112,7 +112,7 @@ def write(
     write_id = uuid.uuid4().hex
     plan = sink.plan(write_id, chunk_bytes=1, **settings)
     delta = write_changes(plan, batch(changes, rows, partitioned, by))
-    return write_id, WrittenBatch(Description(None, {"offset": upper}), [delta])
+    return write_id, WrittenBatch(BatchRange(None, {"offset": upper}), [delta])
 
 
 def commit(sink: Sink, changes: Sequence[Change], upper: int, **settings: Any) -> Committed | None:

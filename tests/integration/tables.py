@@ -11,14 +11,14 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import append
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 
 
-def write(lake: Lake, name: str, *batches: pa.RecordBatch) -> list[Any]:
+def write(lake: IcebergCatalog, name: str, *batches: pa.RecordBatch) -> list[Any]:
     """Data files of the rows, not committed."""
     base = lake.load(("s", name))
     writer = DataFileWriter(WriteTarget.of(base.metadata, base.io), "insert", uuid.uuid4().hex)
@@ -26,7 +26,7 @@ def write(lake: Lake, name: str, *batches: pa.RecordBatch) -> list[Any]:
     return writer.close()
 
 
-def insert(lake: Lake, name: str, *batches: pa.RecordBatch) -> Committed:
+def insert(lake: IcebergCatalog, name: str, *batches: pa.RecordBatch) -> Committed:
     base = lake.load(("s", name))
     change = append(*write(lake, name, *batches), properties={})
     return Committer(lake, ("s", name), change, base).commit()
@@ -44,7 +44,7 @@ def duckdb_connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def duckdb_rows(lake: Lake, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
+def duckdb_rows(lake: IcebergCatalog, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
     """Rows of the table as DuckDB reads it, in the order of the first column."""
     location = lake.load(("s", name)).location.removeprefix("file://")
     query = f"select {columns} from iceberg_scan('{location}') order by 1 nulls first"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from tests.integration.writers import open_lake
 
@@ -18,7 +18,7 @@ SETTINGS = {"min-snapshots-to-keep": 7, "max-snapshot-age-ms": 86_400_000}
 
 
 @pytest.fixture
-def lake(place: dict[str, str]) -> Iterator[Lake]:
+def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_lake(place)
     lake.create_namespace("s")
     yield lake
@@ -26,7 +26,7 @@ def lake(place: dict[str, str]) -> Iterator[Lake]:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, dict(list(SETTINGS.items())[:1]), {}])
-def test_retention_survives_commits(lake: Lake, settings: dict[str, Any]) -> None:
+def test_retention_survives_commits(lake: IcebergCatalog, settings: dict[str, Any]) -> None:
     name = ("s", f"t{len(settings)}")
     made = ingest(lake, name, ROW.to_reader(), Mode.CREATE)
     reference = {"ref-name": "main", "type": "branch", "snapshot-id": made.snapshot_id}

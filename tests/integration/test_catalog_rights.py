@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.exceptions import NoSuchTableError
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from tests.integration.writers import open_lake
@@ -47,7 +47,7 @@ def proxy(catalog: RestCatalog) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def lake(catalog: RestCatalog, proxy: FaultProxy) -> Iterator[Lake]:
+def lake(catalog: RestCatalog, proxy: FaultProxy) -> Iterator[IcebergCatalog]:
     proxy.hits = 0
     opened = open_lake({"uri": proxy.uri, "token": catalog.token("wanda")})
     opened.create_namespace("s")
@@ -57,7 +57,7 @@ def lake(catalog: RestCatalog, proxy: FaultProxy) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def name(lake: Lake) -> str:
+def name(lake: IcebergCatalog) -> str:
     made = f"t{uuid.uuid4().hex[:8]}"
     ingest(lake, ("s", made), pa.table({"id": [1, 2]}).to_reader(), Mode.CREATE)
     return made
@@ -78,7 +78,7 @@ def more_than_rows(body: bytes) -> bool:
 
 
 def test_a_catalog_that_does_not_purge(
-    lake: Lake, name: str, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
+    lake: IcebergCatalog, name: str, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxy.faults = [Fault(purges, 403, json.dumps(NO_PURGE).encode())]
     other = f"{name}_2"
@@ -91,14 +91,14 @@ def test_a_catalog_that_does_not_purge(
     assert proxy.hits == 1
 
 
-def test_a_refusal_that_names_the_setting(lake: Lake, proxy: FaultProxy) -> None:
+def test_a_refusal_that_names_the_setting(lake: IcebergCatalog, proxy: FaultProxy) -> None:
     proxy.faults = [Fault(lambda *_: _[0] == "DELETE", 403, json.dumps(NO_PURGE).encode())]
     with pytest.raises(CatalogError, match="administrator for DROP_WITH_PURGE_ENABLED") as raised:
         lake.drop(("s", "viewed"))
     assert "privilege" not in str(raised.value)
 
 
-def test_who_may_write_rows_only(lake: Lake, name: str, proxy: FaultProxy) -> None:
+def test_who_may_write_rows_only(lake: IcebergCatalog, name: str, proxy: FaultProxy) -> None:
     proxy.faults = [Fault(commits, 403, json.dumps(NO_PROPERTIES).encode(), of_body=more_than_rows)]
     before = lake.metadata(("s", name))
     lake.check_write(("s", name), rows_only=True)
@@ -108,14 +108,14 @@ def test_who_may_write_rows_only(lake: Lake, name: str, proxy: FaultProxy) -> No
         lake.check_write(("s", name))
 
 
-def test_a_reader_is_refused_rows(catalog: RestCatalog, lake: Lake, name: str) -> None:
+def test_a_reader_is_refused_rows(catalog: RestCatalog, lake: IcebergCatalog, name: str) -> None:
     reader = open_lake({"uri": catalog.uri, "token": catalog.token("rita", "reader")})
     with pytest.raises(CatalogError, match="refused to write to .* for rita"):
         reader.check_write(("s", name), rows_only=True)
     reader.close()
 
 
-def test_a_schema_that_is_missing(lake: Lake, proxy: FaultProxy) -> None:
+def test_a_schema_that_is_missing(lake: IcebergCatalog, proxy: FaultProxy) -> None:
     # The reference server makes it by itself.
     answer = {"message": "no", "type": "NoSuchNamespaceException", "code": 404}
     body = json.dumps({"error": answer}).encode()
@@ -126,7 +126,7 @@ def test_a_schema_that_is_missing(lake: Lake, proxy: FaultProxy) -> None:
 
 @pytest.mark.parametrize("rows_only", [True, False])
 def test_a_probe_whose_connection_is_cut(
-    lake: Lake, name: str, proxy: FaultProxy, rows_only: bool
+    lake: IcebergCatalog, name: str, proxy: FaultProxy, rows_only: bool
 ) -> None:
     proxy.faults = [Fault(commits, times=2, cuts=True)]
     lake.check_write(("s", name), rows_only)
@@ -137,7 +137,7 @@ def test_a_probe_whose_connection_is_cut(
 
 
 def test_who_may_not_write_removes_no_orphans(
-    catalog: RestCatalog, lake: Lake, name: str, tmp_path: Path
+    catalog: RestCatalog, lake: IcebergCatalog, name: str, tmp_path: Path
 ) -> None:
     loaded: Any = lake.load(("s", name))
     folder = Path(loaded.metadata["location"].removeprefix("file://"))

@@ -16,7 +16,7 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.check.check import check_table
 from dbt.adapters.iceberg_stream.check.finding import KINDS, Finding
 from tests.integration.damage import (
@@ -42,14 +42,14 @@ DOCS = Path(__file__).parents[2] / "docs" / "check.md"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
     lake = open_lake({"folder": str(tmp_path / "warehouse")})
     lake.create_namespace("s")
     yield lake
     lake.close()
 
 
-def fill(lake: Lake, version: int, partitioned: bool = False) -> None:
+def fill(lake: IcebergCatalog, version: int, partitioned: bool = False) -> None:
     """Three commits of a stream, with equality deletes, position deletes or vectors."""
     make_table(lake, version, BY_PART if partitioned else PartitionSpec())
     sink = open_sink(lake)
@@ -62,7 +62,7 @@ def fill(lake: Lake, version: int, partitioned: bool = False) -> None:
     commit(sink, [Change(5, None), Change(7, "new")], 14)
 
 
-def findings(lake: Lake, data: bool = True) -> list[Finding]:
+def findings(lake: IcebergCatalog, data: bool = True) -> list[Finding]:
     """What is wrong, as a process sees it that has not read the table before."""
     warehouse = str(lake.catalog.properties["warehouse"]).removeprefix("file://")
     with closing(open_lake({"folder": warehouse})) as fresh:
@@ -73,20 +73,22 @@ def findings(lake: Lake, data: bool = True) -> list[Finding]:
 
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("version", [2, 3])
-def test_nothing_is_wrong_with_our_tables(lake: Lake, version: int, partitioned: bool) -> None:
+def test_nothing_is_wrong_with_our_tables(
+    lake: IcebergCatalog, version: int, partitioned: bool
+) -> None:
     fill(lake, version, partitioned)
     assert findings(lake) == []
 
 
-def set_current(key: str) -> Callable[[Lake], None]:
+def set_current(key: str) -> Callable[[IcebergCatalog], None]:
     return lambda lake: edit_metadata(lake, lambda m: m.update({key: 77}))
 
 
-def number_too_high(lake: Lake) -> None:
+def number_too_high(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m["snapshots"][-1].update({"sequence-number": 99}))
 
 
-def number_of_a_parent(lake: Lake) -> None:
+def number_of_a_parent(lake: IcebergCatalog) -> None:
     first = snapshot(lake)["parent-snapshot-id"]
 
     def change(metadata: dict[str, Any]) -> None:
@@ -96,32 +98,32 @@ def number_of_a_parent(lake: Lake) -> None:
     edit_metadata(lake, change)
 
 
-def ref_without_snapshot(lake: Lake) -> None:
+def ref_without_snapshot(lake: IcebergCatalog) -> None:
     tag = {"snapshot-id": 1, "type": "tag"}
     edit_metadata(lake, lambda m: m["refs"].update({"audit": tag}))
 
 
-def snapshot_without_schema(lake: Lake) -> None:
+def snapshot_without_schema(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m["snapshots"][0].update({"schema-id": 9}))
 
 
-def column_id_in_use(lake: Lake) -> None:
+def column_id_in_use(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m.update({"last-column-id": 2}))
 
 
-def identifier_is_optional(lake: Lake) -> None:
+def identifier_is_optional(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m["schemas"][0].update({"identifier-field-ids": [1]}))
 
 
-def log_out_of_order(lake: Lake) -> None:
+def log_out_of_order(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m["snapshot-log"][0].update({"timestamp-ms": 9 * 10**15}))
 
 
-def row_ids_in_use(lake: Lake) -> None:
+def row_ids_in_use(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m.update({"next-row-id": 1}))
 
 
-def progress_ahead(lake: Lake) -> None:
+def progress_ahead(lake: IcebergCatalog) -> None:
     def change(metadata: dict[str, Any]) -> None:
         name = next(n for n in metadata["properties"] if n.startswith("iceberg-stream.sink."))
         said = json.loads(metadata["properties"][name])
@@ -131,7 +133,7 @@ def progress_ahead(lake: Lake) -> None:
     edit_metadata(lake, change)
 
 
-def progress_torn(lake: Lake) -> None:
+def progress_torn(lake: IcebergCatalog) -> None:
     def change(metadata: dict[str, Any]) -> None:
         name = next(n for n in metadata["properties"] if n.startswith("iceberg-stream.sink."))
         metadata["properties"][name] = "{"
@@ -139,47 +141,47 @@ def progress_torn(lake: Lake) -> None:
     edit_metadata(lake, change)
 
 
-def data_file_gone(lake: Lake) -> None:
+def data_file_gone(lake: IcebergCatalog) -> None:
     path_of(data_files(lake)[0].data_file.file_path).unlink()
 
 
-def manifest_gone(lake: Lake) -> None:
+def manifest_gone(lake: IcebergCatalog) -> None:
     loaded = lake.load(NAME)
     assert loaded is not None
     next(path_of(loaded.metadata["location"]).rglob("*-m0.avro")).unlink()
 
 
-def manifest_list_torn(lake: Lake) -> None:
+def manifest_list_torn(lake: IcebergCatalog) -> None:
     file = path_of(snapshot(lake)["manifest-list"])
     file.write_bytes(file.read_bytes()[:50])
 
 
-def file_torn(lake: Lake) -> None:
+def file_torn(lake: IcebergCatalog) -> None:
     file = path_of(data_files(lake)[0].data_file.file_path)
     file.write_bytes(file.read_bytes()[:-8])
 
 
-def list_counts(lake: Lake) -> None:
+def list_counts(lake: IcebergCatalog) -> None:
     edit_list(lake, lambda ms: ms[0].__setitem__(LISTED["added_rows_count"], 77))
 
 
-def least_number(lake: Lake) -> None:
+def least_number(lake: IcebergCatalog) -> None:
     edit_list(lake, lambda ms: setattr(ms[0], "min_sequence_number", ms[0].sequence_number + 1))
 
 
-def spec_gone(lake: Lake) -> None:
+def spec_gone(lake: IcebergCatalog) -> None:
     edit_list(lake, lambda ms: ms[0].__setitem__(LISTED["partition_spec_id"], 9))
 
 
-def later_than_its_commit(lake: Lake) -> None:
+def later_than_its_commit(lake: IcebergCatalog) -> None:
     edit_files(lake, DATA, lambda e: setattr(e, "sequence_number", 50))
 
 
-def listed_twice(lake: Lake) -> None:
+def listed_twice(lake: IcebergCatalog) -> None:
     edit_entries(lake, DATA, lambda entries: entries.append(entries[0]))
 
 
-def in_data_file(name: str, value: Any, content: Any = DATA) -> Callable[[Lake], None]:
+def in_data_file(name: str, value: Any, content: Any = DATA) -> Callable[[IcebergCatalog], None]:
     def change(entry: ManifestEntry) -> None:
         old = entry.data_file[FIELD[name]]
         entry.data_file[FIELD[name]] = value(old) if callable(value) else value
@@ -187,14 +189,14 @@ def in_data_file(name: str, value: Any, content: Any = DATA) -> Callable[[Lake],
     return lambda lake: edit_files(lake, content, change)
 
 
-def summary_of_partition(lake: Lake) -> None:
+def summary_of_partition(lake: IcebergCatalog) -> None:
     def change(manifests: list[Any]) -> None:
         manifests[0].partitions[0] = manifests[0].partitions[0].__class__(False, False, b"a", b"a")
 
     edit_list(lake, change)
 
 
-def rows_of_another_partition(lake: Lake) -> None:
+def rows_of_another_partition(lake: IcebergCatalog) -> None:
     entry = data_files(lake)[0]
     location = entry.data_file.file_path
     size = rewrite_parquet(
@@ -206,11 +208,11 @@ def rows_of_another_partition(lake: Lake) -> None:
     in_data_file("file_size_in_bytes", lambda _: size)(lake) if len(data_files(lake)) == 1 else None
 
 
-def summary_totals(lake: Lake) -> None:
+def summary_totals(lake: IcebergCatalog) -> None:
     edit_metadata(lake, lambda m: m["snapshots"][-1]["summary"].update({"total-records": "1"}))
 
 
-def without_field_ids(lake: Lake) -> None:
+def without_field_ids(lake: IcebergCatalog) -> None:
     def plain(rows: pa.Table) -> pa.Table:
         return rows.cast(pa.schema([pa.field(f.name, f.type) for f in rows.schema]))
 
@@ -218,7 +220,7 @@ def without_field_ids(lake: Lake) -> None:
         rewrite_parquet(entry.data_file.file_path, plain)
 
 
-def other_type(lake: Lake) -> None:
+def other_type(lake: IcebergCatalog) -> None:
     def changed(rows: pa.Table) -> pa.Table:
         ids = rows.schema.field("id")
         return rows.set_column(0, ids.with_type(pa.string()), pc.cast(rows["id"], pa.string()))
@@ -227,13 +229,13 @@ def other_type(lake: Lake) -> None:
         rewrite_parquet(entry.data_file.file_path, changed)
 
 
-def column_is_required(lake: Lake) -> None:
+def column_is_required(lake: IcebergCatalog) -> None:
     sink = open_sink(lake)
     commit(sink, [Change(None, "n")], 20)
     edit_metadata(lake, lambda m: m["schemas"][0]["fields"][0].update({"required": True}))
 
 
-def bitmap_torn(lake: Lake) -> None:
+def bitmap_torn(lake: IcebergCatalog) -> None:
     vector = next(
         e.data_file for e in data_files(lake, DELETES) if e.data_file[FIELD["content_offset"]]
     )
@@ -243,14 +245,16 @@ def bitmap_torn(lake: Lake) -> None:
     file.write_bytes(bytes(raw))
 
 
-def two_vectors(lake: Lake) -> None:
+def two_vectors(lake: IcebergCatalog) -> None:
     def change(entries: list[ManifestEntry]) -> None:
         entries += [e for e in entries if e.data_file[FIELD["content_offset"]]]
 
     edit_entries(lake, DELETES, change)
 
 
-def of_position_deletes(change: Callable[[ManifestEntry], None]) -> Callable[[Lake], None]:
+def of_position_deletes(
+    change: Callable[[ManifestEntry], None],
+) -> Callable[[IcebergCatalog], None]:
     def edit(entries: list[ManifestEntry]) -> None:
         for entry in entries:
             if entry.data_file.content == 1:
@@ -259,7 +263,7 @@ def of_position_deletes(change: Callable[[ManifestEntry], None]) -> Callable[[La
     return lambda lake: edit_entries(lake, DELETES, edit)
 
 
-def positions_past_the_end(lake: Lake) -> None:
+def positions_past_the_end(lake: IcebergCatalog) -> None:
     for entry in data_files(lake, DELETES):
         if entry.data_file.content == 1:
             rewrite_parquet(
@@ -270,18 +274,18 @@ def positions_past_the_end(lake: Lake) -> None:
             )
 
 
-def fewer_rows_than_positions(lake: Lake) -> None:
+def fewer_rows_than_positions(lake: IcebergCatalog) -> None:
     """The vector's data file is another, shorter one."""
     in_data_file("record_count", 0)(lake)
 
 
-def positions_unsorted(lake: Lake) -> None:
+def positions_unsorted(lake: IcebergCatalog) -> None:
     for entry in data_files(lake, DELETES):
         if entry.data_file.content == 1:
             rewrite_parquet(entry.data_file.file_path, lambda rows: rows.take([1, 0]))
 
 
-def unknown_key(lake: Lake) -> None:
+def unknown_key(lake: IcebergCatalog) -> None:
     def edit(entries: list[ManifestEntry]) -> None:
         for entry in entries:
             if entry.data_file.content == 2:
@@ -294,7 +298,7 @@ def int8(value: int) -> bytes:
     return struct.pack("<q", value)
 
 
-DAMAGE: list[tuple[str, int, Callable[[Lake], None]]] = [
+DAMAGE: list[tuple[str, int, Callable[[IcebergCatalog], None]]] = [
     ("current-schema-missing", 2, set_current("current-schema-id")),
     ("current-snapshot-missing", 2, set_current("current-snapshot-id")),
     ("default-missing", 2, set_current("default-spec-id")),
@@ -341,19 +345,23 @@ DAMAGE: list[tuple[str, int, Callable[[Lake], None]]] = [
     ("split-offsets", 2, in_data_file("split_offsets", [5])),
     ("sort-order", 2, in_data_file("sort_order_id", 6)),
 ]  # fmt: skip
-PARTITIONED: list[tuple[str, int, Callable[[Lake], None]]] = [
+PARTITIONED: list[tuple[str, int, Callable[[IcebergCatalog], None]]] = [
     ("partition-summary", 2, summary_of_partition),
     ("partition-value", 2, rows_of_another_partition),
 ]
 
 
-def names(damage: list[tuple[str, int, Callable[[Lake], None]]]) -> list[str]:
+def names(damage: list[tuple[str, int, Callable[[IcebergCatalog], None]]]) -> list[str]:
     return [f"{code}-{number}" for number, (code, _, _) in enumerate(damage)]
 
 
 @pytest.mark.parametrize(("code", "version", "damage"), DAMAGE, ids=names(DAMAGE))
 def test_damage_is_named(
-    lake: Lake, parser: None, code: str, version: int, damage: Callable[[Lake], None]
+    lake: IcebergCatalog,
+    parser: None,
+    code: str,
+    version: int,
+    damage: Callable[[IcebergCatalog], None],
 ) -> None:
     fill(lake, version)
     damage(lake)
@@ -368,7 +376,7 @@ def test_damage_is_named(
 
 @pytest.mark.parametrize(("code", "version", "damage"), PARTITIONED, ids=names(PARTITIONED))
 def test_damage_of_partitions_is_named(
-    lake: Lake, code: str, version: int, damage: Callable[[Lake], None]
+    lake: IcebergCatalog, code: str, version: int, damage: Callable[[IcebergCatalog], None]
 ) -> None:
     fill(lake, version, partitioned=True)
     damage(lake)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.check.check import check_table
 from dbt.adapters.iceberg_stream.check.finding import Finding
 from dbt.adapters.iceberg_stream.engines.session import Session
@@ -23,7 +23,7 @@ from range(20)
 MODES = [(1, "copy-on-write"), (2, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")]
 
 
-def wrong(lake: Lake, name: str) -> list[Finding]:
+def wrong(lake: IcebergCatalog, name: str) -> list[Finding]:
     loaded = lake.load(("s", name))
     assert loaded is not None
     return [f for f in check_table(loaded, data=True).findings if f.severity != "note"]
@@ -31,7 +31,7 @@ def wrong(lake: Lake, name: str) -> list[Finding]:
 
 @pytest.mark.parametrize(("version", "mode"), MODES)
 def test_nothing_is_wrong_with_tables_of_spark(
-    lake: Lake, spark: Session, version: int, mode: str
+    lake: IcebergCatalog, spark: Session, version: int, mode: str
 ) -> None:
     name = f"spark{version}{mode[0]}"
     modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))
@@ -57,7 +57,7 @@ def test_nothing_is_wrong_with_tables_of_spark(
     assert wrong(lake, name) == []
 
 
-def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: Lake) -> None:
+def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: IcebergCatalog) -> None:
     rows = pa.table({"id": range(5), "at": pa.array(MOMENTS), "s": list("abcde")})
     table = lake.catalog.create_table(("s", "py"), rows.schema)
     with table.update_spec() as spec:
@@ -72,7 +72,7 @@ def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: Lake) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_wrong_with_tables_of_flink(lake: Lake) -> None:
+def test_nothing_is_wrong_with_tables_of_flink(lake: IcebergCatalog) -> None:
     statements, names = [], []
     for version in (2, 3):
         for keys, clause in (("id", ""), ("id, part", " partitioned by (part)")):

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitUnknown
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
@@ -42,7 +42,7 @@ def place(
 
 
 @pytest.fixture(scope="module")
-def lake(place: dict[str, str]) -> Iterator[Lake]:
+def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_lake(place)
     lake.create_namespace("s")
     yield lake
@@ -55,12 +55,12 @@ def start(place: dict[str, str], **order: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.PIPE)
 
 
-def rows(lake: Lake, name: str) -> list[tuple[int, int]]:
+def rows(lake: IcebergCatalog, name: str) -> list[tuple[int, int]]:
     found = lake.table(("s", name)).scan().to_arrow().to_pylist()
     return sorted((row["writer"], row["n"]) for row in found)
 
 
-def test_eight_writers_append(lake: Lake, place: dict[str, str]) -> None:
+def test_eight_writers_append(lake: IcebergCatalog, place: dict[str, str]) -> None:
     ingest(lake, ("s", "shared"), ROW.slice(0, 0).to_reader(), Mode.CREATE)
     before = len(lake.load(("s", "shared")).metadata["snapshots"])
     running = [start(place, table="shared", times=TIMES, writer=n) for n in range(WRITERS)]
@@ -93,7 +93,9 @@ LEFT = {"before files": (0, 0), "after files": (1, 0), "before swap": (1, 2), "a
     indirect=["place"],
 )
 @pytest.mark.parametrize("stage", LEFT)
-def test_a_writer_that_is_killed(lake: Lake, place: dict[str, str], stage: str, mode: str) -> None:
+def test_a_writer_that_is_killed(
+    lake: IcebergCatalog, place: dict[str, str], stage: str, mode: str
+) -> None:
     name = f"killed_{mode}_{stage.replace(' ', '_')}"
     if mode != "create":
         ingest(lake, ("s", name), ROW.to_reader(), Mode.CREATE)
@@ -159,14 +161,14 @@ class TestLostAnswers:
             yield running
 
     @pytest.fixture(scope="class")
-    def lake(self, catalog: RestCatalog, proxy: FaultProxy) -> Iterator[Lake]:
+    def lake(self, catalog: RestCatalog, proxy: FaultProxy) -> Iterator[IcebergCatalog]:
         lake = open_lake({"uri": proxy.uri, "token": catalog.token("wanda")})
         lake.create_namespace("s")
         yield lake
         lake.close()
 
     @pytest.fixture
-    def name(self, lake: Lake, proxy: FaultProxy) -> Iterator[str]:
+    def name(self, lake: IcebergCatalog, proxy: FaultProxy) -> Iterator[str]:
         made = f"t{uuid.uuid4().hex[:8]}"
         few = {"commit.retry.num-retries": "2"}
         ingest(lake, ("s", made), ROW.to_reader(), Mode.CREATE, properties=few)
@@ -181,7 +183,7 @@ class TestLostAnswers:
 
     @pytest.mark.parametrize("status", [500, 502, 503, 504, 520])
     def test_of_a_commit_that_was_made(
-        self, lake: Lake, proxy: FaultProxy, name: str, status: int
+        self, lake: IcebergCatalog, proxy: FaultProxy, name: str, status: int
     ) -> None:
         self.lose(proxy, name, status=status, forwards=True, times=1)
         done = ingest(lake, ("s", name), ROW.to_reader())
@@ -192,15 +194,15 @@ class TestLostAnswers:
 
     @pytest.mark.parametrize("status", [429, 500, 520])
     def test_of_one_that_was_not(
-        self, lake: Lake, proxy: FaultProxy, name: str, status: int
+        self, lake: IcebergCatalog, proxy: FaultProxy, name: str, status: int
     ) -> None:
         self.lose(proxy, name, status=status, times=1)
         ingest(lake, ("s", name), ROW.to_reader())
         assert rows(lake, name) == [(-1, 0), (-1, 0)]
 
-    def test_each_time(self, lake: Lake, proxy: FaultProxy, name: str) -> None:
+    def test_each_time(self, lake: IcebergCatalog, proxy: FaultProxy, name: str) -> None:
         self.lose(proxy, name, status=500)
-        with pytest.raises(CommitUnknown, match="was lost"):
+        with pytest.raises(CommitStateUnknown, match="was lost"):
             ingest(lake, ("s", name), ROW.to_reader())
         proxy.faults.clear()
         table = lake.load(("s", name))
@@ -209,17 +211,21 @@ class TestLostAnswers:
         left = [orphan.path.rsplit(".", 1)[-1] for orphan in find_orphans(table, LATER)]
         assert left.count("parquet") == 1
 
-    def test_and_the_catalog_is_gone(self, lake: Lake, proxy: FaultProxy, name: str) -> None:
+    def test_and_the_catalog_is_gone(
+        self, lake: IcebergCatalog, proxy: FaultProxy, name: str
+    ) -> None:
         self.lose(proxy, name, status=500, forwards=True, times=1)
         lost = proxy.faults[0]
         proxy.faults.append(Fault(lambda method, path: method == "GET" and not lost.times, 500))
-        with pytest.raises(CommitUnknown, match="Whether it was committed is not known"):
+        with pytest.raises(CommitStateUnknown, match="Whether it was committed is not known"):
             ingest(lake, ("s", name), ROW.to_reader())
         proxy.faults.clear()
         # It was: and what it refers to is there.
         assert rows(lake, name) == [(-1, 0), (-1, 0)]
 
-    def test_a_refusal_leaves_no_file(self, lake: Lake, proxy: FaultProxy, name: str) -> None:
+    def test_a_refusal_leaves_no_file(
+        self, lake: IcebergCatalog, proxy: FaultProxy, name: str
+    ) -> None:
         self.lose(proxy, name, status=403)
         with pytest.raises(CatalogError, match="refused to commit"):
             ingest(lake, ("s", name), ROW.to_reader())

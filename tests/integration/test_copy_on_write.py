@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
@@ -30,7 +30,7 @@ MakeBed = Callable[..., Bed]
 
 
 @pytest.fixture
-def bed(lake: Lake, spark: Session, tmp_path: Path) -> MakeBed:
+def bed(lake: IcebergCatalog, spark: Session, tmp_path: Path) -> MakeBed:
     def make(version: int = 2, by: str = "", tasks: bool = False, **settings: Any) -> Bed:
         layout = f"tblproperties ('format-version' = '{version}')"
         if by:
@@ -274,9 +274,9 @@ def test_other_files_are_refused(bed: MakeBed) -> None:
 def test_changes_within_a_batch(tmp_path: Path, version: int, seed: int) -> None:
     """Chunks of a few rows: a later one replaces rows that an earlier one has written."""
     chosen = random.Random(seed)
-    names = SqliteNames("lake", tmp_path)
+    names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     make_table(lake, version)
     sink, truth = open_sink(lake), Truth()
     changes = [

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.files.arrow_types import new_schema
 from tests.integration.tables import duckdb_rows, insert
@@ -62,7 +62,7 @@ def _same(found: list[Any], expected: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_types_that_spark_knows(lake: Lake, spark: Session, version: int) -> None:
+def test_types_that_spark_knows(lake: IcebergCatalog, spark: Session, version: int) -> None:
     name = f"types{version}"
     columns = ", ".join(f"{column} {kind}" for column, (kind, _) in COLUMNS.items())
     spark.run(f"create table s.{name} ({columns}) tblproperties ('format-version' = '{version}')")
@@ -78,7 +78,7 @@ def test_types_that_spark_knows(lake: Lake, spark: Session, version: int) -> Non
         assert _same(list(of_duckdb), expected[column]), column
 
 
-def test_bounds_are_used_and_right(lake: Lake, spark: Session) -> None:
+def test_bounds_are_used_and_right(lake: IcebergCatalog, spark: Session) -> None:
     plain = [c for c, (kind, _) in COLUMNS.items() if "<" not in kind and c not in ("b", "bin")]
     for column in plain[1:]:
         found = spark.query(
@@ -94,7 +94,7 @@ def test_bounds_are_used_and_right(lake: Lake, spark: Session) -> None:
     assert metrics[1] == (None, 1, None, 1)
 
 
-def test_types_that_spark_does_not_know(lake: Lake) -> None:
+def test_types_that_spark_does_not_know(lake: IcebergCatalog) -> None:
     schema = pa.schema(
         [("id", pa.int32()), ("t", pa.time64("us")), ("u", pa.uuid()), ("x", pa.binary(3))]
     )
@@ -113,7 +113,7 @@ def test_types_that_spark_does_not_know(lake: Lake) -> None:
     assert [tuple(map(_plain, row)) for row in duckdb_rows(lake, "others")] == rows
 
 
-def test_nanoseconds(lake: Lake, spark: Session) -> None:
+def test_nanoseconds(lake: IcebergCatalog, spark: Session) -> None:
     """The first of the article's bugs: two precisions that look alike."""
     exact = pa.array([1_000, None], pa.timestamp("ns"))
     spark.run("create table s.nanos (id int, t timestamp_ntz)")
@@ -124,7 +124,7 @@ def test_nanoseconds(lake: Lake, spark: Session) -> None:
     assert duckdb_rows(lake, "nanos", "id, t") == [(1, expected), (2, None)]
 
 
-def test_nulls_that_come_late(lake: Lake, spark: Session) -> None:
+def test_nulls_that_come_late(lake: IcebergCatalog, spark: Session) -> None:
     """The second: the first batch says of itself that it holds no null."""
     never = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     batches = [pa.record_batch([[n]], schema=never) for n in (1, 2)]
@@ -135,7 +135,7 @@ def test_nulls_that_come_late(lake: Lake, spark: Session) -> None:
     assert duckdb_rows(lake, "late") == [(None,), (1,), (2,), (3,)]
 
 
-def test_a_long_value_leaves_no_wrong_bounds(lake: Lake, spark: Session) -> None:
+def test_a_long_value_leaves_no_wrong_bounds(lake: IcebergCatalog, spark: Session) -> None:
     """Arrow tells no bounds of values over 4 KiB: those of other row groups are not all."""
     spark.run(
         "create table s.long (k string) tblproperties ('write.parquet.row-group-size-bytes' = '20')"

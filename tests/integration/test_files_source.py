@@ -24,18 +24,18 @@ def test_a_late_file_of_other_columns(spark: Session, tmp_path: Path) -> None:
     """A batch that it is not in has the columns of its own files."""
     source = FilesSource(f"file://{tmp_path}", fs.LocalFileSystem(), str(tmp_path), "parquet")
     land(tmp_path, "first", 0, "id")
-    lower = source.mint(None, 1000)
+    lower = source.plan_batch(None, 1000)
     land(tmp_path, "next", 20, "id")
     until = source.present(lower)
     land(tmp_path, "late", 10, "id", "more")
 
-    upper = source.mint(lower, 1000, until)
+    upper = source.plan_batch(lower, 1000, until)
     assert upper is not None
     assert source.schema_id(lower, upper) == source.schema_id(None)
     assert source.empty(spark.spark, lower, upper).columns == ["id", "__stream"]
     assert source.read(spark.spark, lower, upper).columns == ["id", "__stream"]
 
-    after = source.mint(upper, 1000)
+    after = source.plan_batch(upper, 1000)
     assert source.schema_id(upper, after) != source.schema_id(lower, upper)
     assert source.empty(spark.spark, upper, after).columns == ["id", "more", "__stream"]
 
@@ -50,7 +50,7 @@ def test_names_that_look_like_patterns(spark: Session, tmp_path: Path) -> None:
     lower = None
     for name in names:
         # A batch of one file each.
-        upper = source.mint(lower, 0)
+        upper = source.plan_batch(lower, 0)
         assert upper is not None
         rows = source.read(spark.spark, lower, upper).select("name").collect()
         assert [row["name"] for row in rows] == [name]
@@ -73,7 +73,7 @@ def test_records_that_lack_a_key(spark: Session, tmp_path: Path) -> None:
     columns = "id int, x string, day date"
     spec = {"path": f"file://{tmp_path}", "columns": columns, "options": {"dateFormat": "d.M.y"}}
     source = files_source(spec, fs.LocalFileSystem(), str(tmp_path), ["Id"])
-    upper = source.mint(None, 1000)
+    upper = source.plan_batch(None, 1000)
     assert upper is not None
     frame = source.read(spark.spark, None, upper)
     assert frame.columns == source.empty(spark.spark).columns

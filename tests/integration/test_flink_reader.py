@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.flink import run_flink
@@ -52,12 +52,12 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def truths(lake: Lake) -> dict[str, Truth]:
+def truths(lake: IcebergCatalog) -> dict[str, Truth]:
     """What each table must hold: chunks of seven changes, with their places remembered or not."""
     return {name: write_table(lake, name, table) for name, table in TABLES.items()}
 
 
-def write_table(lake: Lake, name: str, table: Table) -> Truth:
+def write_table(lake: IcebergCatalog, name: str, table: Table) -> Truth:
     chosen, truth = random.Random(name), Truth()
     make_table(lake, table.version, table.spec, ("s", name))
     sink = Sink(lake, ("s", name), Progress(SINK), table.keys)
@@ -77,7 +77,7 @@ def a_change(chosen: random.Random, value: str, stays: bool) -> Change:
 
 
 @pytest.fixture(scope="module")
-def read(lake: Lake, truths: dict[str, Truth]) -> dict[str, list[list[object]]]:
+def read(lake: IcebergCatalog, truths: dict[str, Truth]) -> dict[str, list[list[object]]]:
     """The rows of all tables as Flink reads them."""
     return run_flink(lake, {name: TABLES[name].settings for name in truths})
 
@@ -90,7 +90,9 @@ def test_flink_reads_the_truth(
     assert found == truths[name].sorted()
 
 
-def test_the_tables_have_all_kinds_of_deletes(lake: Lake, truths: dict[str, Truth]) -> None:
+def test_the_tables_have_all_kinds_of_deletes(
+    lake: IcebergCatalog, truths: dict[str, Truth]
+) -> None:
     for name, table in TABLES.items():
         base = lake.load(("s", name))
         assert base is not None

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from tests.integration.writers import merge, open_lake
 
 
 @pytest.fixture
-def lake(place: dict[str, str]) -> Iterator[Lake]:
+def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_lake(place)
     lake.create_namespace("s")
     yield lake
     lake.close()
 
 
-def test_writes_go_on(lake: Lake) -> None:
+def test_writes_go_on(lake: IcebergCatalog) -> None:
     name, row = ("s", "version1"), pa.table({"writer": [1], "n": [1]})
     ingest(lake, name, row.to_reader(), Mode.CREATE, properties={"format-version": "1"})
     for mode in (Mode.APPEND, Mode.REPLACE, Mode.APPEND):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from tests.integration.writers import merge, open_lake
 
@@ -16,7 +16,7 @@ ROW = pa.table({"writer": [1], "n": [2]})
 
 
 @pytest.fixture
-def lake(rest_place: dict[str, str]) -> Iterator[Lake]:
+def lake(rest_place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_lake(rest_place)
     lake.create_namespace("s")
     yield lake
@@ -24,7 +24,7 @@ def lake(rest_place: dict[str, str]) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def name(lake: Lake) -> Name:
+def name(lake: IcebergCatalog) -> Name:
     """A table with five snapshots."""
     found = "s", f"t{uuid.uuid4().hex[:8]}"
     for _ in range(5):
@@ -32,7 +32,7 @@ def name(lake: Lake) -> Name:
     return found
 
 
-def test_only_heads_are_loaded(lake: Lake, name: Name) -> None:
+def test_only_heads_are_loaded(lake: IcebergCatalog, name: Name) -> None:
     whole, head = lake.load(name), lake.load(name, history=False)
     assert whole is not None
     assert head is not None
@@ -42,7 +42,9 @@ def test_only_heads_are_loaded(lake: Lake, name: Name) -> None:
     assert lake.load(("s", "none"), history=False) is None
 
 
-def test_writes_load_no_history(lake: Lake, name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_load_no_history(
+    lake: IcebergCatalog, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
     get = lake.catalog._session.get  # type: ignore[attr-defined]
 

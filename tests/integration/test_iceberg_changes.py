@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -32,7 +32,7 @@ MERGE_ON_READ = ", ".join(
 class Replica:
     """What a reader of a table's changes has, by the first column."""
 
-    lake: Lake
+    lake: IcebergCatalog
     spark: Session
     name: str
     changes: bool = True
@@ -47,7 +47,7 @@ class Replica:
     def read(self) -> list[dict[str, Any]]:
         """Take in what is new; the changes, in their order."""
         taken = []
-        while (upper := self.source.mint(self.frontier, 1000)) is not None:
+        while (upper := self.source.plan_batch(self.frontier, 1000)) is not None:
             frame = self.source.read(self.spark.spark, self.frontier, upper)
             found = self.spark.rows("select * from v", v=frame).to_pylist()
             found.sort(key=lambda row: (row["__stream"]["major"], row["__stream"]["minor"]))
@@ -100,7 +100,7 @@ def compact(spark: Session, name: str) -> None:
 @pytest.mark.parametrize("max_keys", [0, 3])
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_table_that_our_sink_writes(
-    lake: Lake, spark: Session, version: int, max_keys: int
+    lake: IcebergCatalog, spark: Session, version: int, max_keys: int
 ) -> None:
     name = new_name()
     make_table(lake, version, name=("s", name))
@@ -122,7 +122,7 @@ def test_a_table_that_our_sink_writes(
 
 
 @pytest.mark.parametrize("kind", ON_WRITE)
-def test_changes_by_spark(lake: Lake, spark: Session, kind: str) -> None:
+def test_changes_by_spark(lake: IcebergCatalog, spark: Session, kind: str) -> None:
     name = spark_table(spark, kind)
     replica = Replica(lake, spark, name)
     assert len(replica.read()) == 10
@@ -175,7 +175,9 @@ def test_changes_by_spark(lake: Lake, spark: Session, kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
-def test_spark_changes_what_our_sink_has_written(lake: Lake, spark: Session, mode: str) -> None:
+def test_spark_changes_what_our_sink_has_written(
+    lake: IcebergCatalog, spark: Session, mode: str
+) -> None:
     """A file may hold rows that equality deletes have deleted: they are not deleted again."""
     name = new_name()
     make_table(lake, 2, name=("s", name))
@@ -198,7 +200,7 @@ def test_spark_changes_what_our_sink_has_written(lake: Lake, spark: Session, mod
     assert set(replica.rows) == {1, 3}
 
 
-def test_columns_are_known_by_their_ids(lake: Lake, spark: Session) -> None:
+def test_columns_are_known_by_their_ids(lake: IcebergCatalog, spark: Session) -> None:
     nested = "id bigint, name struct<a: int, b: array<string>>, m map<string, double>, n int"
     name = new_name()
     spark.run(f"create table lake.s.{name} ({nested}) tblproperties ('format-version' = '2')")
@@ -218,7 +220,7 @@ def test_columns_are_known_by_their_ids(lake: Lake, spark: Session) -> None:
     assert set(replica.rows) == {2, 3}
 
 
-def test_columns_altered_since_the_last_write(lake: Lake, spark: Session) -> None:
+def test_columns_altered_since_the_last_write(lake: IcebergCatalog, spark: Session) -> None:
     """All rows have the columns of today, with those of before in them by their ids."""
     name = new_name()
     nested = "array<struct<a: int, b: int>>, m map<string, struct<c: int>>"
@@ -243,7 +245,7 @@ def test_columns_altered_since_the_last_write(lake: Lake, spark: Session) -> Non
     ):
         spark.run(f"alter table lake.s.{name} {change}")
     replica = Replica(lake, spark, name)
-    upper = replica.source.mint(None, 1000)
+    upper = replica.source.plan_batch(None, 1000)
     assert upper is not None
     frame = replica.source.read(spark.spark, None, upper)
     assert frame.drop("__stream").dtypes == spark.spark.table(f"lake.s.{name}").dtypes
@@ -251,22 +253,22 @@ def test_columns_altered_since_the_last_write(lake: Lake, spark: Session) -> Non
     replica.expect_the_table()
 
 
-def test_columns_that_come_while_a_stream_runs(lake: Lake, spark: Session) -> None:
-    """A batch has those that the table had when it was minted."""
+def test_columns_that_come_while_a_stream_runs(lake: IcebergCatalog, spark: Session) -> None:
+    """A batch has those that the table had when it was planned."""
     name = spark_table(spark, "copy-on-write")
     source = Replica(lake, spark, name).source
     lower = source.present(None)
-    assert source.mint(None, 1000, lower) == lower
+    assert source.plan_batch(None, 1000, lower) == lower
     first = source.schema_id(None, lower)
     spark.run(f"alter table lake.s.{name} add column more int")
     assert source.schema_id(None, lower) == first
     spark.run(f"insert into lake.s.{name} values (11, 'new', 1)")
-    upper = source.mint(lower, 1000)
+    upper = source.plan_batch(lower, 1000)
     assert source.schema_id(lower, upper) == Replica(lake, spark, name).source.schema_id(lower)
     assert source.schema_id(lower, upper) != first
 
 
-def test_appends_alone(lake: Lake, spark: Session) -> None:
+def test_appends_alone(lake: IcebergCatalog, spark: Session) -> None:
     name = spark_table(spark, "copy-on-write")
     replica = Replica(lake, spark, name, changes=False)
     assert len(replica.read()) == 10
@@ -277,7 +279,7 @@ def test_appends_alone(lake: Lake, spark: Session) -> None:
         replica.read()
 
 
-def test_a_file_that_is_gone(lake: Lake, spark: Session) -> None:
+def test_a_file_that_is_gone(lake: IcebergCatalog, spark: Session) -> None:
     name = spark_table(spark, "copy-on-write")
     replica = Replica(lake, spark, name)
     replica.read()
@@ -289,7 +291,7 @@ def test_a_file_that_is_gone(lake: Lake, spark: Session) -> None:
         replica.read()
 
 
-def test_a_format_that_cannot_be_read(lake: Lake, spark: Session) -> None:
+def test_a_format_that_cannot_be_read(lake: IcebergCatalog, spark: Session) -> None:
     name = spark_table(spark, "copy-on-write")
     replica = Replica(lake, spark, name)
     replica.read()
@@ -299,7 +301,7 @@ def test_a_format_that_cannot_be_read(lake: Lake, spark: Session) -> None:
         replica.read()
 
 
-def test_snapshots_that_have_expired(lake: Lake, spark: Session) -> None:
+def test_snapshots_that_have_expired(lake: IcebergCatalog, spark: Session) -> None:
     name = spark_table(spark, "copy-on-write")
     replica = Replica(lake, spark, name)
     replica.read()

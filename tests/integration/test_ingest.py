@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
@@ -25,18 +25,18 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 @pytest.fixture(scope="module", params=["sqlite", "rest"])
 def lake(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lake]:
+) -> Iterator[IcebergCatalog]:
     folder = tmp_path_factory.mktemp("ingest")
     if request.param == "sqlite":
-        names = SqliteNames("lake", folder)
+        names = SqliteBackend("lake", folder)
         names.create_namespace("s")
-        yield Lake("lake", names)
+        yield IcebergCatalog("lake", names)
         return
     with rest_catalog(folder) as server:
         settings = CatalogSettings("lake", {"type": "rest", "uri": server.uri})
-        remote = RemoteNames(settings, Identity(LiteralToken(server.token("wanda"))))
+        remote = RemoteBackend(settings, Identity(LiteralToken(server.token("wanda"))))
         remote.create_namespace("s")
-        yield Lake("lake", remote)
+        yield IcebergCatalog("lake", remote)
 
 
 def stream(*rows: tuple[int, str | None], schema: pa.Schema = SCHEMA) -> pa.RecordBatchReader:
@@ -44,17 +44,17 @@ def stream(*rows: tuple[int, str | None], schema: pa.Schema = SCHEMA) -> pa.Reco
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def rows(lake: Lake, name: str) -> list[tuple[object, ...]]:
+def rows(lake: IcebergCatalog, name: str) -> list[tuple[object, ...]]:
     found = lake.table(("s", name)).scan().to_arrow().to_pylist()
     return sorted(tuple(row.values()) for row in found)
 
 
-def files(lake: Lake, name: str) -> set[str]:
+def files(lake: IcebergCatalog, name: str) -> set[str]:
     location = lake.load(("s", name)).metadata["location"].removeprefix("file://")
     return {str(path) for path in Path(location).rglob("*.parquet")}
 
 
-def test_modes(lake: Lake) -> None:
+def test_modes(lake: IcebergCatalog) -> None:
     made = ingest(lake, ("s", "modes"), stream((1, "a")), Mode.CREATE)
     assert (made.rows, made.files) == (1, 1)
     assert rows(lake, "modes") == [(1, "a")]
@@ -72,7 +72,7 @@ def test_modes(lake: Lake) -> None:
     assert rows(lake, "made") == rows(lake, "also_made") == [(1, "a")]
 
 
-def test_replacing_changes_the_schema(lake: Lake) -> None:
+def test_replacing_changes_the_schema(lake: IcebergCatalog) -> None:
     ingest(lake, ("s", "changes"), stream((1, "a")), Mode.CREATE)
     before = lake.load(("s", "changes"))
     other = pa.table({"name": ["x"], "n": pa.array([1.5])})
@@ -84,7 +84,7 @@ def test_replacing_changes_the_schema(lake: Lake) -> None:
     assert old.to_arrow().to_pylist() == [{"id": 1, "name": "a"}]
 
 
-def test_what_does_not_fit_leaves_nothing(lake: Lake) -> None:
+def test_what_does_not_fit_leaves_nothing(lake: IcebergCatalog) -> None:
     ingest(lake, ("s", "fits"), stream((1, "a")), Mode.CREATE)
     before = files(lake, "fits")
 
@@ -103,7 +103,7 @@ def test_what_does_not_fit_leaves_nothing(lake: Lake) -> None:
     assert files(lake, "fits") == before
 
 
-def test_a_new_table_that_comes_to_nothing_is_not_made(lake: Lake) -> None:
+def test_a_new_table_that_comes_to_nothing_is_not_made(lake: IcebergCatalog) -> None:
     def breaks() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([[2], ["b"]], schema=SCHEMA)
         raise OSError("the source is gone")
@@ -115,13 +115,13 @@ def test_a_new_table_that_comes_to_nothing_is_not_made(lake: Lake) -> None:
     assert lake.load(("s", "never")) is None
 
 
-def test_nothing_to_ingest(lake: Lake) -> None:
+def test_nothing_to_ingest(lake: IcebergCatalog) -> None:
     done = ingest(lake, ("s", "empty"), pa.RecordBatchReader.from_batches(SCHEMA, []), Mode.CREATE)
     assert (done.rows, done.files) == (0, 0)
     assert rows(lake, "empty") == []
 
 
-def test_a_dropped_table_is_told(lake: Lake) -> None:
+def test_a_dropped_table_is_told(lake: IcebergCatalog) -> None:
     ingest(lake, ("s", "dropped"), stream((1, "a")), Mode.CREATE)
 
     def drops() -> Iterator[pa.RecordBatch]:
@@ -132,7 +132,7 @@ def test_a_dropped_table_is_told(lake: Lake) -> None:
         ingest(lake, ("s", "dropped"), pa.RecordBatchReader.from_batches(SCHEMA, drops()))
 
 
-def test_progress(lake: Lake) -> None:
+def test_progress(lake: IcebergCatalog) -> None:
     told: list[int] = []
     done: Ingested = ingest(
         lake, ("s", "told"), stream((1, "a"), (2, "b")), Mode.CREATE, progress=told.append

@@ -26,7 +26,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session
 from tests.integration.test_iceberg_changes import Replica, new_name
 
@@ -45,7 +45,7 @@ DEFAULTS = [
 ]
 
 
-def add_columns_with_defaults(lake: Lake, name: str) -> None:
+def add_columns_with_defaults(lake: IcebergCatalog, name: str) -> None:
     """A column of each type, one of them in the struct `s`; Spark has no statement for it."""
     base = lake.load(("s", name))
     assert base is not None
@@ -76,7 +76,7 @@ def add_columns_with_defaults(lake: Lake, name: str) -> None:
     lake.commit(base, (), updates)
 
 
-def test_columns_with_an_initial_default(lake: Lake, spark: Session) -> None:
+def test_columns_with_an_initial_default(lake: IcebergCatalog, spark: Session) -> None:
     """Rows that are older than the column have it, in whatever way they are read."""
     name = new_name()
     spark.run(
@@ -94,7 +94,9 @@ def test_columns_with_an_initial_default(lake: Lake, spark: Session) -> None:
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
-def test_changes_of_rows_with_an_initial_default(lake: Lake, spark: Session, mode: str) -> None:
+def test_changes_of_rows_with_an_initial_default(
+    lake: IcebergCatalog, spark: Session, mode: str
+) -> None:
     """Rows that a change leaves as they are have not changed: the default is theirs."""
     name = new_name()
     spark.run(

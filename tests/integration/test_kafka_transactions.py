@@ -66,7 +66,7 @@ class Topic:
         """Where batches of about so many rows end."""
         ends: list[int] = []
         lower = {"0": 0}
-        while (upper := self.source.mint(lower, rows)) is not None:
+        while (upper := self.source.plan_batch(lower, rows)) is not None:
             ends.append(upper["0"])
             lower = dict(upper)
         return ends
@@ -118,7 +118,7 @@ def test_an_end_of_the_run_within_one(bootstrap: str) -> None:
     topic = Topic(bootstrap, "debezium")
     for size in (1, 3, 1):
         topic.commit(size, seconds_ago=60)
-    upper = topic.source.mint(topic.frontier(0), 100, topic.frontier(3))
+    upper = topic.source.plan_batch(topic.frontier(0), 100, topic.frontier(3))
     assert upper == topic.frontier(1)
 
 
@@ -127,9 +127,9 @@ def test_one_that_ends_after_the_run(topic: Topic) -> None:
     for size in (1, 3, 1):
         topic.commit(size, seconds_ago=60)
     first, third, fourth = map(topic.frontier, (1, 3, 4))
-    assert topic.source.mint(first, 100, third) is None
-    assert topic.source.mint(first, 1, third) is None
-    assert topic.source.mint(first, 1, fourth) == fourth
+    assert topic.source.plan_batch(first, 100, third) is None
+    assert topic.source.plan_batch(first, 1, third) is None
+    assert topic.source.plan_batch(first, 1, fourth) == fourth
 
 
 def test_tombstones_and_bad_records_end_nothing(bootstrap: str) -> None:
@@ -178,15 +178,15 @@ def test_one_that_begins_with_the_latest(bootstrap: str) -> None:
     topic.commit(2)
     until = source.present(None)
     topic.commit(3)
-    assert source.mint(None, 100, until) == until == topic.frontier(2)
-    assert source.mint(None, 100) == topic.frontier(5)
+    assert source.plan_batch(None, 100, until) == until == topic.frontier(2)
+    assert source.plan_batch(None, 100) == topic.frontier(5)
 
 
 def test_several_partitions_are_refused(bootstrap: str) -> None:
     topic = Topic(bootstrap, "maxwell", partitions=2)
     topic.commit(2)
     with pytest.raises(StreamError, match="a topic of one partition"):
-        topic.source.mint({"0": 0, "1": 0}, 10)
+        topic.source.plan_batch({"0": 0, "1": 0}, 10)
 
 
 class Topics:
@@ -246,20 +246,20 @@ class Topics:
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_transactions_over_several_topics(bootstrap: str, partitions: int) -> None:
     topics = Topics(bootstrap, partitions)
-    assert topics.at(topics.source.mint(None, 100)) == [0, 0]
+    assert topics.at(topics.source.plan_batch(None, 100)) == [0, 0]
     topics.commit(a=3, b=4)
     topics.commit(b=5, secrets=0)
     topics.begin()
     topics.change("a", 6)
     topics.end(a=6, b=1)
-    first = topics.source.mint(None, 1)
+    first = topics.source.plan_batch(None, 1)
     assert topics.at(first) == [3, 4]
-    second = topics.anew().mint(first, 100)
+    second = topics.anew().plan_batch(first, 100)
     assert topics.at(second) == [3, 9]
-    assert topics.anew().mint(second, 100) is None
+    assert topics.anew().plan_batch(second, 100) is None
     assert topics.source.lag(second).count == 6
     topics.change("b")
-    assert topics.at(topics.anew().mint(second, 100)) == [9, 10]
+    assert topics.at(topics.anew().plan_batch(second, 100)) == [9, 10]
 
 
 def test_the_end_of_a_run_within_a_transaction(bootstrap: str) -> None:
@@ -270,9 +270,9 @@ def test_the_end_of_a_run_within_a_transaction(bootstrap: str) -> None:
     until = topics.source.present(None)
     topics.change("b")
     topics.end(a=1, b=1)
-    upper = topics.source.mint(None, 100, until)
+    upper = topics.source.plan_batch(None, 100, until)
     assert topics.at(upper) == [1, 1]
-    assert topics.source.mint(upper, 100, until) is None
+    assert topics.source.plan_batch(upper, 100, until) is None
 
 
 def test_several_topics_from_the_latest_on(bootstrap: str) -> None:
@@ -281,12 +281,12 @@ def test_several_topics_from_the_latest_on(bootstrap: str) -> None:
     topics.begin()
     topics.change("a")
     source = topics.anew(starting="latest")
-    lower = source.mint(None, 100)
+    lower = source.plan_batch(None, 100)
     assert topics.at(lower) == [2, 1]
     topics.change("b")
-    assert source.mint(lower, 100) is None
+    assert source.plan_batch(lower, 100) is None
     topics.end(a=1, b=1)
-    assert topics.at(source.mint(lower, 100)) == [2, 2]
+    assert topics.at(source.plan_batch(lower, 100)) == [2, 2]
 
 
 def test_a_topic_that_is_added(bootstrap: str) -> None:
@@ -295,9 +295,9 @@ def test_a_topic_that_is_added(bootstrap: str) -> None:
     alone = replace(topics.source, topics=(topics.topics[0],))
     for _ in range(3):
         topics.commit(a=1, b=1)
-    lower = alone.mint(None, 100)
+    lower = alone.plan_batch(None, 100)
     assert topics.at(lower) == [3, 0]
-    assert topics.at(topics.source.mint(lower, 100)) == [3, 3]
+    assert topics.at(topics.source.plan_batch(lower, 100)) == [3, 3]
 
 
 def test_connectors_that_write_in_transactions_of_kafka(bootstrap: str) -> None:
@@ -309,7 +309,7 @@ def test_connectors_that_write_in_transactions_of_kafka(bootstrap: str) -> None:
         topics.commit(a=1, b=2)
         topics.producer.commit_transaction(30)
     began = time.monotonic()
-    upper = topics.source.mint(None, 100)
+    upper = topics.source.plan_batch(None, 100)
     assert topics.at(upper) == [10, 15]
     assert time.monotonic() - began < 3
 

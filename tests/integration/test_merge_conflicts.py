@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
@@ -34,7 +34,7 @@ def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def name(lake: Lake, spark: Session) -> str:
+def name(lake: IcebergCatalog, spark: Session) -> str:
     """A table of four files with five rows each."""
     made = f"t{uuid.uuid4().hex[:8]}"
     spark.run(f"create table s.{made} (id bigint, n bigint)")
@@ -49,7 +49,7 @@ def runner(request: pytest.FixtureRequest, spark: Session) -> Runner:
 
 
 def merging(
-    lake: Lake,
+    lake: IcebergCatalog,
     name: str,
     *rows: tuple[int, int],
     plan: MergePlan = PLAN,
@@ -60,13 +60,13 @@ def merging(
     return RewriteMerge(lake, ("s", name), source, plan, refuses, uuid.uuid4().hex, {}, runner)
 
 
-def base_of(lake: Lake, name: str) -> LoadedTable:
+def base_of(lake: IcebergCatalog, name: str) -> LoadedTable:
     base = lake.load(("s", name))
     assert base is not None
     return base
 
 
-def expect(lake: Lake, spark: Session, name: str, changed: dict[int, int | None]) -> None:
+def expect(lake: IcebergCatalog, spark: Session, name: str, changed: dict[int, int | None]) -> None:
     """All rows, those that are not named as they were, None for none; and no file left over."""
     expected = {n: 0 for first in range(0, 40, 10) for n in range(first, first + 5)} | changed
     spark.run(f"refresh table s.{name}")
@@ -76,7 +76,7 @@ def expect(lake: Lake, spark: Session, name: str, changed: dict[int, int | None]
 
 
 def test_merges_of_other_files_are_not_redone(
-    lake: Lake, spark: Session, name: str, runner: Runner
+    lake: IcebergCatalog, spark: Session, name: str, runner: Runner
 ) -> None:
     base = base_of(lake, name)
     merges = [merging(lake, name, (first + 1, first), runner=runner) for first in (10, 20, 30)]
@@ -87,7 +87,7 @@ def test_merges_of_other_files_are_not_redone(
 
 
 def test_merges_of_the_same_file_come_one_after_the_other(
-    lake: Lake, spark: Session, name: str, runner: Runner
+    lake: IcebergCatalog, spark: Session, name: str, runner: Runner
 ) -> None:
     base = base_of(lake, name)
     first, second = (
@@ -102,7 +102,9 @@ def test_merges_of_the_same_file_come_one_after_the_other(
     expect(lake, spark, name, {1: 1, 2: 2, 31: 2})
 
 
-def test_rows_that_others_inserted_are_updated(lake: Lake, spark: Session, name: str) -> None:
+def test_rows_that_others_inserted_are_updated(
+    lake: IcebergCatalog, spark: Session, name: str
+) -> None:
     base = base_of(lake, name)
     merging(lake, name, (50, 1)).run(base)
     done = merging(lake, name, (50, 2), (51, 2)).run(base)
@@ -111,7 +113,7 @@ def test_rows_that_others_inserted_are_updated(lake: Lake, spark: Session, name:
 
 
 def test_rows_without_a_match_are_deleted(
-    lake: Lake, spark: Session, name: str, runner: Runner
+    lake: IcebergCatalog, spark: Session, name: str, runner: Runner
 ) -> None:
     same = [(n, 0) for n in range(5)]
     merge = merging(lake, name, *same, (10, 5), (77, 7), plan=DELETING, runner=runner)
@@ -123,7 +125,9 @@ def test_rows_without_a_match_are_deleted(
     expect(lake, spark, name, gone | {10: 5, 77: 7})
 
 
-def test_so_are_those_that_others_insert_meanwhile(lake: Lake, spark: Session, name: str) -> None:
+def test_so_are_those_that_others_insert_meanwhile(
+    lake: IcebergCatalog, spark: Session, name: str
+) -> None:
     base = base_of(lake, name)
     insert(lake, name, batch((99, 9)))
     all_but_one = [(n, 0) for first in range(0, 40, 10) for n in range(first, first + 5) if n]
@@ -132,7 +136,9 @@ def test_so_are_those_that_others_insert_meanwhile(lake: Lake, spark: Session, n
     expect(lake, spark, name, {0: None})
 
 
-def test_appends_of_other_keys_do_not_disturb(lake: Lake, spark: Session, name: str) -> None:
+def test_appends_of_other_keys_do_not_disturb(
+    lake: IcebergCatalog, spark: Session, name: str
+) -> None:
     base = base_of(lake, name)
     insert(lake, name, batch((99, 9)))
     merge = merging(lake, name, (1, 1), (50, 1))
@@ -152,7 +158,7 @@ def test_appends_of_other_keys_do_not_disturb(lake: Lake, spark: Session, name: 
     ids=["compaction", "update"],
 )
 def test_beside_spark(
-    lake: Lake, spark: Session, name: str, meanwhile: Callable[[str], str]
+    lake: IcebergCatalog, spark: Session, name: str, meanwhile: Callable[[str], str]
 ) -> None:
     base = base_of(lake, name)
     statement = meanwhile(name)
@@ -162,7 +168,9 @@ def test_beside_spark(
     expect(lake, spark, name, {1: 1, 34: 1} | ({2: 7} if "update" in statement else {}))
 
 
-def test_deletes_that_came_meanwhile_are_not_undone(lake: Lake, spark: Session, name: str) -> None:
+def test_deletes_that_came_meanwhile_are_not_undone(
+    lake: IcebergCatalog, spark: Session, name: str
+) -> None:
     spark.run(f"alter table s.{name} set tblproperties ('write.delete.mode' = 'merge-on-read')")
     base = base_of(lake, name)
     spark.run(f"delete from s.{name} where id = 2")
@@ -172,7 +180,7 @@ def test_deletes_that_came_meanwhile_are_not_undone(lake: Lake, spark: Session, 
     expect(lake, spark, name, {2: None})
 
 
-def test_keys_of_several_columns_and_nulls(lake: Lake, spark: Session) -> None:
+def test_keys_of_several_columns_and_nulls(lake: IcebergCatalog, spark: Session) -> None:
     made = f"t{uuid.uuid4().hex[:8]}"
     spark.run(f"create table s.{made} (a bigint, b string, n int)")
     spark.run(
@@ -192,7 +200,7 @@ def test_keys_of_several_columns_and_nulls(lake: Lake, spark: Session) -> None:
     assert found == [(None, None, 2), (None, "x", 0), (1, None, 1), (1, "x", 0), (2, "x", 3)]
 
 
-def test_a_column_that_no_file_has_yet(lake: Lake, spark: Session, name: str) -> None:
+def test_a_column_that_no_file_has_yet(lake: IcebergCatalog, spark: Session, name: str) -> None:
     spark.run(f"alter table s.{name} add column extra int")
     rows = pa.table({"id": [1, 2], "extra": pa.array([7, None], pa.int32())})
     plan = MergePlan(("id",), ("extra",), False)
@@ -207,7 +215,9 @@ def test_a_column_that_no_file_has_yet(lake: Lake, spark: Session, name: str) ->
     assert found == [(0, None), (1, 7), (2, None)]
 
 
-def test_deletes_that_the_summary_does_not_tell(lake: Lake, spark: Session, name: str) -> None:
+def test_deletes_that_the_summary_does_not_tell(
+    lake: IcebergCatalog, spark: Session, name: str
+) -> None:
     spark.run(f"alter table s.{name} set tblproperties ('write.delete.mode' = 'merge-on-read')")
     spark.run(f"delete from s.{name} where id = 2")
     base = base_of(lake, name)
@@ -218,7 +228,7 @@ def test_deletes_that_the_summary_does_not_tell(lake: Lake, spark: Session, name
 
 
 def test_files_without_ids(
-    lake: Lake, spark: Session, name: str, tmp_path: Path, runner: Runner
+    lake: IcebergCatalog, spark: Session, name: str, tmp_path: Path, runner: Runner
 ) -> None:
     pq.write_table(pa.table({"id": [50], "n": [0]}), tmp_path / "foreign.parquet")
     lake.table(("s", name)).add_files([str(tmp_path / "foreign.parquet")])
@@ -226,7 +236,7 @@ def test_files_without_ids(
         merging(lake, name, (50, 1), runner=runner).run(base_of(lake, name))
 
 
-def test_what_pyiceberg_has_appended(lake: Lake, spark: Session, name: str) -> None:
+def test_what_pyiceberg_has_appended(lake: IcebergCatalog, spark: Session, name: str) -> None:
     lake.table(("s", name)).append(pa.table({"id": [50], "n": [0]}))
     done = merging(lake, name, (50, 1)).run(base_of(lake, name))
     assert (done.updated, done.inserted) == (1, 0)
@@ -234,7 +244,7 @@ def test_what_pyiceberg_has_appended(lake: Lake, spark: Session, name: str) -> N
 
 
 def test_a_file_that_is_lost_leaves_none_of_ours(
-    lake: Lake, spark: Session, name: str, runner: Runner
+    lake: IcebergCatalog, spark: Session, name: str, runner: Runner
 ) -> None:
     before = base_of(lake, name)
     lost = next(f for f in live_files(before.io, before.metadata) if f.upper_bounds[1][0] == 24)
@@ -249,7 +259,7 @@ def test_a_file_that_is_lost_leaves_none_of_ours(
 
 
 def test_what_fails_before_the_commit_leaves_none_of_ours(
-    lake: Lake, spark: Session, name: str
+    lake: IcebergCatalog, spark: Session, name: str
 ) -> None:
     with lake.table(("s", name)).transaction() as change:
         change.set_properties({"write.metadata.metrics.default": "of no kind"})

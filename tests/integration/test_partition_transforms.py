@@ -26,14 +26,14 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.casting import stored_values
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.tables import insert
@@ -80,15 +80,17 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path_factory.mktemp("partitions"))
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path_factory.mktemp("partitions"))
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     yield lake
     lake.close()
 
 
-def make_table(lake: Lake, kind: t.PrimitiveType, *transforms: Transform[Any, Any]) -> str:
+def make_table(
+    lake: IcebergCatalog, kind: t.PrimitiveType, *transforms: Transform[Any, Any]
+) -> str:
     name = f"t{uuid.uuid4().hex[:8]}"
     schema = Schema(t.NestedField(1, "v", kind, required=False))
     fields = [PartitionField(1, 1000 + n, one, f"p{n}") for n, one in enumerate(transforms)]
@@ -107,7 +109,7 @@ def expected(kind: t.PrimitiveType, transform: Transform[Any, Any]) -> list[Any]
     return [transform.transform(kind)(value) for value in values.to_pylist()]
 
 
-def partitions(lake: Lake, name: str, deletes: bool = False) -> list[Any]:
+def partitions(lake: IcebergCatalog, name: str, deletes: bool = False) -> list[Any]:
     """Of the files of the table's snapshot, as PyIceberg reads its manifests."""
     table = lake.table(("s", name))
     snapshot = table.current_snapshot()
@@ -126,7 +128,9 @@ def rows_of(found: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "transform"), CASES)
-def test_of_data_files(lake: Lake, kind: t.PrimitiveType, transform: Transform[Any, Any]) -> None:
+def test_of_data_files(
+    lake: IcebergCatalog, kind: t.PrimitiveType, transform: Transform[Any, Any]
+) -> None:
     name = make_table(lake, kind, transform)
     insert(lake, name, pa.record_batch({"v": VALUES[kind]}))
     assert rows_of(partitions(lake, name)) == rows_of(
@@ -148,7 +152,9 @@ def as_spark_gives(kind: t.PrimitiveType, transform: Transform[Any, Any]) -> pa.
 @pytest.mark.parametrize(
     ("kind", "transform"), [case for case in CASES if case.values[0] != t.UUIDType()]
 )
-def test_of_streams(lake: Lake, kind: t.PrimitiveType, transform: Transform[Any, Any]) -> None:
+def test_of_streams(
+    lake: IcebergCatalog, kind: t.PrimitiveType, transform: Transform[Any, Any]
+) -> None:
     name = make_table(lake, kind, transform)
     sink = Sink(lake, ("s", name), Progress("model.shop.t"), ("v",))
     sink.claim()
@@ -160,13 +166,13 @@ def test_of_streams(lake: Lake, kind: t.PrimitiveType, transform: Transform[Any,
     }
     plan = sink.plan("w", max_keys=100)
     delta = write_changes(plan, [pa.record_batch(columns)])
-    sink.commit("w", [WrittenBatch(Description(None, {"offset": 1}), [delta])])
+    sink.commit("w", [WrittenBatch(BatchRange(None, {"offset": 1}), [delta])])
     values = rows_of([(value,) for value in {*expected(kind, transform)}])
     assert rows_of(partitions(lake, name)) == values
     assert rows_of(partitions(lake, name, deletes=True)) == values
 
 
-def test_two_fields_of_one_column(lake: Lake) -> None:
+def test_two_fields_of_one_column(lake: IcebergCatalog) -> None:
     name = make_table(lake, t.LongType(), IdentityTransform(), BucketTransform(16))
     insert(lake, name, pa.record_batch({"v": pa.array([-5, 34], pa.int64())}))
     assert sorted(partitions(lake, name)) == [(-5, 14), (34, 3)]
@@ -199,7 +205,7 @@ def test_of_spark(spark: Session) -> None:
         assert said == expected(kind, transform), f"{transform} of {kind}"
 
 
-def test_two_partition_fields_of_one_decimal_type(lake: Lake, spark: Session) -> None:
+def test_two_partition_fields_of_one_decimal_type(lake: IcebergCatalog, spark: Session) -> None:
     """Java names the type of the second field only, which PyIceberg cannot read."""
     spark.run(
         "create table s.twice using iceberg partitioned by (a, truncate(10, b)) as "

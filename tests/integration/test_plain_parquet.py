@@ -53,7 +53,7 @@ def plain(spark: Session, source: FilesSource, names: Sequence[str]) -> pa.Table
     def pick(known: Sequence[str]) -> Mapping[str, str] | None:
         return {name: name for name in names} if set(names) <= set(known) else None
 
-    upper = source.mint(None, 10**9)
+    upper = source.plan_batch(None, 10**9)
     assert upper is not None
     rows: Iterator[pa.RecordBatch] | None = source.plain_rows(spark, None, upper, pick)
     try:
@@ -72,7 +72,7 @@ def test_a_column_is_the_same(spark: Session, tmp_path: Path, name: str) -> None
     assert (found is not None) == (name in PLAIN)
     if found is None:
         return
-    upper = source.mint(None, 1)
+    upper = source.plan_batch(None, 1)
     assert upper is not None
     frame = source.read(spark.spark, None, upper)
     expected = spark.rows(f"select {name} from v order by n", v=frame)
@@ -85,7 +85,7 @@ def test_files_come_in_the_order_that_spark_gives_them(spark: Session, tmp_path:
         pq.write_table(rows, tmp_path / f"{9 - number}.parquet", row_group_size=2)
     source = source_of(tmp_path)
     found = plain(spark, source, ["id"])
-    upper = source.mint(None, 10**9)
+    upper = source.plan_batch(None, 10**9)
     assert found is not None and upper is not None
     sql = "select id, __stream.major, __stream.minor from v order by 2, 3"
     expected = spark.rows(sql, v=source.read(spark.spark, None, upper))
@@ -103,7 +103,7 @@ def test_files_of_other_columns_are_left_to_spark(spark: Session, tmp_path: Path
     )
     assert plain(spark, source, ["id"]) is not None
     assert plain(spark, source, ["id", "name"]) is None
-    upper = source.mint(None, 1)
+    upper = source.plan_batch(None, 1)
     assert upper is not None
     frame = source.read(spark.spark, None, upper)
     assert spark.rows("select id, name from v", v=frame).to_pylist() == [{"id": 1, "name": None}]

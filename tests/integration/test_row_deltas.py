@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
@@ -36,16 +36,16 @@ def new_table(spark: Session, version: int, partitioned: str = "") -> str:
     return name
 
 
-def target(lake: Lake, name: str) -> WriteTarget:
+def target(lake: IcebergCatalog, name: str) -> WriteTarget:
     base = lake.load(("s", name))
     return WriteTarget.of(base.metadata, base.io)
 
 
-def commit(lake: Lake, name: str, change: Change) -> Committed:
+def commit(lake: IcebergCatalog, name: str, change: Change) -> Committed:
     return Committer(lake, ("s", name), change, lake.load(("s", name))).commit()
 
 
-def insert(lake: Lake, name: str, *rows: tuple[int, str]) -> list[DataFile]:
+def insert(lake: IcebergCatalog, name: str, *rows: tuple[int, str]) -> list[DataFile]:
     files = write(lake, name, batch(*rows))
     commit(lake, name, append(*files, properties={}))
     return files
@@ -55,7 +55,7 @@ def keys(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
 
 
-def expect(lake: Lake, spark: Session, name: str, rows: list[tuple[Any, ...]]) -> None:
+def expect(lake: IcebergCatalog, spark: Session, name: str, rows: list[tuple[Any, ...]]) -> None:
     spark.run(f"refresh table s.{name}")
     assert as_rows(spark.query(f"select * from s.{name} order by id, name")) == rows
     assert sorted(duckdb_rows(lake, name)) == rows
@@ -71,7 +71,7 @@ def maintain(spark: Session, name: str) -> None:
         spark.fetch(spark.run(f"call lake.system.{call}"))
 
 
-def test_deletes_of_version_2(lake: Lake, spark: Session) -> None:
+def test_deletes_of_version_2(lake: IcebergCatalog, spark: Session) -> None:
     name = new_table(spark, 2)
     (first,) = insert(lake, name, (1, "a"), (2, "b"), (3, "c"))
     insert(lake, name, (4, "d"), (5, "e"))
@@ -89,7 +89,7 @@ def test_deletes_of_version_2(lake: Lake, spark: Session) -> None:
     expect(lake, spark, name, [(2, "b"), (4, "D"), (5, "e")])
 
 
-def test_deletion_vectors_of_version_3(lake: Lake, spark: Session) -> None:
+def test_deletion_vectors_of_version_3(lake: IcebergCatalog, spark: Session) -> None:
     name = new_table(spark, 3)
     (first,) = insert(lake, name, (1, "a"), (2, "b"), (3, "c"))
     (second,) = insert(lake, name, (4, "d"), (5, "e"))
@@ -142,7 +142,7 @@ def test_large_positions() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_many_sequence_numbers(lake: Lake, spark: Session, version: int) -> None:
+def test_many_sequence_numbers(lake: IcebergCatalog, spark: Session, version: int) -> None:
     """Three sub-batches of one commit update one key (facts: the next delete must reach the last)."""
     name = new_table(spark, version)
     insert(lake, name, (1, "0"))
@@ -166,7 +166,7 @@ def test_many_sequence_numbers(lake: Lake, spark: Session, version: int) -> None
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("spec", ["bucket(4, id)", "truncate(2, name), id", "truncate(10, id)"])
-def test_partitions(lake: Lake, spark: Session, version: int, spec: str) -> None:
+def test_partitions(lake: IcebergCatalog, spark: Session, version: int, spec: str) -> None:
     name = new_table(spark, version, f"partitioned by ({spec})")
     rows = [(n, f"{n % 7}-{n}") for n in range(40)]
     files = insert(lake, name, *rows)
@@ -180,7 +180,7 @@ def test_partitions(lake: Lake, spark: Session, version: int, spec: str) -> None
     expect(lake, spark, name, rows)
 
 
-def test_replaced_content_and_branches(lake: Lake, spark: Session) -> None:
+def test_replaced_content_and_branches(lake: IcebergCatalog, spark: Session) -> None:
     name = new_table(spark, 2)
     insert(lake, name, (1, "a"))
     (data,) = write(lake, name, batch((2, "b")))
@@ -193,7 +193,7 @@ def test_replaced_content_and_branches(lake: Lake, spark: Session) -> None:
     expect(lake, spark, name, [(3, "c")])
 
 
-def test_many_small_commits_have_few_manifests(lake: Lake, spark: Session) -> None:
+def test_many_small_commits_have_few_manifests(lake: IcebergCatalog, spark: Session) -> None:
     name = new_table(spark, 2)
     spark.run(
         f"alter table s.{name} set tblproperties ('commit.manifest.min-count-to-merge' = '5')"

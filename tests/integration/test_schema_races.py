@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -18,7 +18,7 @@ from tests.integration.writers import open_lake
 
 
 @pytest.fixture
-def lake(place: dict[str, str]) -> Iterator[Lake]:
+def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_lake(place)
     lake.create_namespace("s")
     yield lake
@@ -31,7 +31,7 @@ def name() -> Name:
 
 
 def test_a_column_of_another_writer_survives_the_claim_of_a_stream(
-    lake: Lake, name: Name, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergCatalog, name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest(lake, name, pa.table({"id": [1]}).to_reader(), Mode.CREATE)
     load, others = lake.load, [lake.table(name)]
@@ -51,7 +51,7 @@ def test_a_column_of_another_writer_survives_the_claim_of_a_stream(
     assert len({f.field_id for f in schema.fields}) == 3
 
 
-def test_schemas_come_back(lake: Lake, name: Name) -> None:
+def test_schemas_come_back(lake: IcebergCatalog, name: Name) -> None:
     for columns in ("ab", "a", "ab", "a"):
         data = pa.table({column: [1] for column in columns})
         ingest(lake, name, data.to_reader(), Mode.REPLACE)

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict, CommitUnknown
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
 from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
@@ -29,7 +33,7 @@ COMMITS = 60
 
 
 @pytest.fixture
-def lake(place: dict[str, str]) -> Iterator[Lake]:
+def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """Two new tables, in the place of those that another test had."""
     lake = open_lake(place)
     lake.create_namespace("s")
@@ -40,7 +44,7 @@ def lake(place: dict[str, str]) -> Iterator[Lake]:
     lake.close()
 
 
-def open_sinks(lake: Lake) -> list[Sink]:
+def open_sinks(lake: IcebergCatalog) -> list[Sink]:
     return [open_sink(lake, name) for name in NAMES]
 
 
@@ -53,7 +57,7 @@ def commit_both(sinks: Sequence[Sink], value: str, upper: int) -> list[Committed
     return commit_batches(*prepared(sinks, value, upper))
 
 
-def snapshots(lake: Lake, name: tuple[str, str]) -> int:
+def snapshots(lake: IcebergCatalog, name: tuple[str, str]) -> int:
     loaded = lake.load(name)
     assert loaded is not None
     return len(loaded.metadata.get("snapshots") or [])
@@ -64,7 +68,7 @@ def files(parts: Sequence[tuple[Sink, Sequence[WrittenBatch]]]) -> list[Path]:
     return [Path(file.removeprefix("file://")) for file in found]
 
 
-def test_another_writer_is_faster_at_one_of_them(lake: Lake) -> None:
+def test_another_writer_is_faster_at_one_of_them(lake: IcebergCatalog) -> None:
     assert lake.commits_together
     sinks = open_sinks(lake)
     commit_both(sinks, "x", 1)
@@ -86,7 +90,7 @@ def test_another_writer_is_faster_at_one_of_them(lake: Lake) -> None:
     assert duckdb_rows(lake, NAMES[1][1]) == [(1, "a", "y"), (7, "a", "theirs")]
 
 
-def test_fenced_at_one_of_them(lake: Lake) -> None:
+def test_fenced_at_one_of_them(lake: IcebergCatalog) -> None:
     sinks = open_sinks(lake)
     commit_both(sinks, "x", 1)
     write_id, parts = prepared(sinks, "y", 2)
@@ -97,7 +101,7 @@ def test_fenced_at_one_of_them(lake: Lake) -> None:
     assert [path for path in files(parts) if path.exists()] == []
 
 
-def test_a_lost_answer_is_recognized(lake: Lake) -> None:
+def test_a_lost_answer_is_recognized(lake: IcebergCatalog) -> None:
     sinks = open_sinks(lake)
     real, calls = lake.commit_all, []
 
@@ -105,7 +109,7 @@ def test_a_lost_answer_is_recognized(lake: Lake) -> None:
         real(commits)
         calls.append(1)
         if len(calls) == 1:
-            raise CommitUnknown("the answer is lost")
+            raise CommitStateUnknown("the answer is lost")
 
     lake.commit_all = loses  # type: ignore[method-assign]
     commit_both(sinks, "x", 1)
@@ -114,7 +118,7 @@ def test_a_lost_answer_is_recognized(lake: Lake) -> None:
     assert [snapshots(lake, name) for name in NAMES] == [2, 2]
 
 
-def test_one_that_does_not_change_is_not_touched(lake: Lake) -> None:
+def test_one_that_does_not_change_is_not_touched(lake: IcebergCatalog) -> None:
     sinks = open_sinks(lake)
     write_id, (first, (second, batches)) = prepared(sinks, "x", 1)
     nothing = WrittenBatch(batches[0].described, [])
@@ -124,7 +128,7 @@ def test_one_that_does_not_change_is_not_touched(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("ends", ["conflict", "fenced"])
-def test_a_server_that_has_left_one_out(lake: Lake, ends: str) -> None:
+def test_a_server_that_has_left_one_out(lake: IcebergCatalog, ends: str) -> None:
     """What is in one table is made whole, or at least not taken away again."""
     sinks = open_sinks(lake)
     commit_both(sinks, "x", 1)
@@ -155,14 +159,14 @@ def test_a_server_that_has_left_one_out(lake: Lake, ends: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_nobody_sees_one_without_the_other(lake: Lake, place: dict[str, str]) -> None:
+def test_nobody_sees_one_without_the_other(lake: IcebergCatalog, place: dict[str, str]) -> None:
     """Whichever is read later has all that the one read before had.
 
     Not so of Iceberg's reference server, which commits one table of a transaction after the other.
     """
     sinks, stop, seen = open_sinks(lake), threading.Event(), []
 
-    def offset(reader: Lake, name: tuple[str, str]) -> int:
+    def offset(reader: IcebergCatalog, name: tuple[str, str]) -> int:
         loaded = reader.load(name)
         assert loaded is not None
         found = stream_writer.frontier(dict(loaded.metadata), SINK)
@@ -186,7 +190,7 @@ def test_nobody_sees_one_without_the_other(lake: Lake, place: dict[str, str]) ->
     assert [pair for pair in seen if pair[1] < pair[0]] == []
 
 
-def test_killed_at_random_moments(lake: Lake, place: dict[str, str]) -> None:
+def test_killed_at_random_moments(lake: IcebergCatalog, place: dict[str, str]) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.integration.stream_writer"])
     chosen, upto = random.Random(KILLS), 40 * stream_writer.BATCH
@@ -205,7 +209,7 @@ def test_killed_at_random_moments(lake: Lake, place: dict[str, str]) -> None:
         assert duckdb_rows(lake, name) == stream_writer.truth(upto).sorted()
 
 
-def test_one_is_dropped_meanwhile(lake: Lake) -> None:
+def test_one_is_dropped_meanwhile(lake: IcebergCatalog) -> None:
     sinks = open_sinks(lake)
     commit_both(sinks, "x", 1)
     write_id, parts = prepared(sinks, "y", 2)
@@ -223,7 +227,7 @@ def test_one_is_dropped_meanwhile(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("several", [True, False])
-def test_a_lost_answer_and_a_catalog_that_is_away(lake: Lake, several: bool) -> None:
+def test_a_lost_answer_and_a_catalog_that_is_away(lake: IcebergCatalog, several: bool) -> None:
     """The commit lands after it was given up: its files are there."""
     sinks = open_sinks(lake)
     commit_both(sinks, "x", 1)
@@ -234,7 +238,7 @@ def test_a_lost_answer_and_a_catalog_that_is_away(lake: Lake, several: bool) -> 
     def lost(commits: Sequence[Any]) -> None:
         held.append(commits)
         away[0] = 1
-        raise CommitUnknown("a gateway has waited for too long")
+        raise CommitStateUnknown("a gateway has waited for too long")
 
     def loading(name: tuple[str, str], history: bool = True) -> Any:
         if away[0]:
@@ -243,13 +247,13 @@ def test_a_lost_answer_and_a_catalog_that_is_away(lake: Lake, several: bool) -> 
         return load(name, history)
 
     lake.commit_all, lake.load = lost, loading  # type: ignore[method-assign]
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitStateUnknown):
         commit_batches(write_id, parts)
     real(held[0])
     assert [path for path in files(parts) if not path.exists()] == []
 
 
-def test_a_catalog_that_is_away_after_a_refusal(lake: Lake) -> None:
+def test_a_catalog_that_is_away_after_a_refusal(lake: IcebergCatalog) -> None:
     """Whether a server that keeps no word has kept it cannot be seen: nothing is removed."""
     sinks = open_sinks(lake)
     commit_both(sinks, "x", 1)
@@ -265,7 +269,7 @@ def test_a_catalog_that_is_away_after_a_refusal(lake: Lake) -> None:
         raise CatalogError("the catalog does not answer")
 
     lake.commit_all = torn  # type: ignore[method-assign]
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitStateUnknown):
         commit_batches(write_id, parts)
     lake.load = load  # type: ignore[method-assign]
     assert [path for path in files(parts) if not path.exists()] == []

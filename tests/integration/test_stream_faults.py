@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from dbt.adapters.iceberg_stream.catalog.errors import CommitUnknown
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
@@ -33,7 +33,7 @@ TRIES = 50
 
 
 @pytest.fixture
-def table(place: dict[str, str]) -> Iterator[Lake]:
+def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """A new table, in the place of one that another test had."""
     lake = open_lake(place)
     lake.create_namespace("s")
@@ -60,7 +60,7 @@ def killed_and_restarted(place: dict[str, str], kills: int, batches: int) -> int
     return killed
 
 
-def require_truth(lake: Lake) -> None:
+def require_truth(lake: IcebergCatalog) -> None:
     loaded = lake.load(NAME)
     assert loaded is not None
     reached = stream_writer.frontier(dict(loaded.metadata), SINK)
@@ -68,19 +68,19 @@ def require_truth(lake: Lake) -> None:
     assert duckdb_rows(lake, "t") == stream_writer.truth(reached["offset"]).sorted()
 
 
-def test_killed_at_random_moments(table: Lake, place: dict[str, str]) -> None:
+def test_killed_at_random_moments(table: IcebergCatalog, place: dict[str, str]) -> None:
     assert killed_and_restarted(place, KILLS, 200)
     require_truth(table)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_two_hundred_times(table: Lake, place: dict[str, str]) -> None:
+def test_killed_two_hundred_times(table: IcebergCatalog, place: dict[str, str]) -> None:
     assert killed_and_restarted(place, SOAK_KILLS, 2500) > SOAK_KILLS / 2
     require_truth(table)
 
 
-def test_of_two_sinks_one_goes_on(table: Lake, place: dict[str, str]) -> None:
+def test_of_two_sinks_one_goes_on(table: IcebergCatalog, place: dict[str, str]) -> None:
     """Begun at the same time, or one while the other is in the midst of it."""
     for attempt in range(TRIES):
         first, second = Sinks(place), Sinks(place)
@@ -118,7 +118,9 @@ class Sinks:
             self.lake.close()
 
 
-def test_a_lost_answer_is_recognized(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_recognized(
+    table: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink = open_sink(table)
     real, calls = table.commit, []
 
@@ -126,7 +128,7 @@ def test_a_lost_answer_is_recognized(table: Lake, monkeypatch: pytest.MonkeyPatc
         real(*arguments)
         calls.append(1)
         if len(calls) == 1:
-            raise CommitUnknown("the answer is lost")
+            raise CommitStateUnknown("the answer is lost")
 
     monkeypatch.setattr(table, "commit", loses)
     commit(sink, [Change(1, "x")], 1)
@@ -137,7 +139,7 @@ def test_a_lost_answer_is_recognized(table: Lake, monkeypatch: pytest.MonkeyPatc
     assert len(loaded.metadata["snapshots"]) == 2 == len(calls)
 
 
-def test_files_of_a_fenced_batch_are_removed(table: Lake) -> None:
+def test_files_of_a_fenced_batch_are_removed(table: IcebergCatalog) -> None:
     older = open_sink(table)
     write_id, written = write(older, [Change(1, "x")], 1)
     newer = open_sink(table)
@@ -147,7 +149,7 @@ def test_files_of_a_fenced_batch_are_removed(table: Lake) -> None:
     assert [path for path in written.files if Path(path.removeprefix("file://")).exists()] == []
 
 
-def test_a_rollback_is_refused_and_accepted(table: Lake) -> None:
+def test_a_rollback_is_refused_and_accepted(table: IcebergCatalog) -> None:
     sink = open_sink(table)
     first = commit(sink, [Change(1, "x")], 1)
     commit(sink, [Change(1, "y")], 2)
@@ -164,14 +166,14 @@ def test_a_rollback_is_refused_and_accepted(table: Lake) -> None:
     assert duckdb_rows(table, "t") == [(1, "a", "y")]
 
 
-def roll_back(lake: Lake, snapshot_id: int) -> None:
+def roll_back(lake: IcebergCatalog, snapshot_id: int) -> None:
     base = lake.load(NAME)
     assert base is not None
     reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
     lake.commit(base, (), (SetSnapshotRefUpdate.model_validate(reference),))
 
 
-def test_compacted_and_expired(lake: Lake, spark: Session) -> None:
+def test_compacted_and_expired(lake: IcebergCatalog, spark: Session) -> None:
     name = ("s", "compacted")
     make_table(lake, name=name)
     sink = open_sink(lake, name)
@@ -202,7 +204,7 @@ def three_updates(sink: Sink) -> tuple[str, WrittenBatch]:
     return write(sink, [Change(1, "1"), Change(1, "2"), Change(1, "3")], 3, rows=1)
 
 
-def test_why_one_number_does_not_do(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_one_number_does_not_do(table: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counter-example: sub-batches of one key under one data sequence number."""
     sink = open_sink(table)
     write_id, written = three_updates(sink)
@@ -219,7 +221,9 @@ def test_why_one_number_does_not_do(table: Lake, monkeypatch: pytest.MonkeyPatch
     assert sorted(value for _, _, value in duckdb_rows(table, "t")) == ["1", "2", "3"]
 
 
-def test_why_the_snapshot_has_the_last_number(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_the_snapshot_has_the_last_number(
+    table: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The counter-example: it reads right at once, and the next change of the key misses it."""
     sink = open_sink(table)
     write_id, written = three_updates(sink)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 class Bed:
     """A table, a folder of changes and the stream between them."""
 
-    lake: Lake
+    lake: IcebergCatalog
     spark: Session
     folder: Path
     runner: Runner
@@ -97,7 +97,9 @@ MakeBed = Callable[..., Bed]
 
 
 @pytest.fixture(params=["process", "tasks"])
-def bed(request: pytest.FixtureRequest, lake: Lake, spark: Session, tmp_path: Path) -> MakeBed:
+def bed(
+    request: pytest.FixtureRequest, lake: IcebergCatalog, spark: Session, tmp_path: Path
+) -> MakeBed:
     runner = in_process if request.param == "process" else in_tasks
 
     def make(**options: Any) -> Bed:

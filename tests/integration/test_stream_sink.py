@@ -22,8 +22,8 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.commit.committer import Committer
@@ -50,10 +50,10 @@ BY_VALUE = PartitionSpec(PartitionField(3, 1001, IdentityTransform(), "value"), 
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path)
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     yield lake
     lake.close()
 
@@ -91,9 +91,9 @@ def test_the_table_is_the_truth(
     partitioned: bool,
     together: bool,
 ) -> None:
-    names = SqliteNames("lake", tmp_path_factory.mktemp("truth"))
+    names = SqliteBackend("lake", tmp_path_factory.mktemp("truth"))
     names.create_namespace("s")
-    lake, truth = Lake("lake", names), Truth()
+    lake, truth = IcebergCatalog("lake", names), Truth()
     make_table(lake, version, BY_PART if partitioned else PartitionSpec())
     sink = open_sink(lake)
     written = []
@@ -109,7 +109,7 @@ def test_the_table_is_the_truth(
     assert duckdb_rows(lake, "t") == truth.sorted()
 
 
-def test_one_commit_of_many_sub_batches(lake: Lake) -> None:
+def test_one_commit_of_many_sub_batches(lake: IcebergCatalog) -> None:
     make_table(lake)
     sink = open_sink(lake)
     changes = [Change(1, str(number)) for number in range(10)]
@@ -124,14 +124,14 @@ def test_one_commit_of_many_sub_batches(lake: Lake) -> None:
     assert [(m.content.value, m.added_files_count) for m in manifests] == [(0, 10), (1, 10)]
 
 
-def table_manifests(lake: Lake) -> list:
+def table_manifests(lake: IcebergCatalog) -> list:
     table = lake.table(NAME)
     snapshot = table.current_snapshot()
     assert snapshot is not None
     return sorted(snapshot.manifests(table.io), key=lambda m: m.content.value)
 
 
-def test_partitions_that_change_under_a_stream(lake: Lake) -> None:
+def test_partitions_that_change_under_a_stream(lake: IcebergCatalog) -> None:
     """A key's row may be in a partition of the old kind: its delete must reach that, too."""
     make_table(lake, spec=BY_PART)
     sink = Sink(lake, NAME, Progress(SINK), ("id", "part"))
@@ -169,7 +169,7 @@ HISTORIES = {
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-def test_a_key_has_one_row_whatever_the_partitions_were(lake: Lake, history: str) -> None:
+def test_a_key_has_one_row_whatever_the_partitions_were(lake: IcebergCatalog, history: str) -> None:
     specs = HISTORIES[history]
     make_table(lake, spec=specs[0])
     for number, spec in enumerate(specs):
@@ -185,7 +185,7 @@ def test_a_key_has_one_row_whatever_the_partitions_were(lake: Lake, history: str
     assert duckdb_rows(lake, "t") == expected
 
 
-def test_rows_that_come_by_an_older_spec(lake: Lake) -> None:
+def test_rows_that_come_by_an_older_spec(lake: IcebergCatalog) -> None:
     """A writer that has loaded the table before its partitions changed commits by the old ones."""
     make_table(lake)
     set_spec(lake, BY_PART)
@@ -206,7 +206,7 @@ def test_rows_that_come_by_an_older_spec(lake: Lake) -> None:
     assert duckdb_rows(lake, "t") == [(1, "a", "new")]
 
 
-def set_spec(lake: Lake, spec: PartitionSpec) -> None:
+def set_spec(lake: IcebergCatalog, spec: PartitionSpec) -> None:
     base = lake.load(NAME)
     assert base is not None
     updates = [AddPartitionSpecUpdate(spec=spec.model_copy(update={"spec_id": 50}))]
@@ -220,7 +220,7 @@ def set_spec(lake: Lake, spec: PartitionSpec) -> None:
     lake.commit(base, (), (*updates, default))
 
 
-def set_back(lake: Lake, snapshot_id: int, *expired: int) -> None:
+def set_back(lake: IcebergCatalog, snapshot_id: int, *expired: int) -> None:
     """Roll the table back to a snapshot, and expire others."""
     base = lake.load(NAME)
     assert base is not None
@@ -231,7 +231,7 @@ def set_back(lake: Lake, snapshot_id: int, *expired: int) -> None:
     lake.commit(base, (), tuple(updates))
 
 
-def compact(lake: Lake) -> None:
+def compact(lake: IcebergCatalog) -> None:
     base = lake.load(NAME)
     assert base is not None
     (old,) = live_files(base.io, base.metadata)
@@ -241,7 +241,7 @@ def compact(lake: Lake) -> None:
     Committer(lake, NAME, change, base).commit()
 
 
-def begin_history(lake: Lake) -> None:
+def begin_history(lake: IcebergCatalog) -> None:
     """Append to a main that is not there any more, as Spark's `create or replace` does."""
     base = lake.load(NAME)
     assert base is not None
@@ -249,7 +249,7 @@ def begin_history(lake: Lake) -> None:
     insert(lake, "t", pa.record_batch({"id": [9], "part": ["a"], "value": ["other"]}))
 
 
-def snapshots(lake: Lake) -> list[int]:
+def snapshots(lake: IcebergCatalog) -> list[int]:
     base = lake.load(NAME)
     assert base is not None
     return [snapshot["snapshot-id"] for snapshot in base.metadata["snapshots"]]
@@ -257,7 +257,7 @@ def snapshots(lake: Lake) -> list[int]:
 
 @pytest.mark.parametrize("expires", ["the first", "both of the stream"])
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_rolled_back_to_a_compaction(lake: Lake, expires: str, goes_on: bool) -> None:
+def test_rolled_back_to_a_compaction(lake: IcebergCatalog, expires: str, goes_on: bool) -> None:
     """What the stream had committed before it has expired, and what came after it is gone."""
     make_table(lake)
     sink = open_sink(lake)
@@ -274,7 +274,7 @@ def test_rolled_back_to_a_compaction(lake: Lake, expires: str, goes_on: bool) ->
         open_sink(lake)
 
 
-def test_replaced_after_the_stream_has_expired(lake: Lake) -> None:
+def test_replaced_after_the_stream_has_expired(lake: IcebergCatalog) -> None:
     """What replaces a table begins a history of its own, and keeps the properties."""
     make_table(lake)
     commit(open_sink(lake), [Change(1, "x")], 1)
@@ -286,7 +286,7 @@ def test_replaced_after_the_stream_has_expired(lake: Lake) -> None:
         open_sink(lake)
 
 
-def test_what_has_expired_before_a_compaction(lake: Lake) -> None:
+def test_what_has_expired_before_a_compaction(lake: IcebergCatalog) -> None:
     make_table(lake)
     sink = open_sink(lake)
     commit(sink, [Change(1, "x")], 1)
@@ -296,7 +296,7 @@ def test_what_has_expired_before_a_compaction(lake: Lake) -> None:
     assert open_sink(lake).progress.frontier == {"offset": 1}
 
 
-def test_partitions_that_change_before_the_claim(lake: Lake) -> None:
+def test_partitions_that_change_before_the_claim(lake: IcebergCatalog) -> None:
     """The query computes partition values of the spec that was there when it was opened."""
     make_table(lake, spec=BY_PART)
     opened = lake.load(NAME)

@@ -16,8 +16,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import LongType, NestedField
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
 from dbt.adapters.iceberg_stream.files.deletes import REFERENCED_DATA_FILE, write_position_deletes
@@ -25,7 +25,7 @@ from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
-    Description,
+    BatchRange,
     Located,
     WrittenBatch,
 )
@@ -38,10 +38,10 @@ FILE_FORMAT = 2
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path)
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     schema = Schema(NestedField(1, "id", LongType(), required=False))
     staged = lake.stage(NAME, schema, PartitionSpec(), {"format-version": "2"})
     lake.commit(staged, (AssertCreate(),), ())
@@ -49,56 +49,56 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     lake.close()
 
 
-def commit(lake: Lake, change: Change) -> None:
+def commit(lake: IcebergCatalog, change: Change) -> None:
     base = lake.load(NAME)
     assert base is not None
     Committer(lake, NAME, change, base).commit()
 
 
-def insert(lake: Lake, *ids: int) -> DataFile:
+def insert(lake: IcebergCatalog, *ids: int) -> DataFile:
     files = write(lake, "t", pa.record_batch({"id": pa.array(ids, pa.int64())}))
     commit(lake, append(*files, properties={}))
     return files[0]
 
 
-def position_deletes(lake: Lake, positions: dict[str, list[int]]) -> DataFile:
+def position_deletes(lake: IcebergCatalog, positions: dict[str, list[int]]) -> DataFile:
     base = lake.load(NAME)
     assert base is not None
     name = f"d{uuid.uuid4().hex[:8]}"
     return write_position_deletes(WriteTarget.of(base.metadata, base.io), name, positions)
 
 
-def delete(lake: Lake, file: DataFile) -> None:
+def delete(lake: IcebergCatalog, file: DataFile) -> None:
     commit(lake, Change(Operation.DELETE, (AddedFiles((), (file,)),)))
 
 
-def upgraded(lake: Lake, folder: Path) -> Lake:
+def upgraded(lake: IcebergCatalog, folder: Path) -> IcebergCatalog:
     """As another engine does it: PyIceberg does not."""
     path = Path(lake.table(NAME).metadata_location.removeprefix("file://"))
     metadata = json.loads(path.read_text())
     path.write_text(json.dumps(metadata | {"format-version": 3, "next-row-id": 0}))
     lake.close()
-    return Lake("lake", SqliteNames("lake", folder))
+    return IcebergCatalog("lake", SqliteBackend("lake", folder))
 
 
-def stream_deletes(lake: Lake, positions: dict[str, list[int]]) -> None:
+def stream_deletes(lake: IcebergCatalog, positions: dict[str, list[int]]) -> None:
     """What a stream with `delete_encoding: position` commits of rows that it has found."""
     sink = Sink(lake, NAME, Progress("model.shop.t"), ("id",))
     sink.claim()
     found = {path: pa.array(rows, pa.int64()) for path, rows in positions.items()}
     snapshot = current_snapshot_id(sink.table().metadata)
-    batch = WrittenBatch(Description(None, {"offset": 1}), [])
+    batch = WrittenBatch(BatchRange(None, {"offset": 1}), [])
     sink.commit(uuid.uuid4().hex, [batch.by_position(Located(snapshot, found))])
 
 
-def deletes(lake: Lake) -> list[tuple[str, int]]:
+def deletes(lake: IcebergCatalog) -> list[tuple[str, int]]:
     base = lake.load(NAME)
     assert base is not None
     found = live_deletes(base.io, base.metadata)
     return sorted((file.file_format.value, file.record_count) for file in found)
 
 
-def test_deleted_rows_stay_deleted(lake: Lake, tmp_path: Path) -> None:
+def test_deleted_rows_stay_deleted(lake: IcebergCatalog, tmp_path: Path) -> None:
     one, two = insert(lake, 1, 2, 3, 4), insert(lake, 5, 6, 7, 8)
     delete(lake, position_deletes(lake, {one.file_path: [0], two.file_path: [0]}))
     only = position_deletes(lake, {one.file_path: [1]})
@@ -116,7 +116,7 @@ def test_deleted_rows_stay_deleted(lake: Lake, tmp_path: Path) -> None:
     assert deletes(lake) == [("PARQUET", 2), ("PUFFIN", 2), ("PUFFIN", 4)]
 
 
-def test_deletes_that_cannot_be_read(lake: Lake, tmp_path: Path) -> None:
+def test_deletes_that_cannot_be_read(lake: IcebergCatalog, tmp_path: Path) -> None:
     one, two = insert(lake, 1, 2, 3, 4), insert(lake, 5, 6, 7, 8)
     both = position_deletes(lake, {one.file_path: [0], two.file_path: [0]})
     both[FILE_FORMAT] = FileFormat.ORC

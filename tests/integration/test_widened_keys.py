@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, ManifestEntry
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.check.check import check_table
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.merge.candidates import live_entries
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink import widened_keys
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
@@ -48,16 +48,16 @@ def apply(
         columns[PARTITION] = pa.array(parts, pa.struct([("f0", kind)]))
     write_id = uuid.uuid4().hex
     delta = write_changes(sink.plan(write_id, chunk_bytes=1), pa.table(columns).to_batches())
-    sink.commit(write_id, [WrittenBatch(Description(None, {"offset": upper}), [delta])])
+    sink.commit(write_id, [WrittenBatch(BatchRange(None, {"offset": upper}), [delta])])
 
 
-def loaded(lake: Lake, name: str) -> LoadedTable:
+def loaded(lake: IcebergCatalog, name: str) -> LoadedTable:
     base = lake.load(("s", name))
     assert base is not None
     return base
 
 
-def equality_deletes(lake: Lake, name: str) -> list[ManifestEntry]:
+def equality_deletes(lake: IcebergCatalog, name: str) -> list[ManifestEntry]:
     base = loaded(lake, name)
     return live_entries(
         base.io,
@@ -72,7 +72,7 @@ def numbers(entries: Sequence[ManifestEntry]) -> list[tuple[int | None, int]]:
     return sorted((item.sequence_number or 0, item.data_file.record_count) for item in entries)
 
 
-def folder(lake: Lake, name: str) -> set[str]:
+def folder(lake: IcebergCatalog, name: str) -> set[str]:
     location = str(loaded(lake, name).metadata["location"]).removeprefix("file://")
     return {str(path) for path in Path(location).rglob("*") if path.is_file()}
 
@@ -82,7 +82,9 @@ def spark_rows(spark: Session, name: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(params=["unpartitioned", "partitioned by (id)"])
-def stream(request: pytest.FixtureRequest, lake: Lake, spark: Session) -> tuple[Sink, str]:
+def stream(
+    request: pytest.FixtureRequest, lake: IcebergCatalog, spark: Session
+) -> tuple[Sink, str]:
     """A stream that has deleted keys in two commits, and its table, which Spark has read."""
     name = f"t{uuid.uuid4().hex[:8]}"
     partitions = "" if request.param == "unpartitioned" else request.param
@@ -99,7 +101,9 @@ def stream(request: pytest.FixtureRequest, lake: Lake, spark: Session) -> tuple[
     return sink, name
 
 
-def test_deleted_rows_stay_deleted(lake: Lake, spark: Session, stream: tuple[Sink, str]) -> None:
+def test_deleted_rows_stay_deleted(
+    lake: IcebergCatalog, spark: Session, stream: tuple[Sink, str]
+) -> None:
     sink, name = stream
     before = equality_deletes(lake, name)
     sink.claim(WIDE)
@@ -121,7 +125,7 @@ def test_deleted_rows_stay_deleted(lake: Lake, spark: Session, stream: tuple[Sin
     assert spark_rows(spark, name) == expected
 
 
-def test_the_stream_goes_on_from_there(lake: Lake, stream: tuple[Sink, str]) -> None:
+def test_the_stream_goes_on_from_there(lake: IcebergCatalog, stream: tuple[Sink, str]) -> None:
     sink, name = stream
     sink.claim(WIDE)
     again = Sink(lake, ("s", name), Progress("model.shop.t"), ("id",))
@@ -136,7 +140,7 @@ def test_the_stream_goes_on_from_there(lake: Lake, stream: tuple[Sink, str]) -> 
 
 
 def test_a_commit_in_between(
-    lake: Lake, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
+    lake: IcebergCatalog, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, name = stream
     commit_all, calls = lake.commit_all, []
@@ -160,7 +164,7 @@ def test_a_commit_in_between(
 
 
 def test_a_commit_that_is_refused(
-    lake: Lake, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
+    lake: IcebergCatalog, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, name = stream
     files = folder(lake, name)
@@ -176,7 +180,7 @@ def test_a_commit_that_is_refused(
 
 
 def test_a_disk_that_is_full(
-    lake: Lake, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
+    lake: IcebergCatalog, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, name = stream
     files, conform, calls = folder(lake, name), widened_keys.conform, []
@@ -195,7 +199,7 @@ def test_a_disk_that_is_full(
 
 
 def test_deletes_that_cannot_be_written_again(
-    lake: Lake, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
+    lake: IcebergCatalog, stream: tuple[Sink, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, name = stream
     entries = equality_deletes(lake, name)

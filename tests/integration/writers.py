@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
-from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.identity.identity import Identity
@@ -26,12 +26,12 @@ from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.merge.rows import Source
 
 
-def open_lake(place: dict[str, str]) -> Lake:
+def open_lake(place: dict[str, str]) -> IcebergCatalog:
     """A catalog by the folder of a SQLite one, or by uri and token."""
     if "folder" in place:
-        return Lake("lake", SqliteNames("lake", Path(place["folder"])))
+        return IcebergCatalog("lake", SqliteBackend("lake", Path(place["folder"])))
     settings = CatalogSettings("lake", {"type": "rest", "uri": place["uri"]})
-    return Lake("lake", RemoteNames(settings, Identity(LiteralToken(place["token"]))))
+    return IcebergCatalog("lake", RemoteBackend(settings, Identity(LiteralToken(place["token"]))))
 
 
 def die_at(stage: str) -> None:
@@ -54,12 +54,12 @@ def die_at(stage: str) -> None:
         "before files": (DataFileWriter, "write", dies_before),
         "after files": (DataFileWriter, "close", dies_after),
         "before swap": (SnapshotProducer, "build", dies_after),
-        "after swap": (Lake, "commit", dies_after),
+        "after swap": (IcebergCatalog, "commit", dies_after),
     }[stage]
     setattr(owner, name, death(getattr(owner, name)))
 
 
-def merge(lake: Lake, name: Name, rows: pa.Table) -> None:
+def merge(lake: IcebergCatalog, name: Name, rows: pa.Table) -> None:
     """Update `n` by `writer`, and insert the writers that are not there."""
     plan = MergePlan(("writer",), ("n",), True)
     base = lake.load(name)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from tests.servers.iceberg_parser import refusal
 from tests.unit.tables import make_lake
 
 
 @pytest.fixture
-def lake(tmp_path: Path, parser: None) -> Iterator[Lake]:
+def lake(tmp_path: Path, parser: None) -> Iterator[IcebergCatalog]:
     """A SQLite catalog of the test's own, with the namespace `s`.
 
     Iceberg's own parser must be able to read what the test leaves there.

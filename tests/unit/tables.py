@@ -24,8 +24,8 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
@@ -40,15 +40,15 @@ SCHEMA = Schema(
 _numbers = itertools.count()
 
 
-def make_lake(folder: Path) -> Lake:
+def make_lake(folder: Path) -> IcebergCatalog:
     """A new catalog with the namespace `s`."""
-    names = SqliteNames("lake", folder / "warehouse")
+    names = SqliteBackend("lake", folder / "warehouse")
     names.create_namespace("s")
-    return Lake("lake", names)
+    return IcebergCatalog("lake", names)
 
 
 def make_table(
-    lake: Lake,
+    lake: IcebergCatalog,
     version: int = 2,
     schema: Schema = SCHEMA,
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
@@ -62,7 +62,7 @@ def make_table(
 
 
 def evolve(
-    lake: Lake,
+    lake: IcebergCatalog,
     schema: Schema | None = None,
     spec: PartitionSpec | None = None,
     properties: Mapping[str, str] | None = None,
@@ -84,23 +84,23 @@ def evolve(
     lake.commit(load(lake), (), updates)
 
 
-def set_metadata(lake: Lake, **changed: Any) -> None:
+def set_metadata(lake: IcebergCatalog, **changed: Any) -> None:
     """Change metadata in their place, as no catalog does it; keys have underscores for dashes."""
     base = load(lake)
     new = {key.replace("_", "-"): value for key, value in changed.items()}
     with base.io.new_output(base.location).create(overwrite=True) as stream:
         stream.write(json.dumps({**base.metadata, **new}).encode())
     # The catalog remembers what it has written itself.
-    lake._names._written.clear()  # type: ignore[attr-defined]
+    lake._backend._written.clear()  # type: ignore[attr-defined]
 
 
-def load(lake: Lake, name: tuple[str, str] = NAME) -> LoadedTable:
+def load(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> LoadedTable:
     table = lake.load(name)
     assert table is not None
     return table
 
 
-def write(lake: Lake, rows: pa.Table, name: tuple[str, str] = NAME) -> list[DataFile]:
+def write(lake: IcebergCatalog, rows: pa.Table, name: tuple[str, str] = NAME) -> list[DataFile]:
     """Data files of the rows, not committed."""
     base = load(lake, name)
     with DataFileWriter(WriteTarget.of(base.metadata, base.io), "test", str(next(_numbers))) as w:
@@ -108,20 +108,20 @@ def write(lake: Lake, rows: pa.Table, name: tuple[str, str] = NAME) -> list[Data
         return w.close()
 
 
-def commit(lake: Lake, change: Change, *updates: TableUpdate) -> Committed:
+def commit(lake: IcebergCatalog, change: Change, *updates: TableUpdate) -> Committed:
     return Committer(lake, NAME, change, load(lake), updates).commit()
 
 
-def insert(lake: Lake, rows: pa.Table, **properties: str) -> Committed:
+def insert(lake: IcebergCatalog, rows: pa.Table, **properties: str) -> Committed:
     return commit(lake, append(*write(lake, rows), properties=properties))
 
 
-def replace(lake: Lake, rows: pa.Table) -> Committed:
+def replace(lake: IcebergCatalog, rows: pa.Table) -> Committed:
     added = (AddedFiles(tuple(write(lake, rows))),)
     return commit(lake, Change(Operation.OVERWRITE, added, removes_all=True))
 
 
-def rewrite(lake: Lake, old: Sequence[DataFile], rows: pa.Table) -> Committed:
+def rewrite(lake: IcebergCatalog, old: Sequence[DataFile], rows: pa.Table) -> Committed:
     """Rows in the place of files."""
     added = (AddedFiles(tuple(write(lake, rows))),)
     return commit(lake, Change(Operation.OVERWRITE, added, removed=tuple(old)))
@@ -149,20 +149,20 @@ def data_file(path: str, count: int = 1, partition: Sequence[Any] = (), **more: 
 FIELD = {f.name: place for place, f in enumerate(DATA_FILE_TYPE[3].fields)}
 
 
-def rows(lake: Lake, name: tuple[str, str] = NAME) -> list[tuple[Any, ...]]:
+def rows(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[tuple[Any, ...]]:
     """All rows as PyIceberg reads them, sorted."""
     found = lake.catalog.load_table(name).scan().to_arrow().to_pylist()
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
-def manifests(lake: Lake, name: tuple[str, str] = NAME) -> list[ManifestFile]:
+def manifests(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[ManifestFile]:
     """Manifests of the current snapshot as PyIceberg reads them."""
     table = lake.catalog.load_table(name)
     snapshot = table.current_snapshot()
     return [] if snapshot is None else snapshot.manifests(table.io)
 
 
-def live(lake: Lake, name: tuple[str, str] = NAME) -> list[DataFile]:
+def live(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[DataFile]:
     """Data files of the current snapshot as PyIceberg reads them, by path."""
     io = lake.catalog.load_table(name).io
     found = [

@@ -10,7 +10,7 @@ import jwt
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.cursor import Handle
 from dbt.adapters.iceberg_stream.engines.errors import StatementError, describe
 from dbt.adapters.iceberg_stream.identity.identity import Identity
@@ -64,14 +64,14 @@ class Session:
     run = query
 
 
-def handle_of(session: Session, source: Source, lake: Lake) -> Handle:
+def handle_of(session: Session, source: Source, lake: IcebergCatalog) -> Handle:
     identity = Identity(source)
     renewal = Renewal(identity, identity.token(), lambda token: {"token": token.value})
     return Handle(session, lake, False, lambda _: None, lambda: None, renewal)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sql", ["select 1", "insert into s.t values (1)", "refresh table s.t"])
-def test_it_runs_again_with_a_new_token(lake: Lake, sql: str) -> None:
+def test_it_runs_again_with_a_new_token(lake: IcebergCatalog, sql: str) -> None:
     session, source = Session(REFUSED), Source()
     handle_of(session, source, lake).cursor().execute(sql)
     assert session.ran == 2
@@ -89,7 +89,7 @@ def test_it_runs_again_with_a_new_token(lake: Lake, sql: str) -> None:
     ids=["refused again", "no other token", "perhaps committed"],
 )
 def test_it_fails_and_says_whose_token_it_was(
-    lake: Lake, errors: tuple[str, ...], renewable: bool, runs: int
+    lake: IcebergCatalog, errors: tuple[str, ...], renewable: bool, runs: int
 ) -> None:
     session = Session(*errors)
     with pytest.raises(StatementError) as raised:

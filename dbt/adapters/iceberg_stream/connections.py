@@ -41,7 +41,7 @@ from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cache.results import ResultCache
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
     from dbt.adapters.iceberg_stream.engines.session import Session
@@ -55,7 +55,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     def __init__(self, profile: AdapterRequiredConfig, mp_context: SpawnContext) -> None:
         super().__init__(profile, mp_context)
         self._shared = threading.Lock()
-        self._lake: Lake | None = None
+        self._lake: IcebergCatalog | None = None
         self._engine: Engine | None = None
         self._identity: Identity | None = None
         self._results: ResultCache | None = None
@@ -97,7 +97,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return self._identity
 
     @property
-    def lake(self) -> Lake:
+    def lake(self) -> IcebergCatalog:
         """The Iceberg catalog, shared by the threads of this invocation."""
         identity = self.identity
         with self._shared:

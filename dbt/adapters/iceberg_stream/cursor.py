@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
     from dbt.adapters.iceberg_stream.cache.results import ResultCache
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
     from dbt.adapters.iceberg_stream.identity.renewal import Renewal
 
@@ -73,7 +73,7 @@ class Handle:
     def __init__(
         self,
         session: Session,
-        lake: Lake,
+        lake: IcebergCatalog,
         show_progress: bool,
         on_close: Callable[[Handle], None],
         on_lost: Callable[[], None],

@@ -41,7 +41,7 @@ from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 if TYPE_CHECKING:
     import agate
 
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
     from dbt.adapters.iceberg_stream.engines.session import Session
     from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
@@ -94,7 +94,7 @@ class IcebergStreamAdapter(SQLAdapter):
             threading.Thread(target=self.connections.engine.prestart, daemon=True).start()
 
     @property
-    def lake(self) -> Lake:
+    def lake(self) -> IcebergCatalog:
         return self.connections.lake
 
     @property

@@ -10,9 +10,9 @@ import pytest
 
 from dbt.adapters.iceberg_stream.cache.results import ResultCache, place_of
 from dbt.adapters.iceberg_stream.cache.store import ResultStore
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 
 ROWS = pa.table({"a": [1, 2]})
@@ -21,10 +21,10 @@ UMA = {"owner": "uma", "version": "4.1.1"}
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path)
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.CREATE)
     yield lake
     lake.close()
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> ResultStore:
 
 
 @pytest.fixture
-def cache(lake: Lake, store: ResultStore) -> ResultCache:
+def cache(lake: IcebergCatalog, store: ResultStore) -> ResultCache:
     cache = ResultCache(store, lake, {"warehouse": "here"})
     keep(cache)
     return cache
@@ -63,7 +63,9 @@ def test_not_by_another_asker(cache: ResultCache, other: dict[str, str]) -> None
     assert found(cache, asker=UMA | other) is None
 
 
-def test_not_in_another_catalog(cache: ResultCache, store: ResultStore, lake: Lake) -> None:
+def test_not_in_another_catalog(
+    cache: ResultCache, store: ResultStore, lake: IcebergCatalog
+) -> None:
     assert found(ResultCache(store, lake, {"warehouse": "there"})) is None
 
 
@@ -82,18 +84,18 @@ def test_not_with_other_secrets() -> None:
     assert place_of(ambient, Path("w"), "localhost:1") is None
 
 
-def test_not_after_a_write(cache: ResultCache, lake: Lake) -> None:
+def test_not_after_a_write(cache: ResultCache, lake: IcebergCatalog) -> None:
     ingest(lake, ("s", "t"), ROWS.to_reader())
     assert found(cache) is None
 
 
-def test_not_after_the_schema_has_changed(cache: ResultCache, lake: Lake) -> None:
+def test_not_after_the_schema_has_changed(cache: ResultCache, lake: IcebergCatalog) -> None:
     with lake.table(("s", "t")).update_schema() as update:
         update.rename_column("a", "b")
     assert found(cache) is None
 
 
-def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: Lake) -> None:
+def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: IcebergCatalog) -> None:
     table = lake.table(("s", "t"))
     before = table.current_snapshot().snapshot_id
     table.append(ROWS)
@@ -102,7 +104,7 @@ def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: Lake) -> N
     assert found(cache) is None
 
 
-def test_not_when_it_was_dropped_and_made_anew(cache: ResultCache, lake: Lake) -> None:
+def test_not_when_it_was_dropped_and_made_anew(cache: ResultCache, lake: IcebergCatalog) -> None:
     lake.drop(("s", "t"))
     assert cache.find(QUERY, UMA) is None
     ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.CREATE)
@@ -110,7 +112,7 @@ def test_not_when_it_was_dropped_and_made_anew(cache: ResultCache, lake: Lake) -
 
 
 def test_rows_are_not_kept_when_a_table_has_changed_meanwhile(
-    cache: ResultCache, lake: Lake
+    cache: ResultCache, lake: IcebergCatalog
 ) -> None:
     query = cache.find("select max(a) from s.t", UMA)
     assert query is not None
@@ -136,11 +138,13 @@ def test_what_cannot_be_known_is_not_cached(cache: ResultCache, sql: str) -> Non
     assert cache.find(sql, UMA) is None
 
 
-def test_metadata_that_cannot_be_read(store: ResultStore, lake: Lake, tmp_path: Path) -> None:
+def test_metadata_that_cannot_be_read(
+    store: ResultStore, lake: IcebergCatalog, tmp_path: Path
+) -> None:
     table = lake.load(("s", "t"))
     assert table is not None
     Path(table.location.removeprefix("file://")).write_text("{}")
-    another = Lake("lake", SqliteNames("lake", tmp_path))
+    another = IcebergCatalog("lake", SqliteBackend("lake", tmp_path))
     assert ResultCache(store, another, {}).find(QUERY, UMA) is None
 
 

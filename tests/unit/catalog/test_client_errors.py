@@ -13,10 +13,10 @@ import pytest
 from botocore import exceptions as boto
 from sqlalchemy import exc as sql
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitUnknown
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from tests.unit.tables import NAME, rows
@@ -70,11 +70,11 @@ ERRORS: dict[str, tuple[Callable[[], Exception], bool]] = {
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
     """A database's catalog through PyIceberg, as any of Hive's or Glue's."""
     uri = f"jdbc:sqlite:{tmp_path}/catalog.db"
     given = {"type": "jdbc", "uri": uri, "warehouse": f"file://{tmp_path}"}
-    lake = Lake("lake", RemoteNames(CatalogSettings("lake", given), None))
+    lake = IcebergCatalog("lake", RemoteBackend(CatalogSettings("lake", given), None))
     lake.create_namespace("s")
     few = {"commit.retry.num-retries": "2"}
     ingest(lake, NAME, ROW.to_reader(), Mode.CREATE, properties=few)
@@ -91,7 +91,7 @@ def test_whether_it_may_have_arrived(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, (_, lost) in ERRORS.items() if lost])
 def test_a_lost_answer_of_a_commit_that_was_made(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, name: str
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     commit, faults = lake.catalog.commit_table, [ERRORS[name][0]()]
 
@@ -110,20 +110,20 @@ def test_a_lost_answer_of_a_commit_that_was_made(
 
 @pytest.mark.parametrize("name", ["glue closed", "hive closed", "database gone", "socket"])
 def test_one_that_stays_lost_keeps_its_files(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
 ) -> None:
     def lose(*_: Any) -> Any:
         raise ERRORS[name][0]()
 
     monkeypatch.setattr(lake.catalog, "commit_table", lose)
-    with pytest.raises(CommitUnknown, match="answer to a commit to s.t was lost"):
+    with pytest.raises(CommitStateUnknown, match="answer to a commit to s.t was lost"):
         ingest(lake, NAME, ROW.to_reader())
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
 @pytest.mark.parametrize("name", [name for name, (_, lost) in ERRORS.items() if not lost])
 def test_a_refusal_leaves_no_file(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
 ) -> None:
     def refuse(*_: Any) -> Any:
         raise ERRORS[name][0]()
@@ -131,5 +131,5 @@ def test_a_refusal_leaves_no_file(
     monkeypatch.setattr(lake.catalog, "commit_table", refuse)
     with pytest.raises(CatalogError, match="failed to commit to s.t") as raised:
         ingest(lake, NAME, ROW.to_reader())
-    assert not isinstance(raised.value, CommitUnknown)
+    assert not isinstance(raised.value, CommitStateUnknown)
     assert len(list(tmp_path.rglob("*.parquet"))) == 1

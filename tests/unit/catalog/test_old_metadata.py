@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.names import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
@@ -26,13 +26,13 @@ def files(tmp_path: Path) -> set[str]:
     return {f"file://{path}" for path in tmp_path.rglob("*.metadata.json")}
 
 
-def named(lake: Lake) -> set[str]:
+def named(lake: IcebergCatalog) -> set[str]:
     table = load(lake)
     return {table.location, *(e["metadata-file"] for e in table.metadata["metadata-log"])}
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_old_files_go(lake: Lake, tmp_path: Path, keep: int) -> None:
+def test_old_files_go(lake: IcebergCatalog, tmp_path: Path, keep: int) -> None:
     make_table(lake, properties={DELETE: "true", KEEP: str(keep)})
     for _ in range(7):
         insert(lake, ROW)
@@ -42,7 +42,7 @@ def test_old_files_go(lake: Lake, tmp_path: Path, keep: int) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["false", "FALSE"])
-def test_they_stay_where_that_is_wanted(lake: Lake, tmp_path: Path, wanted: str) -> None:
+def test_they_stay_where_that_is_wanted(lake: IcebergCatalog, tmp_path: Path, wanted: str) -> None:
     make_table(lake, properties={DELETE: wanted, KEEP: "2"})
     for _ in range(4):
         insert(lake, ROW)
@@ -50,7 +50,7 @@ def test_they_stay_where_that_is_wanted(lake: Lake, tmp_path: Path, wanted: str)
     assert len(named(lake)) == 3
 
 
-def test_a_smaller_number_takes_more_away(lake: Lake, tmp_path: Path) -> None:
+def test_a_smaller_number_takes_more_away(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake, properties={DELETE: "True", KEEP: "5"})
     for _ in range(6):
         insert(lake, ROW)
@@ -59,7 +59,7 @@ def test_a_smaller_number_takes_more_away(lake: Lake, tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 2
 
 
-def test_a_file_that_is_gone_is_no_fault(lake: Lake, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_no_fault(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake, properties={DELETE: "true", KEEP: "1"})
     insert(lake, ROW)
     for entry in load(lake).metadata["metadata-log"]:
@@ -69,7 +69,7 @@ def test_a_file_that_is_gone_is_no_fault(lake: Lake, tmp_path: Path) -> None:
     assert len(rows(lake)) == 3
 
 
-def test_a_lost_commit_removes_nothing_of_the_table(lake: Lake, tmp_path: Path) -> None:
+def test_a_lost_commit_removes_nothing_of_the_table(lake: IcebergCatalog, tmp_path: Path) -> None:
     base = make_table(lake, properties={DELETE: "true", KEEP: "1"})
     insert(lake, ROW)
     with pytest.raises(CommitConflict):
@@ -77,7 +77,7 @@ def test_a_lost_commit_removes_nothing_of_the_table(lake: Lake, tmp_path: Path) 
     assert files(tmp_path) == named(lake)
 
 
-def test_tables_of_ours_keep_some(lake: Lake, tmp_path: Path) -> None:
+def test_tables_of_ours_keep_some(lake: IcebergCatalog, tmp_path: Path) -> None:
     ingest(lake, NAME, ROW.to_reader(), Mode.CREATE)
     for _ in range(25):
         ingest(lake, NAME, ROW.to_reader())
@@ -85,7 +85,7 @@ def test_tables_of_ours_keep_some(lake: Lake, tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 21
 
 
-def test_a_stream_takes_an_older_table_over(lake: Lake) -> None:
+def test_a_stream_takes_an_older_table_over(lake: IcebergCatalog) -> None:
     make_table(lake)
     set_metadata(lake, properties={})
     Sink(lake, NAME, Progress("sink")).claim()
@@ -93,7 +93,7 @@ def test_a_stream_takes_an_older_table_over(lake: Lake) -> None:
     assert {key: properties[key] for key in TABLE_DEFAULTS} == TABLE_DEFAULTS
 
 
-def test_what_a_user_has_set_stays(lake: Lake) -> None:
+def test_what_a_user_has_set_stays(lake: IcebergCatalog) -> None:
     make_table(lake)
     set_metadata(lake, properties={DELETE: "false"})
     Sink(lake, NAME, Progress("sink")).claim()

@@ -13,7 +13,7 @@ import pytest
 from requests import PreparedRequest
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.rest_client import tell_last_column_ids
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 
@@ -56,7 +56,7 @@ def test_new_schemas_of_commits_come_with_their_last_column_id() -> None:
 
 
 def test_a_certificate_of_an_unknown_authority(uri: str) -> None:
-    names = RemoteNames(CatalogSettings("lake", {"type": "rest", "uri": uri}), None)
+    names = RemoteBackend(CatalogSettings("lake", {"type": "rest", "uri": uri}), None)
     with pytest.raises(CatalogError, match="(?s)cannot be trusted.*ssl.cabundle"):
         names.namespaces()
 
@@ -64,11 +64,11 @@ def test_a_certificate_of_an_unknown_authority(uri: str) -> None:
 def test_the_authority_that_the_profile_names(uri: str, certificate: Path) -> None:
     bundle = str(certificate / "cert.pem")
     properties = {"type": "rest", "uri": uri, "ssl.cabundle": bundle}
-    assert RemoteNames(CatalogSettings("lake", properties), None).namespaces() == ["shop"]
+    assert RemoteBackend(CatalogSettings("lake", properties), None).namespaces() == ["shop"]
 
 
 def test_plain_text_to_a_server_with_tls(uri: str) -> None:
     plain = uri.replace("https", "http")
-    names = RemoteNames(CatalogSettings("lake", {"type": "rest", "uri": plain}), None)
+    names = RemoteBackend(CatalogSettings("lake", {"type": "rest", "uri": plain}), None)
     with pytest.raises(CatalogError, match="does not answer"):
         names.namespaces()

@@ -12,8 +12,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import LongType, NestedField
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.committer import Committer
 from dbt.adapters.iceberg_stream.commit.validation import ChangedMeanwhile
@@ -43,7 +43,7 @@ def avro(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("settings", [{}, SETTINGS, {"max-ref-age-ms": 5}])
-def test_settings_of_the_branch_stay(lake: Lake, settings: dict[str, Any]) -> None:
+def test_settings_of_the_branch_stay(lake: IcebergCatalog, settings: dict[str, Any]) -> None:
     make_table(lake)
     made = insert(lake, A).snapshot.snapshot_id
     reference = {"ref-name": "main", "type": "branch", "snapshot-id": made, **settings}
@@ -53,7 +53,7 @@ def test_settings_of_the_branch_stay(lake: Lake, settings: dict[str, Any]) -> No
     assert found == {"snapshot-id": done, "type": "branch", **settings}
 
 
-def test_an_append_goes_behind_that_of_another_writer(lake: Lake, tmp_path: Path) -> None:
+def test_an_append_goes_behind_that_of_another_writer(lake: IcebergCatalog, tmp_path: Path) -> None:
     base = make_table(lake)
     ours = append(*write(lake, A), properties={"k": "v"})
     insert(lake, B)
@@ -70,7 +70,7 @@ def test_an_append_goes_behind_that_of_another_writer(lake: Lake, tmp_path: Path
     assert avro(tmp_path) == 4
 
 
-def test_a_file_that_another_writer_has_replaced(lake: Lake, tmp_path: Path) -> None:
+def test_a_file_that_another_writer_has_replaced(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake)
     insert(lake, A)
     base, (old,) = load(lake), live(lake)
@@ -88,7 +88,7 @@ def test_a_file_that_another_writer_has_replaced(lake: Lake, tmp_path: Path) -> 
     assert avro(tmp_path) == before
 
 
-def test_a_table_that_was_dropped(lake: Lake, tmp_path: Path) -> None:
+def test_a_table_that_was_dropped(lake: IcebergCatalog, tmp_path: Path) -> None:
     base = make_table(lake)
     ours = append(*write(lake, A), properties={})
     insert(lake, B)
@@ -98,7 +98,7 @@ def test_a_table_that_was_dropped(lake: Lake, tmp_path: Path) -> None:
     assert parquet(tmp_path) == 1
 
 
-def test_a_table_that_was_made_anew(lake: Lake, tmp_path: Path) -> None:
+def test_a_table_that_was_made_anew(lake: IcebergCatalog, tmp_path: Path) -> None:
     base = make_table(lake)
     ours = append(*write(lake, A), properties={})
     lake.catalog.drop_table(NAME)
@@ -110,7 +110,7 @@ def test_a_table_that_was_made_anew(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_columns_that_are_new(lake: Lake, required: bool) -> None:
+def test_columns_that_are_new(lake: IcebergCatalog, required: bool) -> None:
     base = make_table(lake)
     ours = append(*write(lake, A), properties={})
     new = NestedField(3, "n", LongType(), required=required)
@@ -125,7 +125,9 @@ def test_columns_that_are_new(lake: Lake, required: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_several_sets_of_files_have_numbers_in_their_order(lake: Lake, count: int) -> None:
+def test_several_sets_of_files_have_numbers_in_their_order(
+    lake: IcebergCatalog, count: int
+) -> None:
     make_table(lake)
     sets = tuple(AddedFiles(tuple(write(lake, batch))) for batch in (A, B, C)[:count])
     Committer(lake, NAME, Change(Operation.APPEND, sets), load(lake)).commit()
@@ -139,7 +141,7 @@ def test_several_sets_of_files_have_numbers_in_their_order(lake: Lake, count: in
     assert load(lake).metadata["last-sequence-number"] == count
 
 
-def test_rows_that_are_not_new_keep_their_number(lake: Lake) -> None:
+def test_rows_that_are_not_new_keep_their_number(lake: IcebergCatalog) -> None:
     make_table(lake)
     insert(lake, A)
     insert(lake, B)

@@ -20,7 +20,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
 )
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.manifests import read_manifest, read_manifest_list
 from tests.unit.tables import (
     NAME,
@@ -52,7 +52,7 @@ DROPPED: dict[str, tuple[iceberg.IcebergType, Transform[Any, Any], pa.DataType, 
 }  # fmt: skip
 
 
-def make(lake: Lake, name: str, version: int = 2) -> Any:
+def make(lake: IcebergCatalog, name: str, version: int = 2) -> Any:
     """A table with a file in a partition whose column is gone; the value of its partition."""
     kind, transform, stored, value, expected = DROPPED[name]
     schema = Schema(
@@ -66,7 +66,7 @@ def make(lake: Lake, name: str, version: int = 2) -> Any:
     return expected
 
 
-def stored_partitions(lake: Lake) -> dict[int, list[Any]]:
+def stored_partitions(lake: IcebergCatalog) -> dict[int, list[Any]]:
     """Partitions of the first spec by rows' count of their files, as their manifests hold them."""
     table = load(lake)
     location = lake.catalog.load_table(NAME).current_snapshot().manifest_list
@@ -78,7 +78,7 @@ def stored_partitions(lake: Lake) -> dict[int, list[Any]]:
     return found
 
 
-def merge_manifests(lake: Lake) -> None:
+def merge_manifests(lake: IcebergCatalog) -> None:
     evolve(lake, properties={"commit.manifest.min-count-to-merge": "2"})
     insert(lake, pa.table({"id": [2]}))
 
@@ -89,7 +89,7 @@ def bytes_of(summary: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", DROPPED)
-def test_old_files_are_replaced(lake: Lake, name: str, version: int) -> None:
+def test_old_files_are_replaced(lake: IcebergCatalog, name: str, version: int) -> None:
     make(lake, name, version)
     before = stored_partitions(lake)[1]
     rewrite(lake, live(lake), pa.table({"id": [2]}))
@@ -98,7 +98,7 @@ def test_old_files_are_replaced(lake: Lake, name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_old_files_stay_in_their_partition(lake: Lake, name: str) -> None:
+def test_old_files_stay_in_their_partition(lake: IcebergCatalog, name: str) -> None:
     expected = make(lake, name)
     before = stored_partitions(lake)[1]
     summaries = [manifest.partitions[0] for manifest in manifests(lake)]
@@ -112,14 +112,14 @@ def test_old_files_stay_in_their_partition(lake: Lake, name: str) -> None:
     assert [bytes_of(merged.partitions[0])] * 2 == list(map(bytes_of, summaries))
 
 
-def test_everything_is_replaced(lake: Lake) -> None:
+def test_everything_is_replaced(lake: IcebergCatalog) -> None:
     make(lake, "decimal")
     replace(lake, pa.table({"id": [2]}))
     assert rows(lake) == [(2,)]
     assert stored_partitions(lake) == {2: [Decimal("1.50")] * 2}
 
 
-def test_types_that_no_schema_tells_are_those_of_the_manifest(lake: Lake) -> None:
+def test_types_that_no_schema_tells_are_those_of_the_manifest(lake: IcebergCatalog) -> None:
     make(lake, "decimal")
     metadata = load(lake).metadata
     current = metadata["current-schema-id"]
@@ -129,7 +129,7 @@ def test_types_that_no_schema_tells_are_those_of_the_manifest(lake: Lake) -> Non
     assert stored_partitions(lake)[0] == [Decimal("1.50")] * 2
 
 
-def test_widened_columns_keep_both_widths(lake: Lake) -> None:
+def test_widened_columns_keep_both_widths(lake: IcebergCatalog) -> None:
     schema = Schema(
         iceberg.NestedField(1, "id", iceberg.LongType(), required=False),
         iceberg.NestedField(2, "p", iceberg.IntegerType(), required=False),

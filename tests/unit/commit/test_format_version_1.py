@@ -11,8 +11,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.snapshots import Operation
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -40,7 +40,7 @@ def avro_fields(io: FileIO, path: str) -> dict[int, Any]:
         return {field.field_id: field for field in reader.schema.fields}
 
 
-def test_snapshots_have_no_sequence_number(lake: Lake) -> None:
+def test_snapshots_have_no_sequence_number(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     for batch in (A, B):
         insert(lake, batch)
@@ -52,7 +52,7 @@ def test_snapshots_have_no_sequence_number(lake: Lake) -> None:
     assert rows(lake) == [(1, "a"), (2, "b")]
 
 
-def test_several_sets_of_files_have_no_numbers_either(lake: Lake) -> None:
+def test_several_sets_of_files_have_no_numbers_either(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     added = tuple(AddedFiles(tuple(write(lake, batch))) for batch in (A, B, C))
     commit(lake, Change(Operation.APPEND, added))
@@ -60,7 +60,7 @@ def test_several_sets_of_files_have_no_numbers_either(lake: Lake) -> None:
     assert [m.sequence_number for m in manifests(lake)] == [0]
 
 
-def test_manifests_are_those_of_version_1(lake: Lake) -> None:
+def test_manifests_are_those_of_version_1(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     insert(lake, A)
     table = lake.catalog.load_table(NAME)
@@ -74,7 +74,7 @@ def test_manifests_are_those_of_version_1(lake: Lake) -> None:
     assert {f.field_id for f in entry[2].field_type.fields}.isdisjoint({134, 135, 142, 143})
 
 
-def test_files_are_replaced_and_removed(lake: Lake) -> None:
+def test_files_are_replaced_and_removed(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     insert(lake, A)
     insert(lake, B)
@@ -86,7 +86,7 @@ def test_files_are_replaced_and_removed(lake: Lake) -> None:
     assert all("sequence-number" not in s for s in load(lake).metadata["snapshots"])
 
 
-def test_delete_files_are_refused(lake: Lake) -> None:
+def test_delete_files_are_refused(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     deletes = data_file("d.parquet", content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
     with pytest.raises(CatalogError, match=r"format version 1, .*`format_version: 2`"):
@@ -94,14 +94,14 @@ def test_delete_files_are_refused(lake: Lake) -> None:
     assert manifests(lake) == []
 
 
-def test_a_stream_with_keys_is_refused_before_it_writes(lake: Lake) -> None:
+def test_a_stream_with_keys_is_refused_before_it_writes(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     with pytest.raises(StreamError, match=r"format version 1, .*`format_version: 2`"):
         Sink(lake, NAME, Progress("sink"), ("id",)).claim()
     assert not any("sink" in key for key in load(lake).metadata["properties"])
 
 
-def test_numbers_begin_after_an_upgrade(lake: Lake) -> None:
+def test_numbers_begin_after_an_upgrade(lake: IcebergCatalog) -> None:
     make_table(lake, version=1)
     insert(lake, A)
     with lake.catalog.load_table(NAME).transaction() as transaction:

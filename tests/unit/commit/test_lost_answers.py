@@ -10,8 +10,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict, CommitUnknown
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.commit import committer as under_test
@@ -48,7 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Unsure:
     """A catalog whose commits end as is planned; then it may be away for a while."""
 
-    def __init__(self, lake: Lake, *plan: str, away: bool = False) -> None:
+    def __init__(self, lake: IcebergCatalog, *plan: str, away: bool = False) -> None:
         self._lake, self._plan, self._away = lake, list(plan), away
         self.commits = 0
 
@@ -59,7 +63,7 @@ class Unsure:
             for one in commits:
                 self._lake.commit(one.base, one.requirements, one.updates)
         if step in (LOST, UNDONE):
-            raise CommitUnknown("the answer was lost")
+            raise CommitStateUnknown("the answer was lost")
         if step == CONFLICT:
             raise CommitConflict("others were faster")
         if step == REFUSED:
@@ -72,7 +76,7 @@ class Unsure:
 
 
 def appending(
-    lake: Lake, unsure: Unsure, data: pa.Table = A, name: tuple[str, str] = NAME
+    lake: IcebergCatalog, unsure: Unsure, data: pa.Table = A, name: tuple[str, str] = NAME
 ) -> Committer:
     change = append(*write(lake, data, name), properties={})
     return Committer(unsure, name, change, load(lake, name))  # type: ignore[arg-type]
@@ -94,7 +98,9 @@ def files(folder: Path, kind: str) -> int:
         ([UNDONE, CONFLICT, DONE], 3),
     ],
 )
-def test_rows_are_there_once(lake: Lake, tmp_path: Path, plan: list[str], attempts: int) -> None:
+def test_rows_are_there_once(
+    lake: IcebergCatalog, tmp_path: Path, plan: list[str], attempts: int
+) -> None:
     make_table(lake)
     committer = appending(lake, Unsure(lake, *plan))
     done = committer.commit()
@@ -106,7 +112,7 @@ def test_rows_are_there_once(lake: Lake, tmp_path: Path, plan: list[str], attemp
         assert files(tmp_path, "avro") == 2
 
 
-def test_another_writer_after_the_lost_answer(lake: Lake) -> None:
+def test_another_writer_after_the_lost_answer(lake: IcebergCatalog) -> None:
     make_table(lake)
 
     class Then(Unsure):
@@ -136,14 +142,16 @@ class Short(Unsure):
 
 class TestCatalogThatShowsTheNewestSnapshotOnly:
     @pytest.mark.parametrize("step", [LOST, UNDONE])
-    def test_rows_are_there_once(self, lake: Lake, step: str) -> None:
+    def test_rows_are_there_once(self, lake: IcebergCatalog, step: str) -> None:
         make_table(lake)
         unsure = Short(lake, step)
         appending(lake, unsure).commit()
         assert rows(lake) == [(1, "a"), (2, "b")]
         assert unsure.commits == (1 if step == LOST else 2)
 
-    def test_files_of_one_that_was_refused_and_done(self, lake: Lake, tmp_path: Path) -> None:
+    def test_files_of_one_that_was_refused_and_done(
+        self, lake: IcebergCatalog, tmp_path: Path
+    ) -> None:
         make_table(lake, name=OTHER)
         make_table(lake)
 
@@ -159,7 +167,7 @@ class TestCatalogThatShowsTheNewestSnapshotOnly:
         assert files(tmp_path, "parquet") == 2
 
     @pytest.mark.parametrize("step", [LOST, UNDONE])
-    def test_a_change_without_new_files(self, lake: Lake, step: str) -> None:
+    def test_a_change_without_new_files(self, lake: IcebergCatalog, step: str) -> None:
         make_table(lake)
         insert(lake, A)
         unsure = Short(lake, step)
@@ -169,12 +177,12 @@ class TestCatalogThatShowsTheNewestSnapshotOnly:
             committer.commit()
         else:
             # No file tells whose snapshot it was.
-            with pytest.raises(CommitUnknown, match="removed or rewrote 1 of the files"):
+            with pytest.raises(CommitStateUnknown, match="removed or rewrote 1 of the files"):
                 committer.commit()
         assert rows(lake) == [(2, "b")]
 
 
-def test_a_table_that_is_made(lake: Lake) -> None:
+def test_a_table_that_is_made(lake: IcebergCatalog) -> None:
     from tests.unit.tables import SCHEMA, UNPARTITIONED_PARTITION_SPEC
 
     staged = lake.stage(NAME, SCHEMA, UNPARTITIONED_PARTITION_SPEC, {"format-version": "2"})
@@ -188,7 +196,7 @@ def test_a_table_that_is_made(lake: Lake) -> None:
     assert len(load(lake).metadata["snapshots"]) == 1
 
 
-def test_a_table_that_somebody_else_has_made(lake: Lake) -> None:
+def test_a_table_that_somebody_else_has_made(lake: IcebergCatalog) -> None:
     from tests.unit.tables import SCHEMA, UNPARTITIONED_PARTITION_SPEC
 
     staged = lake.stage(NAME, SCHEMA, UNPARTITIONED_PARTITION_SPEC, {"format-version": "2"})
@@ -200,11 +208,11 @@ def test_a_table_that_somebody_else_has_made(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("step", [DONE, CONFLICT, REFUSED, UNDONE])
-def test_a_commit_to_this_base_only(lake: Lake, tmp_path: Path, step: str) -> None:
+def test_a_commit_to_this_base_only(lake: IcebergCatalog, tmp_path: Path, step: str) -> None:
     make_table(lake)
     unsure = Unsure(lake, step)
     committer = appending(lake, unsure)
-    errors = {CONFLICT: CommitConflict, REFUSED: CatalogError, UNDONE: CommitUnknown}
+    errors = {CONFLICT: CommitConflict, REFUSED: CatalogError, UNDONE: CommitStateUnknown}
     if step == DONE:
         assert committer.commit_once().attempts == 1
         assert rows(lake) == [(1, "a")]
@@ -218,24 +226,24 @@ def test_a_commit_to_this_base_only(lake: Lake, tmp_path: Path, step: str) -> No
 
 
 @pytest.mark.parametrize("plan", [[LOST] * 9, [UNDONE] * 9])
-def test_a_catalog_that_stays_away(lake: Lake, tmp_path: Path, plan: list[str]) -> None:
+def test_a_catalog_that_stays_away(lake: IcebergCatalog, tmp_path: Path, plan: list[str]) -> None:
     make_table(lake, properties={"commit.retry.num-retries": "3"})
     committer = appending(lake, Unsure(lake, *plan, away=True))
-    with pytest.raises(CommitUnknown, match="Whether it was committed is not known") as raised:
+    with pytest.raises(CommitStateUnknown, match="Whether it was committed is not known") as raised:
         committer.commit()
     assert f"s.t has the snapshot {committer._producer.snapshot_id}" in str(raised.value)
     # Nothing is removed: a snapshot may name it.
     assert (files(tmp_path, "parquet"), files(tmp_path, "avro")) == (1, 2)
 
 
-def test_a_lost_answer_and_then_a_refusal(lake: Lake, tmp_path: Path) -> None:
+def test_a_lost_answer_and_then_a_refusal(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake)
-    with pytest.raises(CommitUnknown, match="not allowed"):
+    with pytest.raises(CommitStateUnknown, match="not allowed"):
         appending(lake, Unsure(lake, UNDONE, REFUSED)).commit()
     assert files(tmp_path, "parquet") == 1
 
 
-def test_a_refusal_leaves_no_file(lake: Lake, tmp_path: Path) -> None:
+def test_a_refusal_leaves_no_file(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake)
     with pytest.raises(CatalogError, match="not allowed"):
         appending(lake, Unsure(lake, REFUSED)).commit()
@@ -243,7 +251,9 @@ def test_a_refusal_leaves_no_file(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("retries", "attempts"), [("0", 1), ("2", 3), (None, 30)])
-def test_conflicts_end(lake: Lake, tmp_path: Path, retries: str | None, attempts: int) -> None:
+def test_conflicts_end(
+    lake: IcebergCatalog, tmp_path: Path, retries: str | None, attempts: int
+) -> None:
     properties = {} if retries is None else {"commit.retry.num-retries": retries}
     make_table(lake, properties=properties)
     unsure = Unsure(lake, *[CONFLICT] * 40)
@@ -253,7 +263,7 @@ def test_conflicts_end(lake: Lake, tmp_path: Path, retries: str | None, attempts
     assert (files(tmp_path, "parquet"), files(tmp_path, "avro")) == (0, 0)
 
 
-def test_what_is_no_longer_right_keeps_its_files(lake: Lake, tmp_path: Path) -> None:
+def test_what_is_no_longer_right_keeps_its_files(lake: IcebergCatalog, tmp_path: Path) -> None:
     base = make_table(lake)
     change = Change(
         Operation.OVERWRITE,
@@ -268,7 +278,7 @@ def test_what_is_no_longer_right_keeps_its_files(lake: Lake, tmp_path: Path) -> 
     assert files(tmp_path, "avro") == before
 
 
-def test_a_check_that_refuses(lake: Lake, tmp_path: Path) -> None:
+def test_a_check_that_refuses(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake)
 
     def check(metadata: Any) -> None:
@@ -282,33 +292,33 @@ def test_a_check_that_refuses(lake: Lake, tmp_path: Path) -> None:
 
 
 class TestTogether:
-    def parts(self, lake: Lake, unsure: Unsure) -> list[Committer]:
+    def parts(self, lake: IcebergCatalog, unsure: Unsure) -> list[Committer]:
         make_table(lake, name=OTHER)
         make_table(lake)
         return [appending(lake, unsure), appending(lake, unsure, B, OTHER)]
 
     @pytest.mark.parametrize("plan", [[DONE], [LOST], [UNDONE], [CONFLICT]])
-    def test_all_of_them(self, lake: Lake, plan: list[str]) -> None:
+    def test_all_of_them(self, lake: IcebergCatalog, plan: list[str]) -> None:
         unsure = Unsure(lake, *plan)
         first, second = commit_together(self.parts(lake, unsure))
         assert (rows(lake), rows(lake, OTHER)) == ([(1, "a")], [(2, "b")])
         found = [load(lake, name).metadata["snapshots"][0]["snapshot-id"] for name in (NAME, OTHER)]
         assert [first.snapshot.snapshot_id, second.snapshot.snapshot_id] == found
 
-    def test_a_server_that_does_one_after_the_other(self, lake: Lake) -> None:
+    def test_a_server_that_does_one_after_the_other(self, lake: IcebergCatalog) -> None:
         class Killed(Unsure):
             def commit_all(self, commits: Sequence[TableCommit]) -> None:
                 self.commits += 1
                 lake.commit(commits[0].base, commits[0].requirements, commits[0].updates)
                 if self.commits == 1:
-                    raise CommitUnknown("killed")
+                    raise CommitStateUnknown("killed")
 
         commit_together(self.parts(lake, Killed(lake)))
         assert (rows(lake), rows(lake, OTHER)) == ([(1, "a")], [(2, "b")])
 
     @pytest.mark.parametrize("step", [REFUSED, CONFLICT])
     def test_a_server_that_does_not_keep_its_word(
-        self, lake: Lake, tmp_path: Path, step: str
+        self, lake: IcebergCatalog, tmp_path: Path, step: str
     ) -> None:
         """It refuses all, but has committed one: its files must stay."""
 
@@ -328,12 +338,14 @@ class TestTogether:
         assert (rows(lake), rows(lake, OTHER)) == ([(1, "a")], [])
         assert files(tmp_path, "parquet") == 1
 
-    def test_nobody_can_tell(self, lake: Lake, tmp_path: Path) -> None:
-        with pytest.raises(CommitUnknown, match="cannot be looked at after its commit was refused"):
+    def test_nobody_can_tell(self, lake: IcebergCatalog, tmp_path: Path) -> None:
+        with pytest.raises(
+            CommitStateUnknown, match="cannot be looked at after its commit was refused"
+        ):
             commit_together(self.parts(lake, Unsure(lake, REFUSED, away=True)))
         assert files(tmp_path, "parquet") == 2
 
-    def test_a_refusal_leaves_no_file(self, lake: Lake, tmp_path: Path) -> None:
+    def test_a_refusal_leaves_no_file(self, lake: IcebergCatalog, tmp_path: Path) -> None:
         with pytest.raises(CatalogError, match="not allowed"):
             commit_together(self.parts(lake, Unsure(lake, REFUSED)))
         assert (files(tmp_path, "parquet"), files(tmp_path, "avro")) == (0, 0)

@@ -11,7 +11,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit import manifests as under_test
 from dbt.adapters.iceberg_stream.commit.change import append
 from dbt.adapters.iceberg_stream.commit.manifests import (
@@ -34,7 +34,7 @@ FULL = {
 }
 
 
-def listed(lake: Lake) -> list[ManifestFile]:
+def listed(lake: IcebergCatalog) -> list[ManifestFile]:
     table = load(lake)
     return read_manifest_list(table.io, table.metadata["snapshots"][-1]["manifest-list"])
 
@@ -44,7 +44,7 @@ def as_dict(file: DataFile) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_entries_are_read_as_they_were_written(lake: Lake, version: int) -> None:
+def test_entries_are_read_as_they_were_written(lake: IcebergCatalog, version: int) -> None:
     make_table(lake, version)
     commit(lake, append(data_file("a", 3, **FULL), data_file("b", 4), properties={}))
     (manifest,) = listed(lake)
@@ -58,7 +58,7 @@ def test_entries_are_read_as_they_were_written(lake: Lake, version: int) -> None
 
 
 @pytest.mark.parametrize("count", [0, 1, under_test.READ_AHEAD, under_test.READ_AHEAD + 3])
-def test_manifests_come_in_their_order(lake: Lake, count: int) -> None:
+def test_manifests_come_in_their_order(lake: IcebergCatalog, count: int) -> None:
     make_table(lake)
     for number in range(count):
         commit(lake, append(data_file(str(number)), properties={}))

@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.manifests import (
     DELETED,
@@ -17,12 +17,12 @@ from dbt.adapters.iceberg_stream.commit.manifests import (
 from tests.unit.tables import commit, data_file, evolve, load, make_table, set_metadata
 
 
-def upgrade(lake: Lake) -> None:
+def upgrade(lake: IcebergCatalog) -> None:
     # PyIceberg does not do it.
     set_metadata(lake, format_version=3, next_row_id=0)
 
 
-def row_ids(lake: Lake) -> dict[str, int | None]:
+def row_ids(lake: IcebergCatalog) -> dict[str, int | None]:
     """The first row id of each live file, as the manifests give it."""
     table = load(lake)
     refs = table.metadata["refs"]["main"]["snapshot-id"]
@@ -35,15 +35,15 @@ def row_ids(lake: Lake) -> dict[str, int | None]:
     }
 
 
-def add(lake: Lake, *files: DataFile) -> None:
+def add(lake: IcebergCatalog, *files: DataFile) -> None:
     commit(lake, append(*files, properties={}))
 
 
-def remove(lake: Lake, *files: DataFile) -> None:
+def remove(lake: IcebergCatalog, *files: DataFile) -> None:
     commit(lake, Change(Operation.DELETE, removed=files))
 
 
-def ranges(lake: Lake, counts: dict[str, int]) -> list[int]:
+def ranges(lake: IcebergCatalog, counts: dict[str, int]) -> list[int]:
     """All row ids of the live files; overlaps show as repetitions."""
     found = row_ids(lake)
     return sorted(
@@ -53,7 +53,7 @@ def ranges(lake: Lake, counts: dict[str, int]) -> list[int]:
     )
 
 
-def test_new_files_get_ids_one_after_the_other(lake: Lake) -> None:
+def test_new_files_get_ids_one_after_the_other(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     add(lake, data_file("a", 10), data_file("b", 5))
     add(lake, data_file("c", 1))
@@ -64,7 +64,7 @@ def test_new_files_get_ids_one_after_the_other(lake: Lake) -> None:
     assert found == [(0, 15), (15, 1)]
 
 
-def test_a_version_below_has_none(lake: Lake) -> None:
+def test_a_version_below_has_none(lake: IcebergCatalog) -> None:
     make_table(lake, 2)
     add(lake, data_file("a", 10))
     assert row_ids(lake) == {"a": None}
@@ -73,7 +73,7 @@ def test_a_version_below_has_none(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("gone", ["a", "b", "c"])
-def test_after_an_upgrade_deleted_files_take_none(lake: Lake, gone: str) -> None:
+def test_after_an_upgrade_deleted_files_take_none(lake: IcebergCatalog, gone: str) -> None:
     make_table(lake, 2)
     files = {name: data_file(name, count) for name, count in (("a", 10), ("b", 5), ("c", 2))}
     counts = {"a": 10, "b": 5, "c": 2, "d": 3, "e": 4}
@@ -94,7 +94,7 @@ def test_after_an_upgrade_deleted_files_take_none(lake: Lake, gone: str) -> None
     assert load(lake).metadata["next-row-id"] >= live + 7
 
 
-def test_files_keep_their_ids_when_others_go(lake: Lake) -> None:
+def test_files_keep_their_ids_when_others_go(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     files = [data_file(name, 10) for name in "abc"]
     add(lake, *files)
@@ -111,7 +111,7 @@ def test_files_keep_their_ids_when_others_go(lake: Lake) -> None:
     assert metadata["next-row-id"] >= found["d"] + 7
 
 
-def test_delete_files_have_none(lake: Lake) -> None:
+def test_delete_files_have_none(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     add(lake, data_file("a", 10))
     deletes = data_file("x", 4, content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])

@@ -18,7 +18,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.commit.schema_updates import (
     evolving,
@@ -221,7 +221,7 @@ class TestRequirements:
         assert schemas_changed(before, before | {"current-schema-id": 1})
 
 
-def test_back_and_forth_is_read_at_each_snapshot(lake: Lake) -> None:
+def test_back_and_forth_is_read_at_each_snapshot(lake: IcebergCatalog) -> None:
     for names in ("ab", "a", "ab", "a"):
         data = pa.table({name: [1] for name in names})
         ingest(lake, NAME, data.to_reader(), Mode.REPLACE)
@@ -235,7 +235,7 @@ def test_back_and_forth_is_read_at_each_snapshot(lake: Lake) -> None:
     assert sorted(table.schemas()) == [0, 1, 2]
 
 
-def test_a_replacement_keeps_what_identifies_rows(lake: Lake) -> None:
+def test_a_replacement_keeps_what_identifies_rows(lake: IcebergCatalog) -> None:
     keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
     make_table(lake, schema=keyed)
     ingest(lake, NAME, pa.table({"id": [1], "y": [2]}).to_reader(), Mode.REPLACE)

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, ListType
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.commit.producer import (
     MissingFiles,
@@ -31,11 +31,11 @@ MIN_COUNT = "commit.manifest.min-count-to-merge"
 BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
 
 
-def add(lake: Lake, *files: DataFile, deletes: tuple[DataFile, ...] = ()) -> None:
+def add(lake: IcebergCatalog, *files: DataFile, deletes: tuple[DataFile, ...] = ()) -> None:
     commit(lake, Change(Operation.APPEND, (AddedFiles(files, deletes),)))
 
 
-def entries(lake: Lake, manifest: ManifestFile) -> list[tuple[int, str, int, int | None]]:
+def entries(lake: IcebergCatalog, manifest: ManifestFile) -> list[tuple[int, str, int, int | None]]:
     """Status, path, snapshot's place and sequence number of each entry."""
     table = load(lake)
     places = {s["snapshot-id"]: n for n, s in enumerate(table.metadata["snapshots"], 1)}
@@ -57,7 +57,7 @@ def counts(manifest: ManifestFile) -> list[int | None]:
 
 
 @pytest.mark.parametrize(("commits", "expected"), [(2, 2), (3, 3), (4, 2), (5, 3), (6, 2), (7, 3)])
-def test_older_manifests_become_one(lake: Lake, commits: int, expected: int) -> None:
+def test_older_manifests_become_one(lake: IcebergCatalog, commits: int, expected: int) -> None:
     make_table(lake, properties={MIN_COUNT: "3"})
     for number in range(commits):
         add(lake, data_file(str(number), 10))
@@ -79,14 +79,16 @@ def test_older_manifests_become_one(lake: Lake, commits: int, expected: int) -> 
         ({}, 5),
     ],
 )
-def test_as_the_table_wants_it(lake: Lake, properties: dict[str, str], expected: int) -> None:
+def test_as_the_table_wants_it(
+    lake: IcebergCatalog, properties: dict[str, str], expected: int
+) -> None:
     make_table(lake, properties=properties)
     for number in range(5):
         add(lake, data_file(str(number)))
     assert len(manifests(lake)) == expected
 
 
-def test_a_manifest_has_its_size(lake: Lake) -> None:
+def test_a_manifest_has_its_size(lake: IcebergCatalog) -> None:
     make_table(lake)
     for number in range(4):
         add(lake, data_file(str(number)))
@@ -100,7 +102,7 @@ def test_a_manifest_has_its_size(lake: Lake) -> None:
     assert found == [["4"], ["3", "2"], ["1"], ["0"]]
 
 
-def test_contents_and_specs_stay_apart(lake: Lake) -> None:
+def test_contents_and_specs_stay_apart(lake: IcebergCatalog) -> None:
     make_table(lake, properties={MIN_COUNT: "2"})
     equality = {"content": DataFileContent.EQUALITY_DELETES, "equality_ids": [1]}
     for number in range(3):
@@ -121,7 +123,7 @@ def test_contents_and_specs_stay_apart(lake: Lake) -> None:
     assert by_spec == {("d0", "d1", "d2"): 0, ("p", "q"): spec, ("r",): spec}
 
 
-def test_files_that_go_are_told(lake: Lake) -> None:
+def test_files_that_go_are_told(lake: IcebergCatalog) -> None:
     make_table(lake)
     files = [data_file(name, count) for name, count in (("a", 1), ("b", 2), ("c", 4))]
     add(lake, *files)
@@ -140,7 +142,7 @@ def test_files_that_go_are_told(lake: Lake) -> None:
     assert (summary["total-data-files"], summary["total-records"]) == ("2", "9")
 
 
-def test_all_files_go(lake: Lake) -> None:
+def test_all_files_go(lake: IcebergCatalog) -> None:
     make_table(lake)
     add(lake, data_file("a", 3))
     add(
@@ -159,7 +161,7 @@ def test_all_files_go(lake: Lake) -> None:
     assert len(manifests(lake)) == 2
 
 
-def test_a_file_that_is_not_there(lake: Lake) -> None:
+def test_a_file_that_is_not_there(lake: IcebergCatalog) -> None:
     make_table(lake)
     add(lake, data_file("a"))
     table = load(lake)
@@ -173,7 +175,7 @@ def test_a_file_that_is_not_there(lake: Lake) -> None:
     assert "a" in str(entries(lake, manifests(lake)[0]))
 
 
-def test_partitions_are_summed_up(lake: Lake) -> None:
+def test_partitions_are_summed_up(lake: IcebergCatalog) -> None:
     make_table(lake, spec=BY_ID)
     add(lake, *(data_file(str(n), partition=[n]) for n in (3, None, 7)))
     (manifest,) = manifests(lake)
@@ -186,7 +188,7 @@ def test_partitions_are_summed_up(lake: Lake) -> None:
     )
 
 
-def test_totals(lake: Lake) -> None:
+def test_totals(lake: IcebergCatalog) -> None:
     make_table(lake)
     position = {"content": DataFileContent.POSITION_DELETES}
     equality = {"content": DataFileContent.EQUALITY_DELETES, "equality_ids": [1]}
@@ -220,7 +222,7 @@ def test_totals(lake: Lake) -> None:
     assert found == {"total-records": "0"}
 
 
-def test_metadata_go_where_the_table_wants_them(lake: Lake) -> None:
+def test_metadata_go_where_the_table_wants_them(lake: IcebergCatalog) -> None:
     base = make_table(lake)
     folder = f"{base.metadata['location']}/elsewhere/"
     evolve(lake, properties={"write.metadata.path": folder})
@@ -250,7 +252,7 @@ def test_what_a_branch_points_to(
     assert (found and found["snapshot-id"]) == expected
 
 
-def test_times_never_go_back(lake: Lake) -> None:
+def test_times_never_go_back(lake: IcebergCatalog) -> None:
     make_table(lake)
     later = load(lake).metadata["last-updated-ms"] + 10**9
     set_metadata(lake, last_updated_ms=later)
@@ -259,7 +261,7 @@ def test_times_never_go_back(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_the_list_tells_its_snapshot(lake: Lake, version: int) -> None:
+def test_the_list_tells_its_snapshot(lake: IcebergCatalog, version: int) -> None:
     make_table(lake, version)
     commit(lake, append(data_file("a"), properties={}))
     table = load(lake)
@@ -275,7 +277,7 @@ def test_the_list_tells_its_snapshot(lake: Lake, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_equality_ids_are_as_the_specification_has_them(lake: Lake, version: int) -> None:
+def test_equality_ids_are_as_the_specification_has_them(lake: IcebergCatalog, version: int) -> None:
     make_table(lake, version)
     equality = {"content": DataFileContent.EQUALITY_DELETES, "equality_ids": [1, 2]}
     add(lake, deletes=(data_file("e", **equality),))

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, Validation, append
 from dbt.adapters.iceberg_stream.commit.validation import FILE_PATH, ChangedMeanwhile, validate
 from tests.unit.tables import commit, data_file, load, make_table, set_metadata
@@ -18,24 +18,24 @@ EQUALITY, POSITION = DataFileContent.EQUALITY_DELETES, DataFileContent.POSITION_
 
 
 @pytest.fixture
-def base(lake: Lake) -> int:
+def base(lake: IcebergCatalog) -> int:
     """The snapshot of a table with the files a and b."""
     # Delete files of version 2 do not name their data file.
     make_table(lake, 3)
     return add(lake, data_file("a"), data_file("b"))
 
 
-def add(lake: Lake, *files: DataFile, **properties: str) -> int:
+def add(lake: IcebergCatalog, *files: DataFile, **properties: str) -> int:
     return commit(lake, append(*files, properties=properties)).snapshot.snapshot_id
 
 
-def delete(lake: Lake, file: DataFile) -> int:
+def delete(lake: IcebergCatalog, file: DataFile) -> int:
     change = Change(Operation.DELETE, (AddedFiles(deletes=(file,)),))
     return commit(lake, change).snapshot.snapshot_id
 
 
 def check(
-    lake: Lake,
+    lake: IcebergCatalog,
     since: int | None,
     conflicts: Callable[[DataFile], bool] | None = lambda _: True,
     removed: tuple[str, ...] = (),
@@ -49,13 +49,13 @@ def check(
     )
 
 
-def test_nothing_has_come(lake: Lake, base: int) -> None:
+def test_nothing_has_come(lake: IcebergCatalog, base: int) -> None:
     check(lake, base)
     table = load(lake)
     validate(table.io, table.metadata, append(properties={}))
 
 
-def test_files_that_had_to_be_seen(lake: Lake, base: int) -> None:
+def test_files_that_had_to_be_seen(lake: IcebergCatalog, base: int) -> None:
     add(lake, data_file("c"), data_file("d"), **{"iceberg-stream.model": "other"})
     with pytest.raises(
         ChangedMeanwhile, match=r"added 1 data files .*snapshot \d+ by other"
@@ -67,7 +67,7 @@ def test_files_that_had_to_be_seen(lake: Lake, base: int) -> None:
     check(lake, base, None)
 
 
-def test_all_snapshots_since_are_looked_at(lake: Lake, base: int) -> None:
+def test_all_snapshots_since_are_looked_at(lake: IcebergCatalog, base: int) -> None:
     add(lake, data_file("c"))
     second = add(lake, data_file("d"))
     with pytest.raises(ChangedMeanwhile) as raised:
@@ -76,14 +76,14 @@ def test_all_snapshots_since_are_looked_at(lake: Lake, base: int) -> None:
     check(lake, second)
 
 
-def test_compactions_change_no_rows(lake: Lake, base: int) -> None:
+def test_compactions_change_no_rows(lake: IcebergCatalog, base: int) -> None:
     compacted = (AddedFiles((data_file("ab", 2),)),)
     removed = (data_file("a"), data_file("b"))
     commit(lake, Change(Operation.REPLACE, compacted, removed=removed))
     check(lake, base)
 
 
-def test_an_empty_table(lake: Lake) -> None:
+def test_an_empty_table(lake: IcebergCatalog) -> None:
     make_table(lake)
     check(lake, None)
     add(lake, data_file("a"))
@@ -92,7 +92,7 @@ def test_an_empty_table(lake: Lake) -> None:
     check(lake, None, lambda _: False)
 
 
-def test_an_empty_table_whose_first_snapshots_have_expired(lake: Lake) -> None:
+def test_an_empty_table_whose_first_snapshots_have_expired(lake: IcebergCatalog) -> None:
     make_table(lake)
     add(lake, data_file("a"))
     add(lake, data_file("b"))
@@ -102,7 +102,7 @@ def test_an_empty_table_whose_first_snapshots_have_expired(lake: Lake) -> None:
         check(lake, None, lambda _: False)
 
 
-def test_a_snapshot_that_is_gone(lake: Lake, base: int) -> None:
+def test_a_snapshot_that_is_gone(lake: IcebergCatalog, base: int) -> None:
     add(lake, data_file("c"))
     with pytest.raises(ChangedMeanwhile, match="The snapshot 7 that this write was made from"):
         check(lake, 7, lambda _: False)
@@ -135,7 +135,7 @@ def bounds(*paths: str) -> dict[str, dict[int, bytes]]:
     ],
 )
 def test_deletes_of_rows_in_files_that_go(
-    lake: Lake, base: int, deletes: DataFile, hidden: bool
+    lake: IcebergCatalog, base: int, deletes: DataFile, hidden: bool
 ) -> None:
     delete(lake, deletes)
     check(lake, base)
@@ -147,6 +147,6 @@ def test_deletes_of_rows_in_files_that_go(
         check(lake, base, removed=("a",))
 
 
-def test_deletes_before_are_no_conflict(lake: Lake, base: int) -> None:
+def test_deletes_before_are_no_conflict(lake: IcebergCatalog, base: int) -> None:
     since = delete(lake, data_file("x", content=EQUALITY, equality_ids=[1]))
     check(lake, since, removed=("a",))

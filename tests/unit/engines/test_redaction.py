@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.exceptions import ServerError
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.engines.errors import describe
 from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
@@ -40,7 +40,7 @@ def test_addresses(address: str, shown: str) -> None:
 
 def test_messages_of_catalogs_and_of_spark() -> None:
     uri = "https://me:hush@catalog/api"
-    names = RemoteNames(CatalogSettings("lake", {"type": "rest", "uri": uri}), None)
+    names = RemoteBackend(CatalogSettings("lake", {"type": "rest", "uri": uri}), None)
     with pytest.raises(CatalogError) as raised, names._refusals("read s.t"):
         raise ServerError(f"no answer of {uri}")
     assert str(raised.value).count("https://…@catalog/api") == 2

@@ -14,7 +14,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.files.data_files import Describer
 from dbt.adapters.iceberg_stream.files.parquet import RollingWriter
@@ -70,7 +70,9 @@ def column(kind: iceberg.IcebergType, values: list[Any]) -> pa.Table:
     return pa.table({"v": array})
 
 
-def described(lake: Lake, kind: iceberg.IcebergType, rows: pa.Table, **properties: str) -> DataFile:
+def described(
+    lake: IcebergCatalog, kind: iceberg.IcebergType, rows: pa.Table, **properties: str
+) -> DataFile:
     make_table(
         lake, 3, Schema(iceberg.NestedField(1, "v", kind, required=False)), properties=properties
     )
@@ -87,7 +89,7 @@ def bounds(file: DataFile, kind: iceberg.IcebergType) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_bounds_are_the_least_and_the_greatest_value(lake: Lake, name: str) -> None:
+def test_bounds_are_the_least_and_the_greatest_value(lake: IcebergCatalog, name: str) -> None:
     kind, values, expected = EXACT[name]
     file = described(lake, kind, column(kind, [*reversed(values), None]))
     assert bounds(file, kind) == expected
@@ -96,7 +98,7 @@ def test_bounds_are_the_least_and_the_greatest_value(lake: Lake, name: str) -> N
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_bounds_are_of_all_row_groups(lake: Lake, name: str) -> None:
+def test_bounds_are_of_all_row_groups(lake: IcebergCatalog, name: str) -> None:
     kind, values, expected = EXACT[name]
     schema = Schema(iceberg.NestedField(1, "v", kind, required=False))
     base = make_table(lake, 3, schema)
@@ -118,7 +120,7 @@ def test_bounds_are_of_all_row_groups(lake: Lake, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_no_bounds_of_nulls(lake: Lake, name: str) -> None:
+def test_no_bounds_of_nulls(lake: IcebergCatalog, name: str) -> None:
     kind, _, _ = EXACT[name]
     file = described(lake, kind, column(kind, [None, None]))
     assert bounds(file, kind) == (None, None)
@@ -127,7 +129,7 @@ def test_no_bounds_of_nulls(lake: Lake, name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["counts", "none"])
 @pytest.mark.parametrize("name", EXACT)
-def test_no_bounds_where_the_table_wants_none(lake: Lake, name: str, mode: str) -> None:
+def test_no_bounds_where_the_table_wants_none(lake: IcebergCatalog, name: str, mode: str) -> None:
     kind, values, _ = EXACT[name]
     wanted = {"write.metadata.metrics.default": mode}
     file = described(lake, kind, column(kind, values), **wanted)
@@ -144,7 +146,7 @@ def test_no_bounds_where_the_table_wants_none(lake: Lake, name: str, mode: str) 
     ],
 )
 def test_times_that_python_does_not_have(
-    lake: Lake, kind: iceberg.IcebergType, values: list[int]
+    lake: IcebergCatalog, kind: iceberg.IcebergType, values: list[int]
 ) -> None:
     number = pa.int32() if isinstance(kind, iceberg.DateType) else pa.int64()
     stored = column(kind, []).schema.field("v").type
@@ -163,14 +165,14 @@ def test_times_that_python_does_not_have(
         ("a" * 15 + "\ud7ff" * 2, "a" * 15 + "\ud7ff", "a" * 15 + "\ue001"),
     ],
 )
-def test_long_texts(lake: Lake, value: str, lower: str, upper: str | None) -> None:
+def test_long_texts(lake: IcebergCatalog, value: str, lower: str, upper: str | None) -> None:
     kind = iceberg.StringType()
     found = bounds(described(lake, kind, column(kind, [value])), kind)
     assert found == (lower, upper)
     assert upper is None or upper.encode() >= value.encode()
 
 
-def test_nanoseconds_as_a_reader_finds_them(lake: Lake) -> None:
+def test_nanoseconds_as_a_reader_finds_them(lake: IcebergCatalog) -> None:
     kind = iceberg.TimestampNanoType()
     make_table(lake, 3, Schema(iceberg.NestedField(1, "v", kind, required=False)))
     insert(lake, column(kind, [NANOS]))
@@ -179,7 +181,7 @@ def test_nanoseconds_as_a_reader_finds_them(lake: Lake) -> None:
     assert from_bytes(kind, file.upper_bounds[1]) == NANOS
 
 
-def test_nested_columns_have_no_wrong_bounds(lake: Lake) -> None:
+def test_nested_columns_have_no_wrong_bounds(lake: IcebergCatalog) -> None:
     struct = iceberg.StructType(
         iceberg.NestedField(2, "t", iceberg.TimestampNanoType(), required=False)
     )
@@ -204,7 +206,9 @@ def test_nested_columns_have_no_wrong_bounds(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("values", [["v" * 5000], ["v" * 5000, "a"], ["v" * 5000, None]])
-def test_texts_that_arrow_gives_no_bounds_of(lake: Lake, values: list[str | None]) -> None:
+def test_texts_that_arrow_gives_no_bounds_of(
+    lake: IcebergCatalog, values: list[str | None]
+) -> None:
     kind = iceberg.StringType()
     found = described(
         lake, kind, column(kind, values), **{"write.metadata.metrics.default": "full"}

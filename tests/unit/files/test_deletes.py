@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyroaring import BitMap
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.files.deletes import (
     may_delete_of,
@@ -40,21 +40,21 @@ FILE_PATH, POS = 2147483546, 2147483545
 BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
 
 
-def target(lake: Lake) -> WriteTarget:
+def target(lake: IcebergCatalog) -> WriteTarget:
     base = load(lake)
     return WriteTarget.of(base.metadata, base.io)
 
 
-def delete(lake: Lake, *files: DataFile, removed: tuple[DataFile, ...] = ()) -> None:
+def delete(lake: IcebergCatalog, *files: DataFile, removed: tuple[DataFile, ...] = ()) -> None:
     commit(lake, Change(Operation.DELETE, (AddedFiles(deletes=files),), removed=removed))
 
 
-def data(lake: Lake) -> list[DataFile]:
+def data(lake: IcebergCatalog) -> list[DataFile]:
     return [file for file in live(lake) if file.content == DataFileContent.DATA]
 
 
 class TestPositionDeletes:
-    def test_rows_are_gone(self, lake: Lake) -> None:
+    def test_rows_are_gone(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         insert(lake, ROWS)
         insert(lake, ROWS)
@@ -70,7 +70,7 @@ class TestPositionDeletes:
         assert snapshot is not None and snapshot.summary is not None
         assert snapshot.summary["added-position-deletes"] == "3"
 
-    def test_they_are_sorted_and_named_as_the_spec_wants(self, lake: Lake) -> None:
+    def test_they_are_sorted_and_named_as_the_spec_wants(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         file = write_position_deletes(target(lake), "d", {"b": [2, 1], "a": [9, 5, 9]})
         with load(lake).io.new_input(file.file_path).open() as stream:
@@ -87,14 +87,14 @@ class TestPositionDeletes:
         assert file[FIELD["referenced_data_file"]] is None
         assert "/data/" in file.file_path and file.file_path.endswith("/d.parquet")
 
-    def test_bounds_of_paths_are_whole(self, lake: Lake) -> None:
+    def test_bounds_of_paths_are_whole(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         path = "file:///" + "long/" * 60
         file = write_position_deletes(target(lake), "d", {path: [1]})
         assert file.lower_bounds[FILE_PATH] == file.upper_bounds[FILE_PATH] == path.encode()
         assert file[FIELD["referenced_data_file"]] == path
 
-    def test_of_a_partition(self, lake: Lake) -> None:
+    def test_of_a_partition(self, lake: IcebergCatalog) -> None:
         make_table(lake, spec=BY_ID)
         file = write_position_deletes(
             target(lake), "d", {"a": [1]}, partition_key(BY_ID, SCHEMA, [7])
@@ -102,7 +102,7 @@ class TestPositionDeletes:
         assert file.partition[0] == 7
         assert "p=7" in file.file_path
 
-    def test_reading(self, lake: Lake) -> None:
+    def test_reading(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         file = write_position_deletes(target(lake), "d", {"a": [1, 2], "b": [3], "c": [4]})
         io = load(lake).io
@@ -150,7 +150,7 @@ def test_whose_rows_position_deletes_are(deletes: DataFile, only: str | None, ma
 
 
 class TestEqualityDeletes:
-    def test_what_readers_are_told(self, lake: Lake) -> None:
+    def test_what_readers_are_told(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         keys = pa.table({"x": ["a", None], "id": pa.array([1, 2], pa.int32())})
         file = write_equality_deletes(target(lake), "e", keys)
@@ -165,7 +165,7 @@ class TestEqualityDeletes:
         assert file.lower_bounds.keys() == {1, 2}
         assert file.null_value_counts == {1: 0, 2: 1}
 
-    def test_of_a_partition(self, lake: Lake) -> None:
+    def test_of_a_partition(self, lake: IcebergCatalog) -> None:
         make_table(lake, spec=BY_ID)
         key = partition_key(BY_ID, SCHEMA, [7])
         file = write_equality_deletes(target(lake), "e", pa.table({"x": ["a"]}), key)
@@ -173,7 +173,7 @@ class TestEqualityDeletes:
 
 
 class TestDeletionVectors:
-    def test_rows_are_gone(self, lake: Lake) -> None:
+    def test_rows_are_gone(self, lake: IcebergCatalog) -> None:
         make_table(lake, 3)
         insert(lake, ROWS)
         insert(lake, ROWS)
@@ -191,7 +191,7 @@ class TestDeletionVectors:
         )
         assert rows(lake) == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
 
-    def test_descriptors(self, lake: Lake) -> None:
+    def test_descriptors(self, lake: IcebergCatalog) -> None:
         make_table(lake, 3, spec=BY_ID)
         of = [data_file("a", partition=[7]), data_file("b", partition=[None], spec_id=0)]
         of[0].spec_id = 5
@@ -219,7 +219,9 @@ class TestDeletionVectors:
         ],
         ids=len,
     )
-    def test_positions_are_read_as_written(self, lake: Lake, positions: list[int]) -> None:
+    def test_positions_are_read_as_written(
+        self, lake: IcebergCatalog, positions: list[int]
+    ) -> None:
         make_table(lake, 3)
         (file,) = write_deletion_vectors(
             target(lake), "v", [DeletionVector(data_file("a"), positions[::-1] + positions[:1])]
@@ -229,7 +231,7 @@ class TestDeletionVectors:
         # Runs are packed.
         assert file[FIELD["content_size_in_bytes"]] < 300
 
-    def test_the_file_is_as_the_specification_says(self, lake: Lake) -> None:
+    def test_the_file_is_as_the_specification_says(self, lake: IcebergCatalog) -> None:
         """Puffin, and the blob `deletion-vector-v1` in it, taken apart by hand."""
         make_table(lake, 3)
         made = write_deletion_vectors(
@@ -268,7 +270,7 @@ class TestDeletionVectors:
         assert list(BitMap.deserialize(blob[20:])) == [1]
 
     @pytest.mark.parametrize("place", [8, 22, -1])
-    def test_damage_is_seen(self, lake: Lake, place: int) -> None:
+    def test_damage_is_seen(self, lake: IcebergCatalog, place: int) -> None:
         make_table(lake, 3)
         (file,) = write_deletion_vectors(
             target(lake), "v", [DeletionVector(data_file("a"), [1, 2])]

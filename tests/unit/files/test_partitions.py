@@ -27,7 +27,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.files.partitions import partition_key, split
 from tests.unit.tables import NAME, insert, live, make_table, rows, write
@@ -109,7 +109,7 @@ def test_values_are_those_of_the_transform(transform: Any, kind: Any) -> None:
 
 @pytest.mark.parametrize(("transform", "kind"), PAIRS, ids=str)
 def test_a_reader_finds_the_values_and_the_rows(
-    lake: Lake, transform: Any, kind: iceberg.IcebergType
+    lake: IcebergCatalog, transform: Any, kind: iceberg.IcebergType
 ) -> None:
     spec = PartitionSpec(PartitionField(1, 1000, transform, "p"))
     make_table(lake, 3, schema_of(kind), spec)
@@ -220,7 +220,7 @@ def test_a_table_without_partitions_is_one() -> None:
 
 
 @pytest.mark.parametrize("kind", [iceberg.FloatType(), iceberg.DoubleType()], ids=str)
-def test_each_floating_point_number_has_one_partition(lake: Lake, kind: Any) -> None:
+def test_each_floating_point_number_has_one_partition(lake: IcebergCatalog, kind: Any) -> None:
     other_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
     make_table(lake, 2, schema_of(kind), spec)
@@ -232,7 +232,7 @@ def test_each_floating_point_number_has_one_partition(lake: Lake, kind: Any) -> 
     assert found == [("-0.0", 2), ("-inf", 1), ("0.0", 2), ("1.0", 1), ("None", 1), ("nan", 2)]
 
 
-def test_batches_of_one_partition_are_one_file(lake: Lake) -> None:
+def test_batches_of_one_partition_are_one_file(lake: IcebergCatalog) -> None:
     kind = iceberg.DoubleType()
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
     make_table(lake, 2, schema_of(kind), spec)
@@ -241,7 +241,7 @@ def test_batches_of_one_partition_are_one_file(lake: Lake) -> None:
     assert sorted(file.record_count for file in files) == [2, 2, 2]
 
 
-def test_several_fields_of_one_column(lake: Lake) -> None:
+def test_several_fields_of_one_column(lake: IcebergCatalog) -> None:
     """A table of version 1 keeps the fields that it no longer has, as void ones."""
     kind = iceberg.TimestampType()
     spec = PartitionSpec(
@@ -257,7 +257,7 @@ def test_several_fields_of_one_column(lake: Lake) -> None:
     assert rows(lake) == [(datetime(1970, 1, 2),)]
 
 
-def test_nested_columns(lake: Lake) -> None:
+def test_nested_columns(lake: IcebergCatalog) -> None:
     struct_type = iceberg.StructType(
         iceberg.NestedField(2, "at", iceberg.TimestamptzType(), required=False)
     )
@@ -274,7 +274,7 @@ def test_nested_columns(lake: Lake) -> None:
     assert found == {2: 1, None: 2}
 
 
-def test_dots_in_the_name_of_a_column(lake: Lake) -> None:
+def test_dots_in_the_name_of_a_column(lake: IcebergCatalog) -> None:
     schema = Schema(iceberg.NestedField(1, "a.b", iceberg.LongType(), required=False))
     make_table(lake, 2, schema, PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p")))
     insert(lake, pa.table({"a.b": [7]}))
@@ -291,7 +291,7 @@ def test_paths_show_the_values() -> None:
     assert key.to_path() == "day=1970-01-02/hour=null"
 
 
-def test_the_catalog_of_the_table_prunes_by_them(lake: Lake) -> None:
+def test_the_catalog_of_the_table_prunes_by_them(lake: IcebergCatalog) -> None:
     kind = iceberg.TimestampType()
     make_table(
         lake, 2, schema_of(kind), PartitionSpec(PartitionField(1, 1000, DayTransform(), "d"))

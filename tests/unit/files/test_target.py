@@ -16,7 +16,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.files.parquet import (
     ParquetOptions,
     RollingWriter,
@@ -36,12 +36,12 @@ SORTED = [
 ]
 
 
-def target(lake: Lake) -> WriteTarget:
+def target(lake: IcebergCatalog) -> WriteTarget:
     base = load(lake)
     return WriteTarget.of(base.metadata, base.io)
 
 
-def options(lake: Lake, **properties: str) -> ParquetOptions:
+def options(lake: IcebergCatalog, **properties: str) -> ParquetOptions:
     names = {
         f"write.{key.replace('__', '.').replace('_', '-')}": v for key, v in properties.items()
     }
@@ -50,7 +50,7 @@ def options(lake: Lake, **properties: str) -> ParquetOptions:
 
 
 class TestOptions:
-    def test_defaults(self, lake: Lake) -> None:
+    def test_defaults(self, lake: IcebergCatalog) -> None:
         assert options(lake) == ParquetOptions(
             target_size=128 * MIB,
             row_group_size=32 * MIB,
@@ -60,10 +60,10 @@ class TestOptions:
             dictionary_size=2 * MIB,
         )
 
-    def test_defaults_of_tables_and_tasks_are_the_same(self, lake: Lake) -> None:
+    def test_defaults_of_tables_and_tasks_are_the_same(self, lake: IcebergCatalog) -> None:
         assert options(lake) == ParquetOptions()
 
-    def test_those_of_the_table(self, lake: Lake) -> None:
+    def test_those_of_the_table(self, lake: IcebergCatalog) -> None:
         found = options(
             lake,
             target_file_size_bytes="9000",
@@ -79,14 +79,16 @@ class TestOptions:
         ("codec", "expected"),
         [("uncompressed", "none"), ("snappy", "snappy"), ("lz4", "lz4"), ("brotli", "brotli")],
     )
-    def test_codecs(self, lake: Lake, codec: str, expected: str) -> None:
+    def test_codecs(self, lake: IcebergCatalog, codec: str, expected: str) -> None:
         assert options(lake, parquet__compression_codec=codec).codec == expected
 
-    def test_row_groups_are_no_larger_than_files_or_memory_allows(self, lake: Lake) -> None:
+    def test_row_groups_are_no_larger_than_files_or_memory_allows(
+        self, lake: IcebergCatalog
+    ) -> None:
         found = options(lake, parquet__row_group_size_bytes=str(64 * MIB))
         assert found.row_group_size == 32 * MIB
 
-    def test_files_smaller_than_row_groups(self, lake: Lake) -> None:
+    def test_files_smaller_than_row_groups(self, lake: IcebergCatalog) -> None:
         found = options(lake, target_file_size_bytes="900")
         assert (found.target_size, found.row_group_size) == (900, 900)
 
@@ -104,7 +106,7 @@ class TestOptions:
 
 class TestSortOrder:
     @pytest.mark.parametrize("order", [SORTED, SORTED[::-1]])
-    def test_rows_are_in_it(self, lake: Lake, order: list[dict[str, Any]]) -> None:
+    def test_rows_are_in_it(self, lake: IcebergCatalog, order: list[dict[str, Any]]) -> None:
         make_table(lake)
         fields = {"order-id": 1, "fields": order}
         set_metadata(
@@ -119,7 +121,7 @@ class TestSortOrder:
         assert found == (by_x if order is SORTED else by_id)
         assert file.sort_order_id == 1
 
-    def test_what_cannot_be_sorted_by_is_left_as_it_is(self, lake: Lake) -> None:
+    def test_what_cannot_be_sorted_by_is_left_as_it_is(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         struct = StructType(NestedField(4, "n", LongType(), required=False))
         schema = Schema(*SCHEMA.fields, NestedField(3, "s", struct, required=False))
@@ -134,7 +136,7 @@ class TestSortOrder:
             found = WriteTarget(schema, base.spec, order, {}, base.location, base.io)
             assert found.sort_columns == []
 
-    def test_a_file_of_several_row_groups_is_not_sorted(self, lake: Lake) -> None:
+    def test_a_file_of_several_row_groups_is_not_sorted(self, lake: IcebergCatalog) -> None:
         make_table(lake, properties={"write.parquet.row-group-size-bytes": "60"})
         fields = {"order-id": 1, "fields": SORTED}
         set_metadata(
@@ -303,7 +305,7 @@ class TestUploads:
 
 
 class TestDataFileWriter:
-    def test_more_partitions_than_open_files(self, lake: Lake, tmp_path: Path) -> None:
+    def test_more_partitions_than_open_files(self, lake: IcebergCatalog, tmp_path: Path) -> None:
         spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
         make_table(lake, spec=spec)
         count = MAX_OPEN + 6
@@ -326,7 +328,7 @@ class TestDataFileWriter:
         assert names == sorted(names)
         assert names[0] == "test-w-00000.parquet"
 
-    def test_files_of_a_size(self, lake: Lake) -> None:
+    def test_files_of_a_size(self, lake: IcebergCatalog) -> None:
         small = {
             "write.target-file-size-bytes": "2000",
             "write.parquet.row-group-size-bytes": "800",
@@ -343,7 +345,7 @@ class TestDataFileWriter:
 
     @pytest.mark.parametrize("spec", [None, "partitioned"])
     def test_whatever_goes_wrong_leaves_no_file(
-        self, lake: Lake, tmp_path: Path, spec: str | None
+        self, lake: IcebergCatalog, tmp_path: Path, spec: str | None
     ) -> None:
         by = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
         properties = {
@@ -357,7 +359,7 @@ class TestDataFileWriter:
             raise KeyboardInterrupt
         assert list(tmp_path.rglob("*.parquet")) == []
 
-    def test_memory_is_bounded(self, lake: Lake) -> None:
+    def test_memory_is_bounded(self, lake: IcebergCatalog) -> None:
         """Many partitions wait together for no more than some row groups."""
         spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
         size = 1000
@@ -373,7 +375,7 @@ class TestDataFileWriter:
         assert sum(file.record_count for file in files) == 160
 
 
-def test_paths_of_locations(lake: Lake) -> None:
+def test_paths_of_locations(lake: IcebergCatalog) -> None:
     make_table(lake)
     found = target(lake)
     assert found.path_of("file:///a/b") == "/a/b"
@@ -381,7 +383,7 @@ def test_paths_of_locations(lake: Lake) -> None:
     assert WrittenFile("a", 1, b"", 1) == WrittenFile("a", 1, b"", 1)
 
 
-def test_a_table_has_its_current_schema_spec_and_order(lake: Lake) -> None:
+def test_a_table_has_its_current_schema_spec_and_order(lake: IcebergCatalog) -> None:
     make_table(lake)
     later = Schema(NestedField(2, "y", StringType(), required=False), schema_id=3)
     spec = {"spec-id": 4, "fields": []}

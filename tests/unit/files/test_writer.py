@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.files import writer as under_test
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter, _pieces
@@ -43,7 +43,7 @@ def test_pieces() -> None:
     assert pa.Table.from_batches(_pieces(batch(0, 25), SIZE))["id"].to_pylist() == list(range(25))
 
 
-def writer(lake: Lake, spec: PartitionSpec | None = None) -> DataFileWriter:
+def writer(lake: IcebergCatalog, spec: PartitionSpec | None = None) -> DataFileWriter:
     size = {"write.parquet.row-group-size-bytes": str(SIZE)}
     make_table(lake, properties=size, **({} if spec is None else {"spec": spec}))
     base = load(lake)
@@ -79,7 +79,7 @@ def with_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_row_groups_go_side_by_side(
-    lake: Lake, slow: None, monkeypatch: pytest.MonkeyPatch, lanes: int
+    lake: IcebergCatalog, slow: None, monkeypatch: pytest.MonkeyPatch, lanes: int
 ) -> None:
     monkeypatch.setattr(under_test, "LANES", lanes)
     with writer(lake) as opened:
@@ -91,14 +91,16 @@ def test_row_groups_go_side_by_side(
     assert len(groups(files)) >= 6
 
 
-def test_a_partition_has_one_file(lake: Lake, slow: None) -> None:
+def test_a_partition_has_one_file(lake: IcebergCatalog, slow: None) -> None:
     with writer(lake, BY_ID) as opened:
         opened.write(with_texts(pa.record_batch({"id": [n % 2] * 20})) for n in range(6))
         files = opened.close()
     assert [file.record_count for file in files] == [60, 60]
 
 
-def test_partitions_that_are_open_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_that_are_open_at_once(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(under_test, "MAX_OPEN", 3)
     with writer(lake, BY_ID) as opened:
         for number in (1, 2, 3, 1, 4):
@@ -110,7 +112,7 @@ def test_partitions_that_are_open_at_once(lake: Lake, monkeypatch: pytest.Monkey
     assert sorted(file.partition[0] for file in files) == [1, 2, 3, 4]
 
 
-def test_what_waits_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_in_memory(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of many partitions, none of which has a row group."""
     monkeypatch.setattr(under_test, "LANES", 2)
     most = 0
@@ -126,14 +128,16 @@ def test_what_waits_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(files) == 60
 
 
-def test_names_are_in_order(lake: Lake) -> None:
+def test_names_are_in_order(lake: IcebergCatalog) -> None:
     with writer(lake, BY_ID) as opened:
         opened.write([with_texts(batch(0, 12))])
         names = [Path(file.file_path).name for file in opened.close()]
     assert names == [f"test-w-{n:05}.parquet" for n in range(12)]
 
 
-def test_what_goes_wrong_while_it_is_encoded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_while_it_is_encoded(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next row group, or the end, raises it; no thread waits for ever, no file is left."""
 
     def fail(*_: object) -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, StorageError, storage_error
 from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 
@@ -18,15 +18,15 @@ SCHEMA = pa.schema([("a", pa.int64())])
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path)
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     yield lake
     lake.close()
 
 
-def test_errors_of_the_source_are_not_the_storages(lake: Lake, tmp_path: Path) -> None:
+def test_errors_of_the_source_are_not_the_storages(lake: IcebergCatalog, tmp_path: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"a": [1]})
         raise ConnectionError("the source is gone")
@@ -37,7 +37,7 @@ def test_errors_of_the_source_are_not_the_storages(lake: Lake, tmp_path: Path) -
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_a_storage_that_takes_nothing(lake: Lake, tmp_path: Path) -> None:
+def test_a_storage_that_takes_nothing(lake: IcebergCatalog, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "t").write_text("a file where the table's folder would be")
     with pytest.raises(StorageError, match="refuses the files"):

@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit import manifests
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.merge.candidates import live_entries, live_files, manifests_of
@@ -47,14 +47,16 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def table(lake: Lake, transform: Transform[Any, Any], *ids: int | None, source: int = 1) -> None:
+def table(
+    lake: IcebergCatalog, transform: Transform[Any, Any], *ids: int | None, source: int = 1
+) -> None:
     """A manifest for each id."""
     make_table(lake, spec=PartitionSpec(PartitionField(source, 1000, transform, "p")))
     for number in ids:
         insert(lake, pa.table({"id": pa.array([number], pa.int64()), "x": [f"x{number}"]}))
 
 
-def merge(lake: Lake, ids: list[int | None], keys: tuple[str, ...] = ("id",)) -> None:
+def merge(lake: IcebergCatalog, ids: list[int | None], keys: tuple[str, ...] = ("id",)) -> None:
     source = pa.table({"id": pa.array(ids, pa.int64()), "x": ["new"] * len(ids)})
     updates = tuple(name for name in ("x", "id") if name not in keys)
     plan = MergePlan(keys, updates, True)
@@ -66,7 +68,7 @@ def merge(lake: Lake, ids: list[int | None], keys: tuple[str, ...] = ("id",)) ->
     [(IdentityTransform(), 1), (TruncateTransform(10), 1), (BucketTransform(1000), 1)],
 )
 def test_a_merge_reads_manifests_of_its_partitions(
-    lake: Lake, read: list[str], transform: Any, distinct: int
+    lake: IcebergCatalog, read: list[str], transform: Any, distinct: int
 ) -> None:
     table(lake, transform, 5, 15, 25, 35, None)
     merge(lake, [15])
@@ -77,21 +79,23 @@ def test_a_merge_reads_manifests_of_its_partitions(
     assert len(rows(lake)) == 5
 
 
-def test_null_keys_are_in_the_partition_of_nulls(lake: Lake, read: list[str]) -> None:
+def test_null_keys_are_in_the_partition_of_nulls(lake: IcebergCatalog, read: list[str]) -> None:
     table(lake, IdentityTransform(), 5, None)
     merge(lake, [None])
     assert len(set(read)) == 1
     assert rows(lake) == [(5, "x5"), (None, "new")]
 
 
-def test_new_keys_read_nothing(lake: Lake, read: list[str]) -> None:
+def test_new_keys_read_nothing(lake: IcebergCatalog, read: list[str]) -> None:
     table(lake, IdentityTransform(), 5, 15)
     merge(lake, [7])
     assert read == []
     assert len(rows(lake)) == 3
 
 
-def test_keys_that_partition_nothing_leave_out_nothing(lake: Lake, read: list[str]) -> None:
+def test_keys_that_partition_nothing_leave_out_nothing(
+    lake: IcebergCatalog, read: list[str]
+) -> None:
     table(lake, IdentityTransform(), 5, 15)
     source = pa.table({"id": [5], "x": ["x5"]})
     possible = manifests_of(source, ("x",), load(lake).metadata)
@@ -100,7 +104,7 @@ def test_keys_that_partition_nothing_leave_out_nothing(lake: Lake, read: list[st
     assert len(found) == len(set(read)) == 2
 
 
-def test_each_spec_is_looked_at_by_itself(lake: Lake, read: list[str]) -> None:
+def test_each_spec_is_looked_at_by_itself(lake: IcebergCatalog, read: list[str]) -> None:
     table(lake, IdentityTransform(), 5, 15)
     evolve(
         lake, spec=PartitionSpec(PartitionField(1, 1001, TruncateTransform(100), "q"), spec_id=1)
@@ -118,7 +122,7 @@ def test_each_spec_is_looked_at_by_itself(lake: Lake, read: list[str]) -> None:
     assert SCHEMA.find_field("id").field_id == 1
 
 
-def test_files_that_fail_their_test_are_left_out(lake: Lake) -> None:
+def test_files_that_fail_their_test_are_left_out(lake: IcebergCatalog) -> None:
     table(lake, IdentityTransform(), 5, 15)
     base = load(lake)
     every = live_files(base.io, base.metadata)
@@ -129,7 +133,9 @@ def test_files_that_fail_their_test_are_left_out(lake: Lake) -> None:
     assert live_files(base.io, base.metadata, branch="none") == []
 
 
-def test_a_commit_reads_manifests_of_the_partitions_it_changes(lake: Lake, read: list[str]) -> None:
+def test_a_commit_reads_manifests_of_the_partitions_it_changes(
+    lake: IcebergCatalog, read: list[str]
+) -> None:
     table(lake, IdentityTransform(), 5, 15, None, 25)
     old = [file for file in live(lake) if file.partition[0] in (15, None)]
     new = write(lake, pa.table({"id": [35], "x": ["y"]}))
@@ -138,6 +144,6 @@ def test_a_commit_reads_manifests_of_the_partitions_it_changes(lake: Lake, read:
     assert [row[0] for row in rows(lake)] == [25, 35, 5]
 
 
-def test_a_table_without_snapshots(lake: Lake) -> None:
+def test_a_table_without_snapshots(lake: IcebergCatalog) -> None:
     base = make_table(lake)
     assert live_files(base.io, base.metadata) == []

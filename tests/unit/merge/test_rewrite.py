@@ -8,20 +8,20 @@ from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.merge.rewrite import Merged, RewriteMerge
 from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
 from tests.unit.tables import NAME, insert, live, load, make_table, rows
 
 
-def merge(lake: Lake, source: pa.Table, plan: MergePlan) -> Merged:
+def merge(lake: IcebergCatalog, source: pa.Table, plan: MergePlan) -> Merged:
     run = RewriteMerge(lake, NAME, Source(source, plan.keys), plan, lambda _: None, "w", {})
     return run.run(load(lake))
 
 
 @pytest.fixture
-def ordered(lake: Lake) -> Lake:
+def ordered(lake: IcebergCatalog) -> IcebergCatalog:
     """A table whose files are sorted by id."""
     make_table(lake)
     by_id = SortField(1, IdentityTransform(), SortDirection.ASC)
@@ -34,7 +34,7 @@ def ordered(lake: Lake) -> Lake:
     return lake
 
 
-def test_other_columns_leave_the_order_as_it_is(ordered: Lake) -> None:
+def test_other_columns_leave_the_order_as_it_is(ordered: IcebergCatalog) -> None:
     assert [file.sort_order_id for file in live(ordered)] == [1]
     plan = MergePlan(("id",), ("x",), False)
     merge(ordered, pa.table({"id": [2], "x": ["new"]}), plan)
@@ -42,14 +42,14 @@ def test_other_columns_leave_the_order_as_it_is(ordered: Lake) -> None:
     assert [file.sort_order_id for file in live(ordered)] == [1]
 
 
-def test_a_file_whose_sort_column_was_updated_is_not_sorted(ordered: Lake) -> None:
+def test_a_file_whose_sort_column_was_updated_is_not_sorted(ordered: IcebergCatalog) -> None:
     plan = MergePlan(("x",), ("id",), False)
     merge(ordered, pa.table({"id": [0], "x": ["b"]}), plan)
     assert rows(ordered) == [(0, "b"), (1, "a"), (3, "c")]
     assert [file.sort_order_id for file in live(ordered)] == [None]
 
 
-def test_rows_that_go_leave_the_order_as_it_is(ordered: Lake) -> None:
+def test_rows_that_go_leave_the_order_as_it_is(ordered: IcebergCatalog) -> None:
     plan = MergePlan(("x",), (), False, Deletes.MATCHED)
     merge(ordered, pa.table({"x": ["b"], "id": [0]}), plan)
     assert rows(ordered) == [(1, "a"), (3, "c")]

@@ -13,7 +13,7 @@ import pytest
 from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
@@ -38,7 +38,7 @@ class Numbers:
     def is_behind(self, lower: Offset, other: Offset) -> bool:
         return lower["n"] < other["n"]
 
-    def mint(
+    def plan_batch(
         self, lower: Offset | None, rows: int, until: Any = None, whole: bool = False
     ) -> dict[str, int] | None:
         self.asked.append((until, whole))
@@ -104,7 +104,7 @@ class Writer:
     looks_up: bool = False
     is_late: bool = False
 
-    def write(self, session: Any, described: Description, name: str, late: bool) -> WrittenBatch:
+    def write(self, session: Any, described: BatchRange, name: str, late: bool) -> WrittenBatch:
         self.late.append(late)
         return WrittenBatch(described, [], *self.bounds, not_late=late)
 
@@ -191,7 +191,7 @@ def test_what_was_to_be_replaced_is_forgotten_when_another_run_was_faster() -> N
     writer, seen = writer_of(3, commit_interval=0.0), []
     write, commit = writer.write, writer.sink.commit
 
-    def truncates(session: Any, described: Description, *more: Any) -> WrittenBatch:
+    def truncates(session: Any, described: BatchRange, *more: Any) -> WrittenBatch:
         first = described.upper == {"n": 1}
         return replace(write(session, described, *more), truncates=first)
 
@@ -230,7 +230,7 @@ def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.Monke
         sizes.append([len(batches) for _, batches in parts])
         return [None] * len(parts)
 
-    def grow(session: Any, described: Description) -> list[TableStream]:
+    def grow(session: Any, described: BatchRange) -> list[TableStream]:
         two: Any = new
         return [TableStream(two, StreamStatus("new"))] if described.upper == {"n": 2} else []
 

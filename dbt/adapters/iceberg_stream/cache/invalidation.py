@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dbt.adapters.iceberg_stream.catalog.lake import Name
+from dbt.adapters.iceberg_stream.catalog.catalog import Name
 
 
 @dataclass

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 
 # What a catalog or its metadata may raise; Spark gets along with more of them than PyIceberg does.
 UNTOLD = (CatalogError, OSError, sqlite3.Error, LookupError, ValueError)
@@ -40,7 +40,7 @@ logger = AdapterLogger("Iceberg_Stream")
 class ResultCache:
     """Answers queries from the store where that cannot be told from asking Spark. Thread-safe."""
 
-    def __init__(self, store: ResultStore, lake: Lake, place: Mapping[str, str]) -> None:
+    def __init__(self, store: ResultStore, lake: IcebergCatalog, place: Mapping[str, str]) -> None:
         self._store: ResultStore | None = store
         self._lake = lake
         self._place = place
@@ -122,7 +122,7 @@ class CachedQuery:
 
 
 def open_results(
-    lake: Lake, path: Path | None, limit: int, place: Mapping[str, str] | None
+    lake: IcebergCatalog, path: Path | None, limit: int, place: Mapping[str, str] | None
 ) -> ResultCache | None:
     """A cache in a file, or in memory without one; None, with a warning, where there can be none.
 

@@ -12,7 +12,7 @@ from dbt_common.contracts.metadata import (
     TableMetadata,
 )
 
-from dbt.adapters.iceberg_stream.catalog.lake import Description
+from dbt.adapters.iceberg_stream.catalog.catalog import Description
 
 if TYPE_CHECKING:
     import agate

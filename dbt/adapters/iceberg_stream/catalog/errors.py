@@ -9,5 +9,5 @@ class CommitConflict(CatalogError):
     """Another writer was faster: nothing was changed, and the table is not what it was."""
 
 
-class CommitUnknown(CatalogError):
+class CommitStateUnknown(CatalogError):
     """The catalog's answer was lost: the commit may have been made."""

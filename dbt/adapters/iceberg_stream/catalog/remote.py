@@ -37,7 +37,7 @@ from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
-    CommitUnknown,
+    CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.probes import empty_commit
@@ -64,8 +64,8 @@ logger = AdapterLogger("Iceberg_Stream")
 REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 
-class RemoteNames:
-    """Namespaces, tables and views of a catalog on a server; see Names."""
+class RemoteBackend:
+    """Namespaces, tables and views of a catalog on a server; see CatalogBackend."""
 
     def __init__(self, settings: CatalogSettings, identity: Identity | None) -> None:
         self._settings = settings
@@ -373,8 +373,10 @@ def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
     return True
 
 
-def _unknown(place: str, error: Exception) -> CommitUnknown:
-    return CommitUnknown(f"The catalog's answer to a commit to {place} was lost: {_reason(error)}")
+def _unknown(place: str, error: Exception) -> CommitStateUnknown:
+    return CommitStateUnknown(
+        f"The catalog's answer to a commit to {place} was lost: {_reason(error)}"
+    )
 
 
 def _forbidden(error: Exception) -> bool:

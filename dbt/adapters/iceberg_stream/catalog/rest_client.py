@@ -27,7 +27,7 @@ from requests import HTTPError, PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.identity.identity import Identity
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from dbt.adapters.iceberg_stream.catalog.names import TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
 

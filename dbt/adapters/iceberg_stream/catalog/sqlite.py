@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from filelock import FileLock
 
+from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER, TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
-    CommitUnknown,
+    CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
-from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER, TABLE_DEFAULTS
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -141,8 +141,8 @@ def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> 
     connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
 
 
-class SqliteNames:
-    """Namespaces, tables and views of the catalog, which is made on first use; see Names."""
+class SqliteBackend:
+    """Namespaces, tables and views of a catalog that is made on first use; see CatalogBackend."""
 
     def __init__(self, name: str, warehouse: Path) -> None:
         """Open the catalog.
@@ -279,7 +279,7 @@ class SqliteNames:
         try:
             lost = self._swap([(base, new) for base, new, _ in written])
         except sqlite3.OperationalError as error:
-            raise CommitUnknown(
+            raise CommitStateUnknown(
                 f"The SQLite catalog {self._path} did not take the commit to {place} "
                 f"({error}): another process may hold it."
             ) from error

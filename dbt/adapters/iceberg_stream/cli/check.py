@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.check.check import Report
 
 WRONG = 1
@@ -71,7 +71,7 @@ def check(
         raise SystemExit(WRONG)
 
 
-def _tables(lake: Lake, name: str) -> list[tuple[str, str]]:
+def _tables(lake: IcebergCatalog, name: str) -> list[tuple[str, str]]:
     if "." in name:
         return [table_name(name)]
     if name not in lake.namespaces():

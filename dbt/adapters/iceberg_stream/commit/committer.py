@@ -31,8 +31,12 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict, CommitUnknown
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, with_schema
 from dbt.adapters.iceberg_stream.commit.change import Change
@@ -86,7 +90,7 @@ class Committer:
         with_snapshot: what changes along with the snapshot of each attempt.
     """
 
-    lake: Lake
+    lake: IcebergCatalog
     name: Name
     change: Change
     base: LoadedTable
@@ -98,7 +102,7 @@ class Committer:
         self._producer = SnapshotProducer(self.base.io, self.change)
         self.attempts = 0
         # Once an answer was lost, no file of ours may be removed: a snapshot may name it.
-        self._unknown: CommitUnknown | None = None
+        self._unknown: CommitStateUnknown | None = None
 
     def commit(self) -> Committed:
         """Commit, as often as it takes. New files are removed only if they certainly are nowhere.
@@ -106,8 +110,8 @@ class Committer:
         Raises:
             ChangedMeanwhile: the change is no longer right; its files are kept for its maker.
             CommitConflict: others were faster each time; the files are removed.
-            CommitUnknown: an answer was lost, and the table did not show what became of it; the
-                files are kept.
+            CommitStateUnknown: an answer was lost, and the table did not show what became of it;
+                the files are kept.
             CatalogError: the catalog refuses; the files are removed.
             OSError: the storage does; the files are removed as far as it lets us.
         """
@@ -121,7 +125,7 @@ class Committer:
         """
         try:
             return _attempt([self])[0]
-        except CommitUnknown:
+        except CommitStateUnknown:
             raise
         except (CatalogError, OSError):
             self.give_up()
@@ -169,15 +173,15 @@ class Committer:
 
     def attempt_failed(self, error: BaseException | None) -> None:
         """Another attempt follows."""
-        if isinstance(error, CommitUnknown):
+        if isinstance(error, CommitStateUnknown):
             self._unknown = error
         elif self._unknown is None:
             self._producer.attempt_failed()
 
     def raise_if_unknown(self, error: Exception) -> None:
-        """Raise CommitUnknown if the answer to an earlier attempt was lost."""
+        """Raise CommitStateUnknown if the answer to an earlier attempt was lost."""
         if self._unknown is not None:
-            raise CommitUnknown(
+            raise CommitStateUnknown(
                 f"{self._unknown}\nWhether it was committed is not known. {error}\nIf it was, "
                 f"{'.'.join(self.name)} has the snapshot {self._producer.snapshot_id}. If it was "
                 "not, iceberg-stream orphans lists the files of this write."
@@ -199,7 +203,7 @@ class Committer:
             table = self.lake.load(self.name)
             return table is None or self._find(table, thoroughly=True) is None
         except (CatalogError, OSError) as error:
-            self._unknown = self._unknown or CommitUnknown(
+            self._unknown = self._unknown or CommitStateUnknown(
                 f"{'.'.join(self.name)} cannot be looked at after its commit was refused: {error}"
             )
             return False
@@ -257,14 +261,14 @@ class Committer:
 def commit_together(parts: Sequence[Committer]) -> list[Committed]:
     """Commit changes of one table each, all of them or none.
 
-    The catalog must be able to (`Lake.commits_together`) if there are several.
+    The catalog must be able to (`IcebergCatalog.commits_together`) if there are several.
 
     Raises:
         The same as `Committer.commit`, of the first table that something is wrong with.
     """
     try:
         return _retrying(parts)(_attempt, parts)
-    except CommitUnknown:
+    except CommitStateUnknown:
         raise
     except (CatalogError, OSError) as error:
         _raise_if_unknown(parts, error)
@@ -304,11 +308,11 @@ def _retrying(parts: Sequence[Committer]) -> Retrying:
     def before_sleep(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         # After a lost answer nothing may be removed, and nobody need be asked.
-        for part in parts if isinstance(error, CommitUnknown) else _outside(parts):
+        for part in parts if isinstance(error, CommitStateUnknown) else _outside(parts):
             part.attempt_failed(error)
 
     return Retrying(
-        retry=retry_if_exception_type((CommitConflict, CommitUnknown)),
+        retry=retry_if_exception_type((CommitConflict, CommitStateUnknown)),
         stop=stop_after_attempt((attempts or 0) + 1) | stop_after_delay(TOTAL_SECONDS),
         wait=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
         before_sleep=before_sleep,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
 from dbt.adapters.iceberg_stream.engines.queries import NameParts, Reads, reads
 
@@ -29,7 +29,7 @@ class Pins:
     versions: Mapping[Name, Version]
     definitions: tuple[str, ...] = ()
 
-    def changed(self, lake: Lake) -> Name | None:
+    def changed(self, lake: IcebergCatalog) -> Name | None:
         """A table that is not what it was; None if all are."""
         for name, version in self.versions.items():
             metadata = lake.metadata(name)
@@ -39,7 +39,7 @@ class Pins:
         return None
 
 
-def pin(lake: Lake, read: Reads | None, views: Views) -> Pins | None:
+def pin(lake: IcebergCatalog, read: Reads | None, views: Views) -> Pins | None:
     """The tables behind what is read, views looked through, as they are now.
 
     None if that cannot be told: a relation is of another catalog, a file, or not understood.
@@ -65,7 +65,7 @@ def pin(lake: Lake, read: Reads | None, views: Views) -> Pins | None:
 
 
 def _note(
-    lake: Lake, parts: NameParts, found: dict[Name, Version], definitions: list[str]
+    lake: IcebergCatalog, parts: NameParts, found: dict[Name, Version], definitions: list[str]
 ) -> Reads | None:
     """Note a relation's version, and give what it reads in its turn; None if it is not known."""
     name = _name(lake, parts)
@@ -86,7 +86,7 @@ def _note(
     return Reads(frozenset(p if len(p) > 1 else (namespace, *p) for p in read.relations))
 
 
-def _name(lake: Lake, parts: NameParts) -> Name | None:
+def _name(lake: IcebergCatalog, parts: NameParts) -> Name | None:
     if len(parts) == 3 and parts[0].lower() == lake.name.lower():
         return parts[1], parts[2]
     return (parts[0], parts[1]) if len(parts) == 2 else None
@@ -117,7 +117,7 @@ def _version(metadata: Metadata) -> Version:
     )
 
 
-def _definition(lake: Lake, view: Metadata) -> str | None:
+def _definition(lake: IcebergCatalog, view: Metadata) -> str | None:
     """The text of a view's current version (view spec, "Representations").
 
     None if its names are those of another catalog.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.cursor import Handle
 
 # Callers that are remembered, and for how many idle seconds.
@@ -22,7 +22,7 @@ IDLE_SECONDS = 900.0
 class Caller:
     """The owner of a token, and the sessions that nobody else gets."""
 
-    lake: Lake
+    lake: IcebergCatalog
     open_handle: Callable[[], Handle]
     used: float = 0.0
     calls: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.__version__ import version
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
 
@@ -58,7 +58,7 @@ def schema_of(name: str, command: Any) -> pa.Schema:
     return schema
 
 
-def answer(name: str, command: Any, lake: Lake) -> pa.Table:
+def answer(name: str, command: Any, lake: IcebergCatalog) -> pa.Table:
     """Rows of the answer. Raises CatalogError where the catalog refuses."""
     schema = schema_of(name, command)
     if name == "CommandGetSqlInfo":
@@ -76,7 +76,7 @@ def answer(name: str, command: Any, lake: Lake) -> pa.Table:
     return pa.Table.from_pylist(_tables(lake, found, command), schema)
 
 
-def _tables(lake: Lake, namespaces: list[str], command: Any) -> list[dict[str, Any]]:
+def _tables(lake: IcebergCatalog, namespaces: list[str], command: Any) -> list[dict[str, Any]]:
     rows = []
     for namespace in namespaces:
         for table, kind in lake.relations(namespace):
@@ -92,7 +92,7 @@ def _tables(lake: Lake, namespaces: list[str], command: Any) -> list[dict[str, A
     return rows
 
 
-def _arrow_schema(lake: Lake, name: tuple[str, str]) -> pa.Schema:
+def _arrow_schema(lake: IcebergCatalog, name: tuple[str, str]) -> pa.Schema:
     metadata = lake.metadata(name)
     if metadata is None or "versions" in metadata:
         return pa.schema([])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from dbt.adapters.events.logging import AdapterLogger
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.cursor import Handle
@@ -116,7 +116,7 @@ class _Door:
                 raise
         return Caller(lake, lambda: self._handle(lake, identity))
 
-    def _handle(self, lake: Lake, identity: Identity | None) -> Handle:
+    def _handle(self, lake: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
         session = Session(self.engine.endpoint().url, self._settings(token))
         renewal = Renewal(identity, token, self._settings) if identity and token else None

@@ -11,8 +11,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import TableUpdate
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_error
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
@@ -47,7 +47,7 @@ class Ingested:
 
 
 def ingest(
-    lake: Lake,
+    lake: IcebergCatalog,
     name: Name,
     data: pa.RecordBatchReader,
     mode: Mode = Mode.APPEND,
@@ -66,7 +66,7 @@ def ingest(
 
     Raises:
         CatalogError: the table is there or is not, against the mode; the catalog refuses; others
-            were faster each time. Nothing was written, but see CommitUnknown.
+            were faster each time. Nothing was written, but see CommitStateUnknown.
         ColumnError: the data do not fit the table.
         StorageError: the storage refuses.
     """
@@ -100,7 +100,7 @@ def ingest(
 
 
 def _base(
-    lake: Lake, name: Name, arrow: pa.Schema, mode: Mode, properties: dict[str, str]
+    lake: IcebergCatalog, name: Name, arrow: pa.Schema, mode: Mode, properties: dict[str, str]
 ) -> tuple[LoadedTable, tuple[TableUpdate, ...]]:
     """The table, or what will be it, and how its schema changes."""
     table, place = lake.load(name, history=False), ".".join(name)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
@@ -35,7 +35,7 @@ class MaterializationContext:
             `iceberg_stream__on_write` is called.
     """
 
-    catalog: Lake
+    catalog: IcebergCatalog
     credentials: IcebergStreamCredentials
     project_root: Path
     principal: str

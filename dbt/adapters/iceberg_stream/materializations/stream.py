@@ -18,14 +18,14 @@ from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.groups import Group
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 # Batches that are written at once: one is planned and read while another is encoded.
 WINDOW = 2
-Grow = Callable[[Session, Description], Sequence[TableStream]]
+Grow = Callable[[Session, BatchRange], Sequence[TableStream]]
 logger = AdapterLogger("Iceberg_Stream")
 
 

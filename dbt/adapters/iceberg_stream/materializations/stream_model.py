@@ -14,7 +14,7 @@ from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.partitioning import PartitionSpec
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.schema_updates import evolving
 from dbt.adapters.iceberg_stream.commit.stamps import stamps
@@ -51,7 +51,7 @@ from dbt.adapters.iceberg_stream.stream.routes import (
     options_of,
     route_table,
 )
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -185,7 +185,7 @@ class StreamModel:
         """What leads rows to the tables that `route_by` names."""
         name = table_name(relation)
 
-        def open_route(route: str, batch: Description | None) -> TableStream:
+        def open_route(route: str, batch: BatchRange | None) -> TableStream:
             # A route that comes up in the midst has the columns of its first batch.
             opened = self if batch is None else replace(self, lower=batch.lower, upper=batch.upper)
             frontier = None if batch is None else batch.lower
@@ -287,7 +287,7 @@ class _Report:
 
 
 def _bad_records(
-    catalog: Lake, name: Name, options: StreamOptions, properties: Mapping[str, str]
+    catalog: IcebergCatalog, name: Name, options: StreamOptions, properties: Mapping[str, str]
 ) -> BadRecords:
     schema, table = name[0], f"{name[1]}__dead_letters"
 

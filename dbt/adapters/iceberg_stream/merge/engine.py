@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
@@ -32,7 +32,7 @@ class MergeResult:
 
 
 def merge(
-    lake: Lake,
+    lake: IcebergCatalog,
     name: Name,
     plan: MergePlan,
     options: Mapping[str, Any],

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, Validation
@@ -92,7 +92,7 @@ class RewriteMerge:
         rewrites: files that were rewritten, over all attempts.
     """
 
-    lake: Lake
+    lake: IcebergCatalog
     name: Name
     source: Source
     plan: MergePlan

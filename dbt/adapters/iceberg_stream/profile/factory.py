@@ -20,26 +20,28 @@ from dbt.adapters.iceberg_stream.profile.validation import in_bytes
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.cache.results import ResultCache
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 
 
 def make_lake(
     credentials: IcebergStreamCredentials, project_root: Path, identity: Identity | None = None
-) -> Lake:
+) -> IcebergCatalog:
     """The profile's catalog, as the owner of the identity; without one, as the profile's user."""
-    from dbt.adapters.iceberg_stream.catalog.lake import Lake
-    from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 
     catalog, name = credentials.catalog_settings(), credentials.database
     if catalog is None:
-        return Lake(name, SqliteNames(name, credentials.warehouse_path(project_root)))
-    from dbt.adapters.iceberg_stream.catalog.remote import RemoteNames
+        return IcebergCatalog(name, SqliteBackend(name, credentials.warehouse_path(project_root)))
+    from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 
-    return Lake(name, RemoteNames(catalog, identity or credentials.identity(project_root)))
+    return IcebergCatalog(
+        name, RemoteBackend(catalog, identity or credentials.identity(project_root))
+    )
 
 
 def make_results(
-    credentials: IcebergStreamCredentials, project_root: Path, lake: Lake
+    credentials: IcebergStreamCredentials, project_root: Path, lake: IcebergCatalog
 ) -> ResultCache | None:
     """The cache of results that the profile asks for; None, with a warning, if it cannot be had."""
     from dbt.adapters.iceberg_stream.cache.results import open_results, place_of

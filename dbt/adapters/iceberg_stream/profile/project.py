@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dbt_common.exceptions import DbtRuntimeError
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import make_lake
 
@@ -17,7 +17,7 @@ def open_catalog(
     project_dir: str | Path = ".",
     profiles_dir: str | Path | None = None,
     target: str | None = None,
-) -> Lake:
+) -> IcebergCatalog:
     """The catalog of a project's profile, as its user; close it after use.
 
     Raises:

@@ -10,8 +10,8 @@ from pyiceberg.partitioning import PartitionSpec, assign_fresh_partition_spec_id
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.update import AssertCreate
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.commit.stamps import PREFIX
@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.stream.options import (
     StreamOptions,
     column_names,
 )
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, property_name
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
@@ -47,7 +47,7 @@ def options_of(options: StreamOptions, route: str) -> StreamOptions:
     return replace(options, **changed)
 
 
-def known_routes(lake: Lake, name: Name, options: StreamOptions) -> list[str]:
+def known_routes(lake: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
     """Routes that have tables, or are to have them: of the config, and of earlier runs."""
     schema, model = name
     prefix, known = route_table(model, ""), {route.lower() for route in options.routes}
@@ -60,7 +60,7 @@ def known_routes(lake: Lake, name: Name, options: StreamOptions) -> list[str]:
 
 
 def make_table_like(
-    lake: Lake, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
+    lake: IcebergCatalog, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
 ) -> None:
     """Make a route's table with some of the columns of the model's own, its partitions and
     properties, from which the stream begins; if it is missing.
@@ -115,7 +115,7 @@ class Router:
 
     column: str
     own: TableStream
-    open_route: Callable[[str, Description | None], TableStream]
+    open_route: Callable[[str, BatchRange | None], TableStream]
     creates: bool
     _routes: dict[str, TableStream] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ class Router:
             self._open(route, None)
         return [self.own, *self._routes.values()]
 
-    def grow(self, session: Session, described: Description) -> list[TableStream]:
+    def grow(self, session: Session, described: BatchRange) -> list[TableStream]:
         """Tables of the routes that come up in a batch."""
         if not self.creates:
             return []
@@ -149,7 +149,7 @@ class Router:
         found = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
         return [self._open(route, described) for route in sorted(found)]
 
-    def _open(self, route: str, batch: Description | None) -> TableStream:
+    def _open(self, route: str, batch: BatchRange | None) -> TableStream:
         table = self.open_route(route, batch)
         table.writer.query = replace(table.writer.query, where=f"{self._route} = '{route}'")
         self._routes[route] = table

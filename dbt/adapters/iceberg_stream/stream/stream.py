@@ -1,4 +1,4 @@
-"""A stream: batches minted, written and committed, until it is drained or told to stop.
+"""A stream: batches planned, written and committed, until it is drained or told to stop.
 
 Article on the streaming sink, "Minting Batch Descriptions Ahead of Time".
 """
@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
@@ -45,14 +45,14 @@ class Stream:
     session: Callable[[], Session]
     tables: list[TableStream]
     window: int = 1
-    grow: Callable[[Session, Description], Sequence[TableStream]] | None = None
+    grow: Callable[[Session, BatchRange], Sequence[TableStream]] | None = None
     # The tables that batches go to: all, or one that has to catch up.
     _fed: Sequence[TableStream] = field(init=False)
     _writing: deque[Future[list[WrittenBatch]]] = field(default_factory=deque)
     _commit: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
     _last_commit: float = field(default_factory=time.monotonic)
     _last_lag: float = float("-inf")
-    _minted: Frontier | None = None
+    _planned: Frontier | None = None
     _until: Frontier | None = None
     _overtaken: tuple[int, int] = (0, 0)
 
@@ -139,10 +139,10 @@ class Stream:
 
     def _replace_with_nothing(self) -> None:
         """The source is empty, and so are the tables then."""
-        if self._until is not None or self._minted is not None:
+        if self._until is not None or self._planned is not None:
             return
         for table in self.tables:
-            table.pending.append(WrittenBatch(Description(None, None), []))
+            table.pending.append(WrittenBatch(BatchRange(None, None), []))
         self._flush()
 
     def _begin(self, stop: Event, follow: bool, refresh: bool) -> None:
@@ -150,8 +150,8 @@ class Stream:
             table.begin(refresh)
         if not refresh:
             self._catch_up(stop)
-        self._minted = self.tables[0].frontier
-        self._until = self._source.present(self._minted) if refresh or not follow else None
+        self._planned = self.tables[0].frontier
+        self._until = self._source.present(self._planned) if refresh or not follow else None
         self._tell("running")
 
     def _catch_up(self, stop: Event) -> None:
@@ -166,7 +166,7 @@ class Stream:
                 ahead = table.frontier
         for table in self.tables:
             if self._is_behind(table.frontier, ahead):
-                self._fed, self._minted, self._until = [table], table.frontier, ahead
+                self._fed, self._planned, self._until = [table], table.frontier, ahead
                 while not stop.is_set() and self._next(False):
                     pass
                 self._finish()
@@ -230,14 +230,16 @@ class Stream:
         while len(self._writing) < window:
             # Where the others have come to, a batch ends.
             whole = self._fed is not self.tables
-            upper = self._source.mint(self._minted, self._options.batch_rows, self._until, whole)
+            upper = self._source.plan_batch(
+                self._planned, self._options.batch_rows, self._until, whole
+            )
             for table in self._fed:
                 table.status.looked = time.time()
             if upper is None:
                 return
             self._check_schema(upper)
-            described = Description(self._minted, upper)
-            self._minted = upper
+            described = BatchRange(self._planned, upper)
+            self._planned = upper
             self._grow(described)
             late = [table.is_late for table in self._fed]
             self._writing.append(
@@ -246,7 +248,7 @@ class Stream:
 
     def _check_schema(self, upper: Frontier) -> None:
         for table in self._fed:
-            if table.schema_id != table.writer.source.schema_id(self._minted, upper):
+            if table.schema_id != table.writer.source.schema_id(self._planned, upper):
                 raise SchemaChanged("The source's next batch has other columns.", upper)
 
     def _follow_schema(self, upper: Frontier) -> None:
@@ -258,7 +260,7 @@ class Stream:
         for table in self._fed:
             table.follow_schema(upper)
 
-    def _grow(self, described: Description) -> None:
+    def _grow(self, described: BatchRange) -> None:
         # A table that catches up has the rows of its own route only.
         if self.grow is not None and self._fed is self.tables:
             for table in self.grow(self.session(), described):
@@ -268,7 +270,7 @@ class Stream:
     def _write(
         self,
         session: Session,
-        described: Description,
+        described: BatchRange,
         late: Sequence[bool],
         fed: Sequence[TableStream],
     ) -> list[WrittenBatch]:

@@ -14,7 +14,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, LosableSource, describe
@@ -82,7 +82,7 @@ class TableStream:
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(self.writer.query, where=where)
 
-    def write(self, session: Session, described: Description, late: bool) -> WrittenBatch:
+    def write(self, session: Session, described: BatchRange, late: bool) -> WrittenBatch:
         """Write the files of a batch, which may be before its turn."""
         # Its files have a name of their own: what fails is swept away by it.
         name, writer = uuid.uuid4().hex, self.writer

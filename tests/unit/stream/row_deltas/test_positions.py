@@ -15,7 +15,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.files.deletes import read_position_deletes, write_position_deletes
 from dbt.adapters.iceberg_stream.files.deletion_vectors import (
@@ -45,12 +45,12 @@ BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
 ROWS = pa.table({"id": [1, 1, 2, 2], "x": ["a", "b", "c", "d"]})
 
 
-def target(lake: Lake) -> WriteTarget:
+def target(lake: IcebergCatalog) -> WriteTarget:
     base = load(lake)
     return WriteTarget.of(base.metadata, base.io)
 
 
-def delete(lake: Lake, *files: DataFile, removed: tuple[DataFile, ...] = ()) -> None:
+def delete(lake: IcebergCatalog, *files: DataFile, removed: tuple[DataFile, ...] = ()) -> None:
     commit(lake, Change(Operation.DELETE, (AddedFiles(deletes=files),), removed=removed))
 
 
@@ -63,7 +63,7 @@ def positions(*of: tuple[DataFile, list[int]]) -> dict[str, pa.Array]:
     return {file.file_path: pa.array(found, pa.int64()) for file, found in of}
 
 
-def test_one_delete_file_for_each_partition(lake: Lake) -> None:
+def test_one_delete_file_for_each_partition(lake: IcebergCatalog) -> None:
     make_table(lake, spec=BY_ID)
     insert(lake, ROWS)
     insert(lake, ROWS.slice(0, 2))
@@ -78,7 +78,7 @@ def test_one_delete_file_for_each_partition(lake: Lake) -> None:
     assert rows(lake) == [(1, "a"), (1, "a"), (2, "c"), (2, "d")]
 
 
-def test_specs_have_delete_files_of_their_own(lake: Lake) -> None:
+def test_specs_have_delete_files_of_their_own(lake: IcebergCatalog) -> None:
     make_table(lake)
     files = [data_file("a", spec_id=0), data_file("b", spec_id=1), data_file("c")]
     made = position_deletes(target(lake), "d", positions((files[0], [1]), (files[1], [1])), files)
@@ -87,11 +87,11 @@ def test_specs_have_delete_files_of_their_own(lake: Lake) -> None:
     assert [list(each) for each in found] == [["a"], ["b"]]
 
 
-def read(lake: Lake, vectors: list[DataFile]) -> dict[str | None, list[int]]:
+def read(lake: IcebergCatalog, vectors: list[DataFile]) -> dict[str | None, list[int]]:
     return {referenced(v): read_deletion_vector(load(lake).io, v) for v in vectors}
 
 
-def test_vectors_have_what_older_ones_and_position_deletes_delete(lake: Lake) -> None:
+def test_vectors_have_what_older_ones_and_position_deletes_delete(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     a, b, c = (data_file(name) for name in "abc")
     of = target(lake)
@@ -111,13 +111,13 @@ def test_vectors_have_what_older_ones_and_position_deletes_delete(lake: Lake) ->
     assert replaced == [old[0], own]
 
 
-def test_no_positions_make_no_vectors(lake: Lake) -> None:
+def test_no_positions_make_no_vectors(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     assert deletion_vectors(target(lake), "v", {}, [data_file("a")], []) == ([], [])
     assert position_deletes(target(lake), "v", {}, [data_file("a")]) == []
 
 
-def test_deletes_in_other_formats_are_refused(lake: Lake) -> None:
+def test_deletes_in_other_formats_are_refused(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     avro = data_file("x", content=DataFileContent.POSITION_DELETES, file_format=FileFormat.AVRO)
     with pytest.raises(StreamError, match="x has position deletes in AVRO"):
@@ -126,7 +126,7 @@ def test_deletes_in_other_formats_are_refused(lake: Lake) -> None:
         )
 
 
-def test_deletes_of_the_table(lake: Lake) -> None:
+def test_deletes_of_the_table(lake: IcebergCatalog) -> None:
     make_table(lake, 3)
     insert(lake, ROWS)
     (file,) = live(lake)

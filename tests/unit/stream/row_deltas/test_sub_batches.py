@@ -44,7 +44,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     SubBatch,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
-    Description,
+    BatchRange,
     Located,
     Replaced,
     WrittenBatch,
@@ -377,7 +377,7 @@ def new(name: str, dead: Sequence[int] = ()) -> NewData:
 
 class TestWritten:
     BATCH = WrittenBatch(
-        Description(None, {}),
+        BatchRange(None, {}),
         [
             Delta([SubBatch([new("a", [1])], [(made("e"), ())]), SubBatch([new("b")])], changes=3),
             Delta([SubBatch([new("c")]), SubBatch(), SubBatch([], [(made("f"), ())])], changes=4),

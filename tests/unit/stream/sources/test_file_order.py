@@ -14,8 +14,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import LongType, NestedField
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.committer import Committer
 from dbt.adapters.iceberg_stream.files.target import WriteTarget
@@ -27,10 +27,10 @@ NAME = ("s", "t")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    names = SqliteNames("lake", tmp_path)
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
-    lake = Lake("lake", names)
+    lake = IcebergCatalog("lake", names)
     schema = Schema(NestedField(1, "id", LongType(), required=False))
     staged = lake.stage(NAME, schema, PartitionSpec(), {"format-version": "2"})
     lake.commit(staged, (AssertCreate(),), ())
@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     lake.close()
 
 
-def files(lake: Lake, *names: str) -> dict[str, Any]:
+def files(lake: IcebergCatalog, *names: str) -> dict[str, Any]:
     base = lake.load(NAME)
     assert base is not None
     made = {}
@@ -49,7 +49,7 @@ def files(lake: Lake, *names: str) -> dict[str, Any]:
     return made
 
 
-def commit(lake: Lake, change: Change) -> None:
+def commit(lake: IcebergCatalog, change: Change) -> None:
     base = lake.load(NAME)
     assert base is not None
     Committer(lake, NAME, change, base).commit()
@@ -63,14 +63,14 @@ def ordered(table: pa.Table) -> list[str]:
     return [f"({n})" if u else n for n, u in zip(names, unknown, strict=True)]
 
 
-def of_all(lake: Lake, known: int = 100, appends_only: bool = True) -> list[str]:
+def of_all(lake: IcebergCatalog, known: int = 100, appends_only: bool = True) -> list[str]:
     base = lake.load(NAME)
     assert base is not None
     ancestors = base.metadata["snapshots"][::-1][:known]
     return ordered(order_of_all(base.io, ancestors, appends_only))
 
 
-def test_snapshots_then_sequence_numbers(lake: Lake) -> None:
+def test_snapshots_then_sequence_numbers(lake: IcebergCatalog) -> None:
     made = files(lake, *"abcd")
     for name in "ab":
         commit(lake, Change(Operation.APPEND, (AddedFiles((made[name],)),)))
@@ -83,7 +83,7 @@ def test_snapshots_then_sequence_numbers(lake: Lake) -> None:
     assert ordered(order_of_added(base.io, base.metadata["snapshots"][-1])) == ["d", "c"]
 
 
-def test_files_that_were_rewritten(lake: Lake) -> None:
+def test_files_that_were_rewritten(lake: IcebergCatalog) -> None:
     made = files(lake, *"abcd")
     for name in "ab":
         commit(lake, Change(Operation.APPEND, (AddedFiles((made[name],)),)))
@@ -97,7 +97,7 @@ def test_files_that_were_rewritten(lake: Lake) -> None:
     assert of_all(lake, known=1, appends_only=False) == ["(c)", "d"]
 
 
-def test_what_expired_is_known_where_all_are_appends(lake: Lake) -> None:
+def test_what_expired_is_known_where_all_are_appends(lake: IcebergCatalog) -> None:
     made = files(lake, *"ab")
     for name in "ab":
         commit(lake, Change(Operation.APPEND, (AddedFiles((made[name],)),)))

@@ -39,12 +39,12 @@ def land(folder: Path, name: str, second: int | None = None) -> None:
 def test_a_file_of_the_future(source: FilesSource, tmp_path: Path, now: int) -> None:
     land(tmp_path, "now")
     land(tmp_path, "future", now + 86_400)
-    lower = source.mint(None, 1000)
+    lower = source.plan_batch(None, 1000)
     assert lower is not None and lower["files"] == 2
     land(tmp_path, "next", now + 1)
-    upper = source.mint(lower, 1000)
+    upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
-    assert source.mint(upper, 1000) is None
+    assert source.plan_batch(upper, 1000) is None
 
 
 def test_progress_of_the_future(source: FilesSource, tmp_path: Path, now: int) -> None:
@@ -52,7 +52,7 @@ def test_progress_of_the_future(source: FilesSource, tmp_path: Path, now: int) -
     land(tmp_path, "next")
     lower = {"settled": (now + 86_400) * 1000, "names": {}, "files": 1}
     with pytest.raises(StreamError, match="ahead of this machine's clock"):
-        source.mint(lower, 1000)
+        source.plan_batch(lower, 1000)
 
 
 def test_a_folder_is_listed_once_for_many_batches(
@@ -64,7 +64,7 @@ def test_a_folder_is_listed_once_for_many_batches(
     monkeypatch.setattr(FilesSource, "_list", lambda self: listed.append(1) or original(self))
     until = source.present(None)
     lower, batches = None, []
-    while (upper := source.mint(lower, 0, until)) is not None:
+    while (upper := source.plan_batch(lower, 0, until)) is not None:
         batches.append([file.path[-7:-5] for file in source._batch(lower, upper)])
         source.lag(upper)
         lower = upper
@@ -82,19 +82,19 @@ def test_progress_of_an_older_version(source: FilesSource, tmp_path: Path, now: 
         for name in ("one", "two")
     }
     lower = {"settled": (now - 600) * 1000, "names": names, "files": 2}
-    upper = source.mint(lower, 1000)
+    upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
-    assert source.mint(upper, 1000) is None
+    assert source.plan_batch(upper, 1000) is None
     land(tmp_path, "much later", now)
     assert source.lag(upper).count == 0  # what was listed just now does
-    after = source.mint(upper, 1000)
+    after = source.plan_batch(upper, 1000)
     assert after is not None and after["files"] == 1
 
 
 def test_names_of_many_files_differ(source: FilesSource, tmp_path: Path) -> None:
     """Of forty bits of a hash two files in a million or so have the same."""
     land(tmp_path, "one")
-    lower = source.mint(None, 1000)
+    lower = source.plan_batch(None, 1000)
     assert lower is not None
     (name,) = lower["read"].values()
     assert len(base64.b64decode(name)) * 8 >= 96
@@ -104,16 +104,16 @@ def test_an_empty_file(source: FilesSource, tmp_path: Path) -> None:
     """It has no rows, and what comes behind it is read; once it has content, that is read, too."""
     (tmp_path / "0.json").touch()
     land(tmp_path, "1")
-    lower = source.mint(None, 1000)
+    lower = source.plan_batch(None, 1000)
     assert lower is not None and lower["files"] == 1
     land(tmp_path, "0")
-    upper = source.mint(lower, 1000)
+    upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
 
 
 def test_a_file_that_vanishes(source: FilesSource, tmp_path: Path) -> None:
     land(tmp_path, "one")
-    lower = source.mint(None, 1000)
+    lower = source.plan_batch(None, 1000)
     assert lower is not None
     (tmp_path / "one.json").unlink()
     with pytest.raises(StreamError, match="1 files of .* have gone or changed"):

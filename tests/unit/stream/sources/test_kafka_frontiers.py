@@ -80,12 +80,12 @@ def test_what_was_not_whole_when_it_is_read_again(log: Log) -> None:
     log.end(items=2)
     log.show_all()
     source = source_of(log)
-    begin, ahead = source.mint(None, 100, dict.fromkeys(log.names, 0)), dict(log.visible)
-    assert source.mint(begin, 100, ahead) is None
-    assert source.mint(begin, 100, ahead, whole=True) == ahead
+    begin, ahead = source.plan_batch(None, 100, dict.fromkeys(log.names, 0)), dict(log.visible)
+    assert source.plan_batch(begin, 100, ahead) is None
+    assert source.plan_batch(begin, 100, ahead, whole=True) == ahead
     amid = {**begin, ITEMS: 1}
-    assert source.mint(begin, 100, amid, whole=True) == amid
-    assert source.mint(amid, 100, amid, whole=True) is None
+    assert source.plan_batch(begin, 100, amid, whole=True) == amid
+    assert source.plan_batch(amid, 100, amid, whole=True) is None
 
 
 def test_nobody_is_behind_in_a_topic_that_is_not_read(log: Log) -> None:
@@ -106,7 +106,7 @@ def test_a_transaction_topic_is_added(log: Log) -> None:
     log.change("orders")
     log.show_all()
     source, lower = source_of(log), {ORDERS: 1, ITEMS: 0, CUSTOMERS: 0}
-    part = source.mint(lower, 4)
+    part = source.plan_batch(lower, 4)
     assert part == {ORDERS: 3, ITEMS: 2, CUSTOMERS: 0}
     until = source.present(part)
     assert source._client.asked[-1] == TELLS
@@ -115,20 +115,20 @@ def test_a_transaction_topic_is_added(log: Log) -> None:
     log.begin()
     log.change("orders")
     log.show_all()
-    upper = source.mint(part, 100, until)
+    upper = source.plan_batch(part, 100, until)
     assert upper == until == {ORDERS: 5, ITEMS: 4, CUSTOMERS: 0, OWN: 9}
     others = {ORDERS: 5, ITEMS: 4, CUSTOMERS: 0}
-    assert source.mint(part, 100, others, whole=True) == others
-    assert source.mint(others, 100, others, whole=True) is None
-    assert source.mint(upper, 100) == {ORDERS: 5, ITEMS: 5, CUSTOMERS: 0, OWN: 10}
-    assert source.mint({**upper, ITEMS: 5, OWN: 10}, 100) is None
+    assert source.plan_batch(part, 100, others, whole=True) == others
+    assert source.plan_batch(others, 100, others, whole=True) is None
+    assert source.plan_batch(upper, 100) == {ORDERS: 5, ITEMS: 5, CUSTOMERS: 0, OWN: 10}
+    assert source.plan_batch({**upper, ITEMS: 5, OWN: 10}, 100) is None
 
 
 def test_a_transaction_topic_is_added_to_a_stream_that_is_idle(log: Log) -> None:
     log.commit(orders=1)
     log.show_all()
     lower = {ORDERS: 1, ITEMS: 0, CUSTOMERS: 0}
-    assert source_of(log).mint(lower, 100) == {**lower, OWN: 2}
+    assert source_of(log).plan_batch(lower, 100) == {**lower, OWN: 2}
 
 
 def test_a_reader_asks_for_its_own_topic(log: Log) -> None:
@@ -159,37 +159,37 @@ def test_a_topic_that_is_not_listed_for_a_while(log: Log, tells: str | None) -> 
 
     own = {} if tells is None else {OWN: 2}
     commit_both()
-    lower = source_of(log, "orders", "items", transaction_topic=tells).mint(None, 100)
+    lower = source_of(log, "orders", "items", transaction_topic=tells).plan_batch(None, 100)
     assert lower == {ORDERS: 1, ITEMS: 1, **own}
     commit_both()
     alone = source_of(log, "orders", transaction_topic=tells)
-    upper = alone.mint(lower, 100)
+    upper = alone.plan_batch(lower, 100)
     gone = {f"not read: {ITEMS}": 1}
     assert upper == {ORDERS: 2, **gone, **{name: 4 for name in own}}
-    assert alone.mint(upper, 100) is None
+    assert alone.plan_batch(upper, 100) is None
     assert alone.lag(upper).count == 0
     assert not alone.is_behind({ORDERS: 2, **{name: 4 for name in own}}, upper)
     told = alone.messages(Reader(), lower, upper)
     assert told["endingOffsets"] == '{"shop.public.orders": {"0": 2}}'
     commit_both()
     again = source_of(log, "orders", "items", transaction_topic=tells)
-    assert again.mint(None, 100, upper, whole=True)[ITEMS] == 1
+    assert again.plan_batch(None, 100, upper, whole=True)[ITEMS] == 1
     assert again.is_behind({ORDERS: 2, **{name: 4 for name in own}}, upper)
-    assert again.mint(upper, 100) == {ORDERS: 3, ITEMS: 3, **{name: 6 for name in own}}
+    assert again.plan_batch(upper, 100) == {ORDERS: 3, ITEMS: 3, **{name: 6 for name in own}}
 
 
 def test_a_transaction_topic_is_left_away_for_a_while(log: Log) -> None:
     """Ends that have been read past do not hold up what comes."""
     log.commit(orders=1, items=1)
     log.show_all()
-    lower = source_of(log).mint(None, 100)
+    lower = source_of(log).plan_batch(None, 100)
     log.commit(orders=1, items=1)
     log.show_all()
-    lower = source_of(log, transaction_topic=None).mint(lower, 100)
+    lower = source_of(log, transaction_topic=None).plan_batch(lower, 100)
     assert lower == {ORDERS: 2, ITEMS: 2, CUSTOMERS: 0, f"not read: {OWN}": 2}
     log.commit(orders=1, items=1)
     log.show_all()
-    assert source_of(log).mint(lower, 100) == {ORDERS: 3, ITEMS: 3, CUSTOMERS: 0, OWN: 6}
+    assert source_of(log).plan_batch(lower, 100) == {ORDERS: 3, ITEMS: 3, CUSTOMERS: 0, OWN: 6}
 
 
 def test_one_topic_of_transactions_is_read_up_to_where_others_are(log: Log) -> None:
@@ -199,8 +199,8 @@ def test_one_topic_of_transactions_is_read_up_to_where_others_are(log: Log) -> N
     source.__dict__ |= {"_client": Client(log)}
     source.__dict__ |= {"_transactions": SimpleNamespace(last_end=lambda begin, *_: begin)}
     log.visible[ORDERS] = 7
-    assert source.mint({"0": 2}, 100, {"0": 5}) is None
-    assert source.mint({"0": 2}, 100, {"0": 5}, whole=True) == {"0": 5}
+    assert source.plan_batch({"0": 2}, 100, {"0": 5}) is None
+    assert source.plan_batch({"0": 2}, 100, {"0": 5}, whole=True) == {"0": 5}
 
 
 def test_a_topic_that_was_created_again(log: Log) -> None:
@@ -208,18 +208,18 @@ def test_a_topic_that_was_created_again(log: Log) -> None:
     log.change("orders")
     log.show_all()
     source = source_of(log, "orders", transaction_topic=None)
-    begun = source.mint(None, 100)
+    begun = source.plan_batch(None, 100)
     assert "topic-ids" not in begun  # as older versions, and older servers, have it
     source._client.ids = {topic_of("orders"): "first"}
     log.change("orders")
     log.show_all()
-    lower = source.mint(begun, 100)
+    lower = source.plan_batch(begun, 100)
     assert lower["topic-ids"] == {topic_of("orders"): "first"}
-    assert source.mint(lower, 100) is None and source.lag(lower).count == 0
+    assert source.plan_batch(lower, 100) is None and source.lag(lower).count == 0
     source._client.ids = {topic_of("orders"): "second"}
     log.change("orders")
     log.show_all()
     with pytest.raises(StreamError, match="was deleted and created again"):
-        source.mint(lower, 100)
+        source.plan_batch(lower, 100)
     with pytest.raises(StreamError, match="was deleted and created again"):
         source.messages(None, begun, lower)

@@ -25,7 +25,7 @@ def test_a_batch_ends_where_a_transaction_ends_in_all_topics(log: Log) -> None:
     log.commit(items=1, customers=3)
     log.commit(orders=2)
     log.show_all()
-    assert log.at(log.mint(log.start)) == [3, 3, 3]
+    assert log.at(log.plan_batch(log.start)) == [3, 3, 3]
     assert [log.at(batch) for batch in log.batches(3)] == [[1, 2, 0], [1, 3, 3], [3, 3, 3]]
     # One that is bigger than a batch.
     assert [log.at(batch) for batch in log.batches(1)] == [[1, 2, 0], [1, 3, 3], [3, 3, 3]]
@@ -36,11 +36,11 @@ def test_one_whose_end_has_not_come(log: Log) -> None:
     log.begin()
     log.change("orders")
     log.show_all()
-    assert log.at(log.mint(log.start)) == [1, 1, 0]
+    assert log.at(log.plan_batch(log.start)) == [1, 1, 0]
     log.change("items")
     log.end(orders=1, items=1)
     log.show_all()
-    assert log.at(log.mint(log.start)) == [2, 2, 0]
+    assert log.at(log.plan_batch(log.start)) == [2, 2, 0]
 
 
 @pytest.mark.parametrize("late", TABLES)
@@ -50,14 +50,14 @@ def test_a_partition_that_is_seen_later(log: Log, late: str) -> None:
     log.show_all()
     for visible, ends in ((0, 0), (1, 1), (2, 1), (3, 3)):
         log.visible[f"{topic_of(late)}/0"] = visible
-        assert log.at(log.mint(log.start)) == [ends, ends, ends]
+        assert log.at(log.plan_batch(log.start)) == [ends, ends, ends]
 
 
 def test_a_topic_that_was_never_read_is_known_by_its_name(log: Log) -> None:
     log.commit(orders=1, customers=1)
     log.show_all()
     log.visible[f"{topic_of('customers')}/0"] = 0
-    assert log.mint(log.start) == log.start
+    assert log.plan_batch(log.start) == log.start
 
 
 def test_several_tables_in_one_topic(log: Log) -> None:
@@ -69,7 +69,7 @@ def test_several_tables_in_one_topic(log: Log) -> None:
     log.show_all()
     for visible, ends in ((7, 7), (6, 2), (5, 2), (2, 2), (1, 0)):
         log.visible[f"{topic_of('orders')}/0"] = visible
-        assert log.at(log.mint(log.start), "orders") == [ends]
+        assert log.at(log.plan_batch(log.start), "orders") == [ends]
 
 
 def test_a_table_that_is_not_seen_yet_in_a_topic_of_several(log: Log) -> None:
@@ -79,7 +79,7 @@ def test_a_table_that_is_not_seen_yet_in_a_topic_of_several(log: Log) -> None:
     log.end(notes=1, orders=1)
     log.show_all()
     log.visible[f"{topic_of('orders')}/0"] = 1
-    assert log.at(log.mint(log.start), "orders") == [0]
+    assert log.at(log.plan_batch(log.start), "orders") == [0]
 
 
 def test_tables_that_are_not_read(log: Log) -> None:
@@ -87,7 +87,7 @@ def test_tables_that_are_not_read(log: Log) -> None:
     log.commit(secrets=1)
     log.commit(orders=1)
     log.show_all()
-    assert log.at(log.mint(log.start)) == [2, 0, 0]
+    assert log.at(log.plan_batch(log.start)) == [2, 0, 0]
 
 
 def test_transactions_of_other_tables_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +96,10 @@ def test_transactions_of_other_tables_only(log: Log, monkeypatch: pytest.MonkeyP
     for _ in range(4):
         log.commit(secrets=1)
     log.show_all()
-    assert log.mint(log.start) == log.start
+    assert log.plan_batch(log.start) == log.start
     log.commit(secrets=1)
     log.show_all()
-    assert log.mint(log.start) == {**log.start, OWN: 10}
+    assert log.plan_batch(log.start) == {**log.start, OWN: 10}
 
 
 def test_rows_of_a_snapshot_belong_to_no_transaction(log: Log) -> None:
@@ -111,10 +111,10 @@ def test_rows_of_a_snapshot_belong_to_no_transaction(log: Log) -> None:
     log.change("orders")
     log.send(f"{topic_of('orders')}/0", {"op": "r"})
     log.show_all()
-    assert log.at(log.mint(log.start))[0] == 10
+    assert log.at(log.plan_batch(log.start))[0] == 10
     log.end(orders=1)
     log.show_all()
-    assert log.at(log.mint(log.start))[0] == 12
+    assert log.at(log.plan_batch(log.start))[0] == 12
 
 
 def test_a_transaction_behind_many_rows_of_a_snapshot(log: Log) -> None:
@@ -150,7 +150,7 @@ def test_one_that_begins_amid_a_transaction(log: Log) -> None:
     log.change("items")
     log.end(orders=1, items=1)
     log.show_all()
-    assert log.mint(begin) == log.visible
+    assert log.plan_batch(begin) == log.visible
 
 
 def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,10 +159,10 @@ def test_ends_that_are_older_than_the_retention(monkeypatch: pytest.MonkeyPatch)
     log.first[OWN] = len(log.kept[OWN])
     log.stamp = int(time.time() * 1000)
     log.show_all()
-    assert log.at(log.mint({**log.start, OWN: log.first[OWN]})) == [2, 1, 0]
+    assert log.at(log.plan_batch({**log.start, OWN: log.first[OWN]})) == [2, 1, 0]
     log.commit(items=1)
     log.show_all()
-    assert log.at(log.mint({**log.start, OWN: log.first[OWN]})) == [2, 2, 0]
+    assert log.at(log.plan_batch({**log.start, OWN: log.first[OWN]})) == [2, 2, 0]
 
 
 def test_many_changes_whose_end_is_gone(log: Log) -> None:
@@ -172,11 +172,11 @@ def test_many_changes_whose_end_is_gone(log: Log) -> None:
     for _ in range(3):
         log.commit(orders=2, items=2)
     log.show_all()
-    assert log.at(log.mint(log.start)) == [module.CHUNK + 7, 6, 0]
+    assert log.at(log.plan_batch(log.start)) == [module.CHUNK + 7, 6, 0]
     for visible in range(5):
         log.visible[f"{topic_of('orders')}/0"] = module.CHUNK + 1 + visible
         ends = visible - visible % 2
-        assert log.at(log.mint(log.start)) == [module.CHUNK + 1 + ends, ends, 0]
+        assert log.at(log.plan_batch(log.start)) == [module.CHUNK + 1 + ends, ends, 0]
 
 
 @pytest.mark.parametrize("visible", [1, 400, 700, 903, 904])
@@ -190,7 +190,7 @@ def test_a_topic_that_is_added_to_a_busy_database(log: Log, visible: int) -> Non
     log.show_all()
     log.visible[f"{topic_of('items')}/0"] = visible
     whole = {903: 902, 1: 1}.get(visible, visible)
-    assert log.at(log.mint(lower)) == [max(0, (whole - 900) // 2), whole, 0]
+    assert log.at(log.plan_batch(lower)) == [max(0, (whole - 900) // 2), whole, 0]
 
 
 def test_changes_that_were_left_out_are_not_waited_for_always(
@@ -203,13 +203,13 @@ def test_changes_that_were_left_out_are_not_waited_for_always(
         log.change("items")
         log.end(orders=1, items=3)
         log.show_all()
-        assert log.at(log.mint(log.start)) == ends
+        assert log.at(log.plan_batch(log.start)) == ends
     log = made(monkeypatch)
     log.commit(orders=1)
     log.end(orders=7)
     log.commit(orders=1)
     log.show_all()
-    assert log.at(log.mint(log.start))[0] == 2
+    assert log.at(log.plan_batch(log.start))[0] == 2
 
 
 @pytest.mark.parametrize("told", [{"id": 1}, {"op": "c", "transaction": None}])
@@ -222,13 +222,13 @@ def test_changes_that_do_not_name_their_transaction(log: Log, told: Any) -> None
         log.send(f"{topic_of('orders')}/0", change)
     log.end(orders=1)
     log.show_all()
-    assert log.at(log.mint(log.start))[0] == 9
+    assert log.at(log.plan_batch(log.start))[0] == 9
     log.begin()
     log.send(f"{topic_of('orders')}/0", told)
     log.end(orders=1)
     log.show_all()
     with pytest.raises(StreamError, match="in shop.public.orders do not name their transaction"):
-        log.mint(log.start)
+        log.plan_batch(log.start)
 
 
 def test_one_that_comes_to_where_others_are(log: Log) -> None:
@@ -239,9 +239,13 @@ def test_one_that_comes_to_where_others_are(log: Log) -> None:
         log.end(items=2)
     log.show_all()
     ahead = {**log.start, OWN: 4, f"{topic_of('items')}/0": 2}
-    assert log.mint(log.start, limit=ahead) == {**log.start, OWN: 2, f"{topic_of('items')}/0": 1}
-    assert log.mint(log.start, limit=ahead, whole=True) == ahead
-    first = log.mint(log.start, 1, ahead, whole=True)
+    assert log.plan_batch(log.start, limit=ahead) == {
+        **log.start,
+        OWN: 2,
+        f"{topic_of('items')}/0": 1,
+    }
+    assert log.plan_batch(log.start, limit=ahead, whole=True) == ahead
+    first = log.plan_batch(log.start, 1, ahead, whole=True)
     assert (first[OWN], *log.at(first)) == (2, 0, 1, 0)
 
 
@@ -251,7 +255,7 @@ def test_several_connectors(log: Log) -> None:
     log.send(f"{topic_of('items')}/0", told)
     log.show_all()
     with pytest.raises(StreamError, match="changes of several connectors, shop and other"):
-        log.mint(log.start)
+        log.plan_batch(log.start)
 
 
 @pytest.mark.parametrize(

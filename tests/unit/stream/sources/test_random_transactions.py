@@ -34,7 +34,7 @@ def test_whatever_is_visible_batches_hold_whole_transactions(
         if turn == adds:
             check_that_another_comes_there(log, lower, rows, totals)
             lower, totals = add_a_topic(log, chance, lower, totals)
-        if (upper := log.mint(lower, rows)) != lower:
+        if (upper := log.plan_batch(lower, rows)) != lower:
             assert all(upper[name] >= lower[name] for name in log.names)
             check_whole(log, upper, totals)
             lower = upper
@@ -56,7 +56,7 @@ def check_that_another_comes_there(
     """It knows no more than the frontier of the first one."""
     begin_anew(log)
     lower = log.start
-    while (upper := log.mint(lower, rows, ahead, whole=True)) != lower:
+    while (upper := log.plan_batch(lower, rows, ahead, whole=True)) != lower:
         assert all(lower[name] <= upper[name] <= ahead[name] for name in log.names)
         check_whole(log, upper, totals)
         lower = upper

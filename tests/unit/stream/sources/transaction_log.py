@@ -87,7 +87,7 @@ class Log:
             if told is not None:
                 yield Change(offset, told, stamp)
 
-    def mint(
+    def plan_batch(
         self,
         begin: dict[str, int],
         rows: int = 1000,
@@ -104,7 +104,7 @@ class Log:
 
     def batches(self, rows: int) -> list[dict[str, int]]:
         found, lower = [], self.start
-        while (upper := self.mint(lower, rows)) != lower:
+        while (upper := self.plan_batch(lower, rows)) != lower:
             found.append(upper)
             lower = upper
         return found

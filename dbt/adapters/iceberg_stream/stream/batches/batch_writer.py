@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Located, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
@@ -88,7 +88,7 @@ class BatchWriter:
         return self.looks_up and bool(self.options.sequence_by) and not versions
 
     def write(
-        self, session: Session, described: Description, write_id: str, late: bool = False
+        self, session: Session, described: BatchRange, write_id: str, late: bool = False
     ) -> WrittenBatch:
         """Write the files of a batch; with `late`, changes older than their rows are left out.
 
@@ -105,7 +105,7 @@ class BatchWriter:
             undo.pop_all()
         return replace(batch, bad=bad)
 
-    def _unreadable(self, described: Description) -> Mapping[str, str]:
+    def _unreadable(self, described: BatchRange) -> Mapping[str, str]:
         """Files that cannot be read, and why; StreamError if they are to stop the stream."""
         if not isinstance(self.source, FileSource):
             return {}
@@ -115,7 +115,7 @@ class BatchWriter:
         return unreadable
 
     def _write_readable(
-        self, session: Session, described: Description, write_id: str, late: bool
+        self, session: Session, described: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
         plain = self._plain_changes(session, described)
@@ -136,7 +136,7 @@ class BatchWriter:
             frame.unpersist()
 
     def _plain_changes(
-        self, session: Session, described: Description
+        self, session: Session, described: BatchRange
     ) -> Iterator[pa.RecordBatch] | None:
         """Changes without Spark's reading, if that has done for most batches."""
         source = self.source
@@ -148,7 +148,7 @@ class BatchWriter:
         return None if rows is None else map(_as_changes, rows)
 
     def _write_plain(
-        self, changes: Iterator[pa.RecordBatch], described: Description, write_id: str
+        self, changes: Iterator[pa.RecordBatch], described: BatchRange, write_id: str
     ) -> WrittenBatch:
         delta = write_here(self._plan(write_id, in_order=True), changes)
         self._not_plain = 0
@@ -157,7 +157,7 @@ class BatchWriter:
     def _write(
         self,
         session: Session,
-        described: Description,
+        described: BatchRange,
         write_id: str,
         late: bool,
         frame: DataFrame,
@@ -186,7 +186,7 @@ class BatchWriter:
         return self._after_truncate(session, plan, described)
 
     def _require_order(
-        self, session: Session, views: dict[str, DataFrame], described: Description
+        self, session: Session, views: dict[str, DataFrame], described: BatchRange
     ) -> None:
         """Raise StreamError if it is not known which of a key's changes is the last."""
         source, options = self.source, self.options
@@ -202,7 +202,7 @@ class BatchWriter:
             )
 
     def _after_truncate(
-        self, session: Session, plan: DeltaPlan, described: Description
+        self, session: Session, plan: DeltaPlan, described: BatchRange
     ) -> WrittenBatch:
         self._require_one_order(described)
         views = {self.query.view: self.good(session, described)}
@@ -212,7 +212,7 @@ class BatchWriter:
         # Nothing is older than a row where none is left.
         return replace(batch, truncates=True, not_late=True)
 
-    def _require_one_order(self, described: Description) -> None:
+    def _require_one_order(self, described: BatchRange) -> None:
         """Raise StreamError where it is not known which changes come before a truncate."""
         source = self.source
         count = source.partitions(_end(described)) if isinstance(source, PartitionedSource) else 1
@@ -240,7 +240,7 @@ class BatchWriter:
         plan: DeltaPlan,
         sql: str,
         views: dict[str, DataFrame],
-        described: Description,
+        described: BatchRange,
         replaces: bool,
     ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
@@ -275,17 +275,17 @@ class BatchWriter:
             undo.pop_all()
         return rest.by_position(Located(snapshot_id, replaced=replaced))
 
-    def _truncates(self, session: Session, described: Description) -> int:
+    def _truncates(self, session: Session, described: BatchRange) -> int:
         """How many changes that come through the query delete all rows."""
         views = {self.query.view: self.good(session, described)}
         return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
 
-    def good(self, session: Session, described: Description) -> DataFrame:
+    def good(self, session: Session, described: BatchRange) -> DataFrame:
         """The records of a batch that can be read."""
         frame = self.source.read(session.spark, described.lower, _end(described))
         return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 
-    def _take_bad(self, session: Session, described: Description) -> int:
+    def _take_bad(self, session: Session, described: BatchRange) -> int:
         frame = self.source.read(session.spark, described.lower, _end(described))
         return self.bad_records.take(session, frame)
 
@@ -320,7 +320,7 @@ def _as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
     return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
-def _end(described: Description) -> Frontier:
+def _end(described: BatchRange) -> Frontier:
     assert described.upper is not None, "a batch that is read has an end"
     return described.upper
 

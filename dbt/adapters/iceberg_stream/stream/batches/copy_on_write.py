@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
 
-from dbt.adapters.iceberg_stream.catalog.lake import Name
+from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.engines.session import Session

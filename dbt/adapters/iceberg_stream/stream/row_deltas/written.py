@@ -20,7 +20,7 @@ NO_ROWS = pa.array([], pa.int64())
 
 
 @dataclass(frozen=True)
-class Description:
+class BatchRange:
     """A batch, `[lower, upper)` of the source: what is needed to write it, and to do so again."""
 
     lower: Frontier | None
@@ -65,7 +65,7 @@ class WrittenBatch:
         located: rows of the table that it deletes, where that is not told by their keys.
     """
 
-    described: Description
+    described: BatchRange
     deltas: Sequence[Delta]
     first: Any = None
     last: Any = None

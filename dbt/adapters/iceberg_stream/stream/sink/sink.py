@@ -25,10 +25,10 @@ from pyiceberg.table.update import (
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.names import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
@@ -95,7 +95,7 @@ class Sink:
             claim if it is not given.
     """
 
-    lake: Lake
+    lake: IcebergCatalog
     name: Name
     progress: Progress
     keys: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class Sink:
             Fenced: another run has taken over; the batches' files are removed.
             Overtaken: an older run was faster; likewise.
             CatalogError: the catalog refuses; likewise.
-            CommitUnknown: an answer was lost, and the table does not tell; the files are kept.
+            CommitStateUnknown: an answer was lost, and the table does not tell; the files are kept.
         """
         with self.turn:
             ready = self.prepare(write_id, batches)
@@ -320,7 +320,7 @@ class Sink:
         return base
 
 
-def accept_rollback(lake: Lake, name: Name, sink_id: str) -> Progress:
+def accept_rollback(lake: IcebergCatalog, name: Name, sink_id: str) -> Progress:
     """Have a stream go on from what the table holds now, after the table was rolled back.
 
     Raises:

@@ -145,7 +145,7 @@ class FilesSource:
             else None
         )
 
-    def mint(
+    def plan_batch(
         self,
         lower: Frontier | None,
         rows: int,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
@@ -54,7 +54,7 @@ class IcebergSource:
         keyed: whether the order of rows matters.
     """
 
-    lake: Lake
+    lake: IcebergCatalog
     name: Name
     relation: str
     skip_changes: bool = False
@@ -80,7 +80,7 @@ class IcebergSource:
         current = parent_snapshot(metadata, MAIN)
         return None if current is None else self._frontier(metadata, current)
 
-    def mint(
+    def plan_batch(
         self,
         lower: Frontier | None,
         rows: int,

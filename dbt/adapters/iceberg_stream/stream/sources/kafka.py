@@ -129,7 +129,7 @@ class KafkaSource:
         self._begin(lower, first, last)
         return with_ids(last, ids)
 
-    def mint(
+    def plan_batch(
         self,
         lower: Frontier | None,
         rows: int,

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from dbt.adapters.iceberg_stream.catalog.lake import Lake, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     FLAGS,
@@ -66,7 +66,7 @@ class SourceDefinition:
 
 def open_source(
     definition: SourceDefinition,
-    lake: Lake,
+    lake: IcebergCatalog,
     project_root: Path,
     storage: Mapping[str, str],
     connections: Connections = NO_CONNECTIONS,

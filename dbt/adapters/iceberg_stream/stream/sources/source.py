@@ -83,7 +83,7 @@ class Source(Protocol):
     def present(self, lower: Frontier | None) -> Frontier | None:
         """The end of all that the source has now; None if there is nothing new."""
 
-    def mint(
+    def plan_batch(
         self,
         lower: Frontier | None,
         rows: int,

@@ -8,26 +8,26 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.lake import Lake
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteNames, catalog_file
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, catalog_file
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 
 
-def open_lake(warehouse: Path) -> Lake:
-    return Lake("lake", SqliteNames("lake", warehouse))
+def open_lake(warehouse: Path) -> IcebergCatalog:
+    return IcebergCatalog("lake", SqliteBackend("lake", warehouse))
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> IcebergCatalog:
     lake = open_lake(tmp_path / "w")
     lake.create_namespace("ns")
     lake.catalog.create_table(("ns", "t"), ROWS.schema).append(ROWS)
     return lake
 
 
-def test_relations_and_columns(lake: Lake) -> None:
+def test_relations_and_columns(lake: IcebergCatalog) -> None:
     assert lake.namespaces() == ["ns"]
     assert lake.relations("ns") == [("t", "table")]
     assert lake.relations("nowhere") == []
@@ -38,14 +38,14 @@ def test_relations_and_columns(lake: Lake) -> None:
     assert lake.columns(("ns", "nothing")) == []
 
 
-def test_statistics_and_freshness(lake: Lake) -> None:
+def test_statistics_and_freshness(lake: IcebergCatalog) -> None:
     (found,) = lake.describe("ns")
     assert found.statistics["num_rows"] == ("Rows", 2)
     assert found.statistics["num_snapshots"] == ("Snapshots", 1)
     assert lake.last_modified(("ns", "t")) is not None
 
 
-def test_drop_removes_the_files(lake: Lake, tmp_path: Path) -> None:
+def test_drop_removes_the_files(lake: IcebergCatalog, tmp_path: Path) -> None:
     assert list((tmp_path / "w").rglob("*.parquet"))
     lake.drop(("ns", "t"))
     lake.drop(("ns", "t"))
@@ -56,7 +56,7 @@ def test_drop_removes_the_files(lake: Lake, tmp_path: Path) -> None:
     assert not lake.namespace_exists("ns")
 
 
-def test_required_columns(lake: Lake) -> None:
+def test_required_columns(lake: IcebergCatalog) -> None:
     lake.require_columns(("ns", "t"), ["id"])
     lake.require_columns(("ns", "t"), ["id"])
     assert lake.table(("ns", "t")).schema().find_field("id").required

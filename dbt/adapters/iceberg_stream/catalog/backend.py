@@ -26,7 +26,7 @@ TABLE_DEFAULTS = {
 COMMITS_TOGETHER = "commits of several tables"
 
 
-class Names(Protocol):
+class CatalogBackend(Protocol):
     """Namespaces, tables and views of a catalog, as its user; safe in any thread.
 
     Every method raises CatalogError when the catalog refuses or cannot answer.
@@ -82,7 +82,7 @@ class Names(Protocol):
         Raises:
             CommitConflict: it is not what it was when it was loaded, or somebody else has made it;
                 nothing was changed.
-            CommitUnknown: it may have been changed.
+            CommitStateUnknown: it may have been changed.
         """
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:

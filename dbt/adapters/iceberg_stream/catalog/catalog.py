@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from dbt.adapters.iceberg_stream.catalog.backend import (
+    COMMITS_TOGETHER,
+    TABLE_DEFAULTS,
+    CatalogBackend,
+)
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Column,
@@ -16,7 +21,6 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     current_snapshot,
     snapshots,
 )
-from dbt.adapters.iceberg_stream.catalog.names import COMMITS_TOGETHER, TABLE_DEFAULTS, Names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,45 +45,45 @@ class Description:
     statistics: dict[str, tuple[str, str | int]]
 
 
-class Lake:
+class IcebergCatalog:
     """One Iceberg catalog, opened once for a dbt invocation and shared by its threads.
 
     What is read comes from the catalog's current metadata; PyIceberg's own table is for changes.
     """
 
-    def __init__(self, name: str, names: Names) -> None:
+    def __init__(self, name: str, backend: CatalogBackend) -> None:
         self.name = name
-        self._names = names
+        self._backend = backend
 
     @property
     def catalog(self) -> Catalog:
         """PyIceberg's client of the catalog."""
-        return self._names.catalog
+        return self._backend.catalog
 
     def close(self) -> None:
-        self._names.close()
+        self._backend.close()
 
     def namespaces(self) -> list[str]:
-        return self._names.namespaces()
+        return self._backend.namespaces()
 
     def namespace_exists(self, namespace: str) -> bool:
-        return self._names.namespace_exists(namespace)
+        return self._backend.namespace_exists(namespace)
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace; one that is there, or that another run makes now, is kept."""
-        self._names.create_namespace(namespace)
+        self._backend.create_namespace(namespace)
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace; a missing one is fine."""
-        self._names.drop_namespace(namespace)
+        self._backend.drop_namespace(namespace)
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
-        return self._names.relations(namespace)
+        return self._backend.relations(namespace)
 
     def metadata(self, name: Name) -> Metadata | None:
         """Current metadata of a table or view; None if there is neither."""
-        return self._names.metadata(*name)
+        return self._backend.metadata(*name)
 
     def load(self, name: Name, history: bool = True) -> LoadedTable | None:
         """The table as it is now, None if there is none.
@@ -87,7 +91,7 @@ class Lake:
         Without its history it may lack the snapshots that no branch or tag points to, which takes
         a catalog on a server less time the more of them there are.
         """
-        return self._names.load(*name, history=history)
+        return self._backend.load(*name, history=history)
 
     def stage(
         self,
@@ -97,7 +101,7 @@ class Lake:
         properties: Mapping[str, str],
     ) -> LoadedTable:
         """A table that its first commit will make, rows included."""
-        return self._names.stage(*name, schema, spec, {**TABLE_DEFAULTS, **properties})
+        return self._backend.stage(*name, schema, spec, {**TABLE_DEFAULTS, **properties})
 
     def commit(
         self,
@@ -105,15 +109,15 @@ class Lake:
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
-        """Change a table in one step; raises CommitConflict or CommitUnknown."""
-        self._names.commit(base, requirements, updates)
+        """Change a table in one step; raises CommitConflict or CommitStateUnknown."""
+        self._backend.commit(base, requirements, updates)
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:
-        """Change tables, all in one step; raises CommitConflict or CommitUnknown."""
+        """Change tables, all in one step; raises CommitConflict or CommitStateUnknown."""
         if len(commits) == 1:
             self.commit(commits[0].base, commits[0].requirements, commits[0].updates)
         else:
-            self._names.commit_all(commits)
+            self._backend.commit_all(commits)
 
     @property
     def commits_together(self) -> bool:
@@ -122,11 +126,11 @@ class Lake:
 
     def drop(self, name: Name) -> None:
         """Drop a table or view with its files; a missing one is fine."""
-        self._names.drop(*name)
+        self._backend.drop(*name)
 
     def capabilities(self) -> dict[str, bool]:
         """What not every catalog has, and whether this one does; empty if it does not tell."""
-        return self._names.capabilities()
+        return self._backend.capabilities()
 
     def require_views(self) -> None:
         """Raise CatalogError if the catalog says that it has no views."""
@@ -143,7 +147,7 @@ class Lake:
         Args:
             rows_only: the write changes neither schema nor properties.
         """
-        self._names.check_write(*name, rows_only=rows_only)
+        self._backend.check_write(*name, rows_only=rows_only)
 
     def table(self, name: Name) -> Table:
         """The table as it is now.
@@ -151,7 +155,7 @@ class Lake:
         Raises:
             NoSuchTableError: there is none.
         """
-        return self._names.ask(f"read {'.'.join(name)}", lambda c: c.load_table(name))
+        return self._backend.ask(f"read {'.'.join(name)}", lambda c: c.load_table(name))
 
     def columns(self, name: Name) -> list[Column]:
         """Columns of a table or view; none if there is neither."""
@@ -179,7 +183,7 @@ class Lake:
                     update.update_column(column, required=True)
 
         if optional:
-            self._names.ask(f"change {'.'.join(name)}", require)
+            self._backend.ask(f"change {'.'.join(name)}", require)
 
     def last_modified(self, name: Name) -> datetime | None:
         """When the current snapshot was committed (UTC); None for a table never written.
