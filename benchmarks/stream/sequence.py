@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Description, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 
@@ -98,7 +98,7 @@ def _commit(sink: Sink, places: Iterable[int]) -> None:
     batches = [_change(place) for place in places]
     write_id = uuid.uuid4().hex
     delta = write_changes(sink.plan(write_id, chunk_bytes=1), batches)
-    sink.commit(write_id, [WrittenBatch(Description(None, {"offset": len(batches)}), [delta])])
+    sink.commit(write_id, [WrittenBatch(BatchRange(None, {"offset": len(batches)}), [delta])])
 
 
 def _change(place: int) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.cache.invalidation import WriteNotice
+from dbt.adapters.iceberg_stream.cache.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from tests.functional.lake import snapshot_ids
@@ -186,10 +186,10 @@ class TestServerRestarts:
     ) -> None:
         restarts = iter([server.restart])
 
-        def restarted_after(adapter: Any, response: Any) -> None:
-            if str(response.relation).endswith(".before"):
+        def restarted_after(_: AfterCommit, name: tuple[str, str], snapshot_id: int) -> None:
+            if name[1] == "before":
                 next(restarts)()
 
-        monkeypatch.setattr(WriteNotice, "after_write", restarted_after)
+        monkeypatch.setattr(AfterCommit, "of_spark", restarted_after)
         run_dbt(["run"])
         assert next(restarts, None) is None

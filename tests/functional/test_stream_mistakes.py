@@ -29,7 +29,11 @@ MISTAKES = {
     "deletes_syntax": ("apply_as_deletes='op == = 1'", "*", "`apply_as_deletes: op == = 1` cannot"),
     "deletes_open": ("apply_as_deletes='(op = 1'", "*", "`apply_as_deletes: (op = 1` cannot"),
     "deletes_column": ("apply_as_deletes='kind = 1'", "*", "`apply_as_deletes: kind = 1` cannot"),
-    "deletes_type": ("apply_as_deletes='op'", "*", "`apply_as_deletes: op` is string, and no"),
+    "deletes_type": (
+        "apply_as_deletes='op'",
+        "*",
+        "`apply_as_deletes: op` must be a boolean expression, got string",
+    ),
     "truncates": ("apply_as_truncates='nope'", "*", "`apply_as_truncates: nope` cannot be used"),
     "no_column": ("", "id, price", "with name `price` cannot be resolved"),
     "no_key": ("sequence_by='at'", "id", "`sequence_by` names `at`, which the query does not"),
