@@ -1,4 +1,4 @@
-"""After a commit: what is kept of a table goes, and the project's own hook is called.
+"""After a commit: drop the cached results of a table, and call the project's own hook.
 
 Spark refreshes its cached plans by itself for each write that goes through it, whatever session
 made them, and reads a table's metadata anew for every statement (`cache-enabled` is false).
@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import Name
 
 @dataclass
 class AfterCommit:
-    """What follows a commit to a table.
+    """Refresh and drop what is cached of a table after a commit, and call the hook.
 
     Attributes:
         refresh_spark: has Spark read the table anew.
@@ -29,12 +29,12 @@ class AfterCommit:
     _calling: threading.local = field(default_factory=threading.local)
 
     def of_our_own(self, name: Name, snapshot_id: int) -> None:
-        """Follow a commit that Spark did not make."""
+        """Act on a commit that Spark did not make."""
         self.refresh_spark(name)
         self.of_spark(name, snapshot_id)
 
     def of_spark(self, name: Name, snapshot_id: int | None) -> None:
-        """Follow a statement of Spark that changed a relation; without a snapshot, a view."""
+        """Act on a statement that changed a relation in Spark; a view has no snapshot."""
         self.forget_results(name)
         # Writes of the hook itself do not call it again.
         if snapshot_id is None or getattr(self._calling, "active", False):

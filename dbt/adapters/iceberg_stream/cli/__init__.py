@@ -1,4 +1,4 @@
-"""`iceberg-stream`: what dbt's own commands cannot say."""
+"""`iceberg-stream`: commands for engines, streams and tables, beside those of dbt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dbt.adapters.iceberg_stream.cli.streams import resume, run, streams
 
 @click.group()
 def main() -> None:
-    """Look after the engine and the tables of a dbt project."""
+    """Manage the engine, the streams and the tables of a dbt project."""
 
 
 for command in (stop, status, orphans, check, run, streams, resume, serve):

@@ -46,7 +46,7 @@ def stop(
 def status(
     project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
 ) -> None:
-    """Tell whether the engine of a project is running, and who uses it."""
+    """Show whether the engine of a project is running, and who uses it."""
     engine = embedded.status(_home(project_dir, profiles_dir, target, engine_home))
     if engine is None:
         click.echo("No engine is running here.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,13 +69,12 @@ def with_wide_keys(
     _check_formats(entries, wider)
     target = WriteTarget.of(metadata, base.io)
     made: dict[int | None, list[DataFile]] = defaultdict(list)
-    try:
+    with ExitStack() as on_error:
         for item in entries:
-            made[item.sequence_number].append(_written_again(metadata, target, item.data_file))
-    except BaseException:
-        for file in (file for files in made.values() for file in files):
-            remove_quietly(base.io, file.file_path)
-        raise
+            file = _written_again(metadata, target, item.data_file)
+            on_error.callback(remove_quietly, base.io, file.file_path)
+            made[item.sequence_number].append(file)
+        on_error.pop_all()
     return Change(
         Operation.REPLACE,
         tuple(AddedFiles(deletes=tuple(files), sequence_number=n) for n, files in made.items()),
