@@ -73,6 +73,14 @@ class TestRoutes:
         land(project, "3", ("strange", 2, None, "!"))
         run_dbt(["run", "-s", "shop"])
         assert found(project, "shop__strange", "id, value") == [(1, "?"), (2, "!")]
+
+    def test_a_record_without_the_key_of_all_routes(self, project: Any) -> None:
+        record = Path(project.project_root) / "landing" / "shop" / "4.json"
+        record.write_text(json.dumps({"tbl": "orders", "value": "of no order"}))
+        _, output = run_dbt_and_capture(["run", "-s", "shop"], expect_pass=False)
+        assert "lacks the key `id`" in output
+        record.unlink()
+        run_dbt(["run", "-s", "shop"])
         assert found(project, "shop", "id, value") == [(1, "?"), (3, "none")]
 
     def test_full_refresh(self, project: Any) -> None:

@@ -31,8 +31,10 @@ from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
-from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
+from dbt.adapters.iceberg_stream.stream.sink.progress import FRONTIER, Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
+from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_behind
 from tests.integration.streams import (
     NAME,
     SINK,
@@ -229,6 +231,52 @@ def set_back(lake: IcebergCatalog, snapshot_id: int, *expired: int) -> None:
     if expired:
         updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}))
     lake.commit(base, (), tuple(updates))
+
+
+def commit_files(sink: Sink, files: list[LandedFile]) -> int:
+    """Commit a batch of a folder's files; the snapshot."""
+    write_id, written = write(sink, [Change(1, files[-1].path)], 0)
+    described = BatchRange(None, frontier_behind(sink.progress.frontier, files, 600.0))
+    done = sink.commit(write_id, [replace(written, described=described)])
+    assert done is not None
+    return int(done.snapshot.snapshot_id)
+
+
+def landed(first: int, count: int) -> list[LandedFile]:
+    return [LandedFile(f"/{n}", 1_700_000_000_000 + n, 1) for n in range(first, first + count)]
+
+
+def test_a_rollback_of_a_stream_of_files(lake: IcebergCatalog) -> None:
+    """Each summary has its own batch's names only; the frontier that comes back has all."""
+    make_table(lake)
+    sink = open_sink(lake)
+    frontiers = {}
+    for number in range(4):
+        snapshot_id = commit_files(sink, landed(number * 10, 10))
+        frontiers[snapshot_id] = sink.progress.frontier
+        # As where a batch changes nothing: without a snapshot.
+        idle = frontier_behind(sink.progress.frontier, landed(1000 + number, 1), 600.0)
+        sink.record(idle)
+    base = lake.load(NAME)
+    assert base is not None
+    summaries = [snapshot["summary"][FRONTIER] for snapshot in base.metadata["snapshots"]]
+    assert max(map(len, summaries)) < 11 * 16 + 200
+    third = list(frontiers)[2]
+    set_back(lake, third)
+    accepted = accept_rollback(lake, NAME, SINK)
+    assert accepted.frontier == frontiers[third]
+    again = open_sink(lake)
+    commit_files(again, landed(2000, 10))
+    assert open_sink(lake).progress.frontier == again.progress.frontier
+
+
+def test_a_rollback_behind_which_names_have_expired(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    sink = open_sink(lake)
+    first, second, _ = (commit_files(sink, landed(n * 10, 10)) for n in range(3))
+    set_back(lake, second, first)
+    with pytest.raises(StreamError, match="Rebuild the table: run the model with --full-refresh"):
+        accept_rollback(lake, NAME, SINK)
 
 
 def compact(lake: IcebergCatalog) -> None:

@@ -159,6 +159,7 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
     """Tell how far the streams are that write to TABLE (schema.name)."""
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
+    from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
     with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
         loaded = lake.load(table_name(table))
@@ -171,7 +172,7 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
         at = datetime.fromtimestamp(progress.recorded / 1000, tz=timezone.utc)
         click.echo(
             f"{progress.sink_id}\n"
-            f"  progress  {json.dumps(progress.frontier)}\n"
+            f"  progress  {describe(progress.frontier)}\n"
             f"  recorded  {at:%Y-%m-%d %H:%M:%S} UTC\n"
             f"  run       {progress.run}, version {progress.version}"
         )
@@ -187,6 +188,7 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
+    from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
     with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
         name = table_name(table)
@@ -196,7 +198,7 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
         behind = [one.sink_id for one in sinks(loaded.metadata) if is_rolled_back(loaded, one)]
         for sink_id in behind:
             accepted = accept_rollback(lake, name, sink_id)
-            click.echo(f"{accepted.sink_id} goes on from {json.dumps(accepted.frontier)}")
+            click.echo(f"{accepted.sink_id} goes on from {describe(accepted.frontier)}")
     if not behind:
         click.echo(f"{table} is not behind any of its streams.")
 

@@ -34,8 +34,8 @@ from dbt.adapters.iceberg_stream.stream.options import (
     named_as,
     parse_stream_options,
 )
+from dbt.adapters.iceberg_stream.stream.query.key_lineage import keys_as_they_are
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
-from dbt.adapters.iceberg_stream.stream.query.picked import keys_as_they_are
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
@@ -98,8 +98,9 @@ class StreamModel:
         storage = {} if settings is None else dict(settings.properties)
         routed = [options_of(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
-        # Of routes each has a key of its own.
-        required = () if routed else keys_as_they_are(self.sql, VIEW, keys)
+        # A route may have a key of its own, which records of other routes lack.
+        shared = [key for key in self.options.keys if all(key in others for others in routed)]
+        required = keys_as_they_are(self.sql, VIEW, shared)
         return open_source(
             self.source,
             self.context.catalog,

@@ -8,7 +8,6 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.picked import keys_as_they_are
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change, output_columns
 
 KEYED = StreamOptions("s", keys=("id",))
@@ -178,21 +177,3 @@ def test_options_that_need_spark() -> None:
         assert picked("select * from v", StreamOptions("s", keys=("id",), **more)) is None
     assert picked("select * from v", partition="struct(id)") is None
     assert picked("select * from v", where="note = 'a'") is None
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("select * from v", ("id",)),
-        ("select v.* from v where x > 1", ("id",)),
-        ("select a as id, b from v", ("a",)),
-        ("select *, upper(b) as id from v", ()),
-        ("select coalesce(id, other) as id from v", ()),
-        ("select v.* from v join t on v.a = t.a", ()),
-        ("with x as (select * from v) select * from x", ()),
-        ("select b from v", ()),
-        ("select from where", ()),
-    ],
-)
-def test_keys_that_are_not_computed(sql: str, expected: tuple[str, ...]) -> None:
-    assert keys_as_they_are(sql, "v", ["id"]) == expected

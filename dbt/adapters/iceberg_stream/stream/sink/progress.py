@@ -20,7 +20,13 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.commit.stamps import PREFIX, WRITE_ID
-from dbt.adapters.iceberg_stream.stream.errors import Fenced, Overtaken, RolledBack
+from dbt.adapters.iceberg_stream.stream.errors import (
+    Fenced,
+    Overtaken,
+    RolledBack,
+    StreamError,
+)
+from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import whole_frontier
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
 
 SINK_ID = f"{PREFIX}sink-id"
@@ -54,13 +60,13 @@ class Progress:
     recorded: int = field(default=0, compare=False)
     sequence_number: int | None = field(default=None, compare=False)
 
-    def summary(self) -> dict[str, str]:
-        """The same as properties of a snapshot."""
+    def summary(self, frontier: Frontier | None) -> dict[str, str]:
+        """The same as properties of a snapshot, with as much of the frontier as it needs."""
         found = {
             SINK_ID: self.sink_id,
             SINK_VERSION: str(self.version),
             SINK_RUN: self.run,
-            FRONTIER: json.dumps(self.frontier, separators=(",", ":")),
+            FRONTIER: json.dumps(frontier, separators=(",", ":")),
             WRITE_ID: self.write_id,
         }
         if self.watermark is not None:
@@ -97,6 +103,7 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
 
     Raises:
         RolledBack: the table was set back behind what the stream has committed.
+        StreamError: snapshots that say how far it is have expired.
     """
     noted = read_property(metadata, sink_id)
     committed = next(_committed(_ancestors(metadata), sink_id), None)
@@ -108,7 +115,7 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
             raise _rolled_back(sink_id, None, newest)
         if noted is not None and not _may_hold(metadata, noted):
             raise _rolled_back(sink_id, None, noted)
-        return committed or noted
+        return noted if committed is None else committed_progress(metadata, sink_id)
     if committed.write_id == noted.write_id:
         # The property may be ahead by idle progress.
         return noted
@@ -117,15 +124,29 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
 
 def begin_anew(metadata: Metadata, sink_id: str) -> Progress:
     """The progress of a run that replaces all that the table has, rolled back or not."""
-    committed = committed_progress(metadata, sink_id) or Progress(sink_id)
+    committed = next(_committed(_ancestors(metadata), sink_id), Progress(sink_id))
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
     known = (committed, newest, read_property(metadata, sink_id))
     return replace(committed, version=max(one.version for one in known if one is not None))
 
 
 def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
-    """What the table's own snapshots tell of a stream, whatever was told elsewhere."""
-    return next(_committed(_ancestors(metadata), sink_id), None)
+    """The progress of a stream as the table's own snapshots have it; None if they have none.
+
+    Raises:
+        StreamError: snapshots that have a part of it have expired.
+    """
+    commits = list(_committed(_ancestors(metadata), sink_id))
+    if not commits:
+        return None
+    frontier = whole_frontier((one.write_id, one.frontier or {}) for one in commits)
+    if frontier is None:
+        raise StreamError(
+            f"How far {sink_id} has read its source is not known any more: the table was rolled "
+            "back, or has lost its properties, and snapshots with names of files that were read "
+            "have expired. Rebuild the table: run the model with --full-refresh."
+        )
+    return replace(commits[0], frontier=frontier)
 
 
 def check_turn(metadata: Metadata, ours: Progress) -> Progress:

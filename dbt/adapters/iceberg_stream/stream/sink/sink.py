@@ -57,6 +57,7 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     specs_with_data,
     unpartitioned,
 )
+from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     begin_anew,
@@ -77,6 +78,7 @@ class SinkCommit:
 
     committer: Committer
     ahead: Progress
+    summaries: FrontierChain
 
 
 @dataclass
@@ -108,6 +110,7 @@ class Sink:
         self.turn = threading.Lock()
         # The table from whose schema the updates were made.
         self._replaced: Metadata | None = None
+        self._summaries = FrontierChain()
 
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """How the files of a batch are written, by the table as it is now."""
@@ -162,18 +165,20 @@ class Sink:
             added = (found, *added)
         if not added and not self.replaces:
             return None
+        covered, summaries = self._summaries.following(frontier, write_id)
         change = Change(
             _operation(added, removed, self.replaces),
             added,
             removed=tuple(removed),
             removes_all=self.replaces,
-            properties={**self.properties, **ahead.summary()},
+            properties={**self.properties, **ahead.summary(covered)},
         )
-        return SinkCommit(self._committer(base, change, ahead, located), ahead)
+        return SinkCommit(self._committer(base, change, ahead, located), ahead, summaries)
 
     def committed(self, ready: SinkCommit, done: Committed) -> Committed:
         """Go on from a commit."""
         self.progress, self.replaces, self.updates = ready.ahead, False, ()
+        self._summaries = ready.summaries
         return done
 
     def _committer(

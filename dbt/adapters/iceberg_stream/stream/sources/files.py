@@ -20,9 +20,9 @@ from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_line
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
     frontier_behind,
+    membership,
     names_of,
     ranks,
-    test_of,
 )
 from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import (
     REBASE,
@@ -70,9 +70,10 @@ class FilesSource:
 
     The frontier is the last file's time and the names of those modified shortly before: a file may
     appear later than its time says, as one does that was moved into the folder.
-    `{"settled": milliseconds, "read": {milliseconds: names}, "files": count}`: what is older than
-    settled is read, or has come too late. Names are of NAME letters each, one behind the other;
-    `"names": {name: milliseconds}` has those that older versions have read.
+    `{"settled": time, "last": time, "read": {time: names}, "files": count}`, times in milliseconds:
+    what is older than settled is read, or has come too late; last is the newest file's. Names have
+    NAME letters each, one behind the other, under their files' time rounded up to a second;
+    `"names": {name: time}` has those that older versions have read.
 
     Attributes:
         path: the folder, as Spark names it.
@@ -164,7 +165,7 @@ class FilesSource:
         return frontier_behind(lower, chosen, self.late_seconds) if chosen else None
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        return any(map(test_of(other), self._after(lower)))
+        return any(map(membership(other), self._after(lower)))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         files = self._whole(self._batch(lower, upper))
@@ -324,7 +325,7 @@ class FilesSource:
     ) -> list[LandedFile]:
         """Files of a batch, or all that come after a frontier, in their order."""
         files = self._after(lower, age)
-        return files if upper is None else list(filter(test_of(upper), files))
+        return files if upper is None else list(filter(membership(upper), files))
 
     def _after(self, frontier: Frontier | None, age: float = 0.0) -> list[LandedFile]:
         """Files that are not in the frontier, in their order.
@@ -342,7 +343,7 @@ class FilesSource:
         if now - listed >= age:
             files = self._list()
             self._listed = now, files
-        is_in = test_of(frontier)
+        is_in = membership(frontier)
         return [file for file in files if not is_in(file)]
 
     def _list(self) -> list[LandedFile]:

@@ -14,6 +14,8 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 # Letters of a file's name in a frontier: 96 bits.
 NAME = 16
+# Milliseconds whose files a frontier keeps, and lets go, together.
+SECOND = 1000
 
 
 @dataclass(frozen=True)
@@ -45,27 +47,29 @@ def frontier_behind(
     old = {} if lower is None else lower.get("names") or {}
     for modified, names in names_of(files).items():
         read[modified] = read.get(modified, "") + names
+    last = max(file.modified for file in files)
     # A file may have a time that is still to come, and those of until then come after it.
-    newest = min(max(map(int, [*read, *old.values()])), int(time.time() * 1000))
+    newest = min(last, int(time.time() * 1000))
     settled = newest - int(late_seconds * 1000)
     if lower is not None:
         settled = max(settled, lower["settled"])
     kept = {modified: names for modified, names in read.items() if int(modified) >= settled}
-    frontier = {"settled": settled, "read": kept, "files": len(files)}
+    last = max(last, (lower or {}).get("last", 0))
+    frontier = {"settled": settled, "last": last, "read": kept, "files": len(files)}
     if left := {name: modified for name, modified in old.items() if modified >= settled}:
         frontier["names"] = left
     return frontier
 
 
 def names_of(files: Sequence[LandedFile]) -> dict[str, str]:
-    """Names of files by their time, as frontiers have them."""
-    found: dict[str, list[str]] = {}
+    """Names of files by the second of their time, in milliseconds and rounded up."""
+    names: dict[str, list[str]] = {}
     for file in files:
-        found.setdefault(str(file.modified), []).append(file.name)
-    return {modified: "".join(names) for modified, names in found.items()}
+        names.setdefault(str(-(-file.modified // SECOND) * SECOND), []).append(file.name)
+    return {second: "".join(several) for second, several in names.items()}
 
 
-def test_of(frontier: Frontier | None) -> Callable[[LandedFile], bool]:
+def membership(frontier: Frontier | None) -> Callable[[LandedFile], bool]:
     """Whether a file is in a frontier."""
     if frontier is None:
         return lambda _: False

@@ -45,7 +45,8 @@ def describe(frontier: Frontier | None) -> str:
     if "settled" not in frontier:
         return json.dumps(frontier)
     times = [*map(int, frontier.get("read") or {}), *(frontier.get("names") or {}).values()]
-    last = datetime.fromtimestamp(max([frontier["settled"], *times]) / 1000, timezone.utc)
+    newest = frontier.get("last") or max([frontier["settled"], *times])
+    last = datetime.fromtimestamp(newest / 1000, timezone.utc)
     return f"files of up to {last.isoformat(' ', 'milliseconds')}"
 
 

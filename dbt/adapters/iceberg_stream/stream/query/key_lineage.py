@@ -1,0 +1,67 @@
+"""Which columns of its source a query's keys are, where it passes them on as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import OptimizeError, ParseError
+from sqlglot.optimizer.scope import Scope, build_scope
+
+
+def keys_as_they_are(sql: str, view: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Columns of the source that are keys without being computed.
+
+    They are followed through joins, subqueries and common table expressions. A column that is
+    written without its table may be that of a joined one: whether the source has it is for the
+    caller to say.
+
+    Args:
+        sql: the query; one that cannot be parsed has no such keys, and is refused elsewhere.
+        view: the name that the source has in it.
+        keys: columns that the query returns.
+    """
+    try:
+        scope = build_scope(sqlglot.parse_one(sql, dialect="spark"))
+    except (ParseError, OptimizeError):
+        return ()
+    if scope is None:
+        return ()
+    columns = (_returned(scope, key, view) for key in keys)
+    return tuple(column for column in columns if column is not None)
+
+
+def _returned(scope: Scope, name: str, view: str) -> str | None:
+    """The source's column that a query returns under a name."""
+    if not isinstance(scope.expression, exp.Select):
+        return None
+    stars: list[str] = []
+    for projection in scope.expression.expressions:
+        column = projection.unalias()
+        star = column if isinstance(column, exp.Star) else column.this
+        if isinstance(star, exp.Star):
+            if not any(star.args.values()):
+                stars.append(column.table if isinstance(column, exp.Column) else "")
+        elif projection.alias_or_name.lower() == name.lower():
+            is_column = isinstance(column, exp.Column)
+            return _read(scope, column.table, column.name, view) if is_column else None
+    return next((one for table in stars if (one := _read(scope, table, name, view))), None)
+
+
+def _read(scope: Scope, table: str, name: str, view: str) -> str | None:
+    """The source's column that a column of a query's `from` is."""
+    for source in _sources(scope, table):
+        if isinstance(source, Scope):
+            column = _returned(source, name, view)
+        else:
+            column = name if source.name == view and not source.db else None
+        if column is not None:
+            return column
+    return None
+
+
+def _sources(scope: Scope, table: str) -> Iterator[exp.Expr | Scope]:
+    for alias, (_, source) in scope.selected_sources.items():
+        if table.lower() in ("", alias.lower()):
+            yield source
