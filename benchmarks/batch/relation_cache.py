@@ -63,7 +63,7 @@ def _make_tables(warehouse: Path, count: int) -> None:
     try:
         lake.create_namespace(SCHEMA)
         for number in range(count):
-            lake.catalog.create_table((SCHEMA, _name(number)), COLUMNS)
+            lake.pyiceberg.create_table((SCHEMA, _name(number)), COLUMNS)
     finally:
         lake.close()
 

@@ -10,10 +10,10 @@ from benchmarks.bench import Bench
 from benchmarks.contenders import CATALOG, Contender, Files, Ours, require_same_rows
 from benchmarks.harness import Result, alternate
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.identity.identity import Identity
-from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 from tests.servers.spark_cluster import TOKEN, SparkCluster, spark_cluster
 

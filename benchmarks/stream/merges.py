@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench
 from benchmarks.harness import Result, alternate
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 from .data import PER_FILE, changes, write_files
 from .merge_peer import COPY_ON_WRITE, MERGE_ON_READ, PEERS, merge_files, properties

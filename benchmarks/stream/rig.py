@@ -17,7 +17,6 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_sett
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
-from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.materializations.stream import WINDOW
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -30,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 
 VIEW = "__stream_source"
 # Queries of models: one whose columns are picked only, and one whose rows Spark has to read.

@@ -10,13 +10,13 @@ import pyarrow as pa
 from benchmarks.bench import Bench
 from benchmarks.harness import Result
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.commit.change import append
-from dbt.adapters.iceberg_stream.commit.committer import Committer
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
-from .ingest import open_lake
+from .ingest import open_catalog
 
 NAME = ("s", "t")
 SAMPLE = 11
@@ -24,7 +24,7 @@ SAMPLE = 11
 
 def commits_1000(bench: Bench) -> list[Result]:
     """One small append after the other; the commit alone is timed, loading the table with it."""
-    lake = open_lake(bench.folder / "commits")
+    lake = open_catalog(bench.folder / "commits")
     row = pa.table({"id": [1], "name": ["a"]})
     ingest(lake, NAME, row.to_reader(), Mode.CREATE)
     last = bench.size(1000)

@@ -22,7 +22,7 @@ from benchmarks.harness import BenchmarkError, Measure, Result, alternate
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.flight.serve import TOKEN_VARIABLE
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 ROWS = 2_000_000
 BATCH = 50_000
@@ -49,7 +49,7 @@ def batches(rows: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-def open_lake(folder: Path) -> IcebergCatalog:
+def open_catalog(folder: Path) -> IcebergCatalog:
     names = SqliteBackend("lake", folder)
     names.create_namespace("s")
     return IcebergCatalog("lake", names)
@@ -57,7 +57,7 @@ def open_lake(folder: Path) -> IcebergCatalog:
 
 def ingest_2m(bench: Bench) -> list[Result]:
     """In this process."""
-    lake = open_lake(bench.folder / "ingest")
+    lake = open_catalog(bench.folder / "ingest")
     data = pa.Table.from_batches(batches(bench.size(ROWS)))
 
     def ours() -> float:
@@ -103,7 +103,7 @@ class _server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lake = open_lake(folder / "lakehouse")
+        self._lake = open_catalog(folder / "lakehouse")
         profile = {"type": "iceberg_stream", "schema": "s"}
         (folder / "dbt_project.yml").write_text("{name: p, profile: p}")
         profiles = {"p": {"target": "dev", "outputs": {"dev": profile}}}
@@ -151,7 +151,7 @@ def _peak(folder: Path, rows: int) -> float:
 
 def measure(folder: str, rows: int) -> None:
     """Print how much more memory an ingest took at its peak than the process before."""
-    lake = open_lake(Path(folder))
+    lake = open_catalog(Path(folder))
     schema = next(batches(1)).schema
     # What the first one loads is not the stream's.
     first = pa.RecordBatchReader.from_batches(schema, batches(1000))

@@ -19,12 +19,12 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.merge.candidates import live_files
-from dbt.adapters.iceberg_stream.merge.engine import merge
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.tables.merge.engine import merge
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 
-from .ingest import batches, open_lake
+from .ingest import batches, open_catalog
 
 NAME = ("s", "t")
 SPARK = "Spark's MERGE, copy-on-write, as dbt-spark says it"
@@ -41,7 +41,7 @@ class Merger:
     def __init__(self, bench: Bench, rows: int) -> None:
         folder = bench.folder / f"merge{rows}"
         self.rows = rows
-        self.lake: IcebergCatalog = open_lake(folder)
+        self.lake: IcebergCatalog = open_catalog(folder)
         schema = next(batches(1)).schema
         data = pa.RecordBatchReader.from_batches(schema, batches(rows))
         ingest(self.lake, NAME, data, Mode.CREATE, properties=PROPERTIES)

@@ -22,7 +22,7 @@ def run(project: Any, sql: str) -> None:
 
 
 def table(project: Any, name: str, schema: str | None = None) -> Table:
-    return project.adapter.lake.table((schema or project.test_schema, name))
+    return project.adapter.catalog.table((schema or project.test_schema, name))
 
 
 def snapshot_ids(project: Any, name: str) -> list[int]:

@@ -17,7 +17,7 @@ import pytest
 from dbt.tests.util import get_connection, run_dbt
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from tests.functional.lake import run, table
 from tests.servers.rest_catalog import RestCatalog
 
@@ -77,9 +77,9 @@ class TestDoors(Cached):
     def other_session(self, project: Any) -> Iterator[Session]:
         """Somebody else on the same Spark, who does not use the adapter."""
         connections = project.adapter.connections
-        identity = connections.identity
+        identity = connections.resources.identity
         settings = connections.session_settings(identity.token() if identity else None)
-        session = Session(connections.engine.endpoint().url, settings)
+        session = Session(connections.resources.engine.endpoint().url, settings)
         yield session
         session.close()
 
@@ -149,7 +149,7 @@ class TestDoors(Cached):
     def test_ingest(self, project: Any) -> None:
         rows = pa.table({"n": pa.array([4], pa.int32()), "s": ["b"]})
         name = (project.test_schema, "t")
-        lake = project.adapter.lake
+        lake = project.adapter.catalog
         self.check(
             project, lambda: ingest(lake, name, rows.to_reader(), Mode.REPLACE), self.expect([4])
         )

@@ -99,7 +99,7 @@ class TestCatalogFaults:
     def test_a_switch_that_is_refused_leaves_nothing(
         self, project: Any, proxy: FaultProxy, kind: str
     ) -> None:
-        lake, schema = project.adapter.lake, project.test_schema
+        lake, schema = project.adapter.catalog, project.test_schema
         # Polaris refuses to drop the view, too: it purges it.
         other = {"table": "view", "view": "table"}[kind]
         run_dbt(["run", "--select", "changing", "--vars", f"kind: {other}"])

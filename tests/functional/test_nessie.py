@@ -141,7 +141,7 @@ class TestWriterAndReader:
         run(project, f"create table {schema}.t as select 1 as id")
         with get_connection(project.adapter):
             project.adapter.drop_schema(relation)
-        assert schema not in project.adapter.lake.namespaces()
+        assert schema not in project.adapter.catalog.namespaces()
 
     def test_the_reader_reads(self, project: Any) -> None:
         show = ["show", "--inline", "select * from {{ ref('a_view') }} order by id"]
@@ -206,7 +206,7 @@ class TestStreams:
 
     def test_nobody_sees_one_without_the_other(self, project: Any) -> None:
         """Whichever is read later has all that the one read before had."""
-        lake, stop, seen = project.adapter.lake, threading.Event(), []
+        lake, stop, seen = project.adapter.catalog, threading.Event(), []
         assert lake.commits_together
         names = [(project.test_schema, name) for name in ("one", "two")]
         for name in names:
@@ -271,4 +271,4 @@ class TestStorage:
         _, output = run_dbt_and_capture(["seed", "--target", warehouse], expect_pass=False)
         assert message in output
         assert "nothing was changed" not in output
-        assert project.adapter.lake.relations(f"{warehouse}_people") == []
+        assert project.adapter.catalog.relations(f"{warehouse}_people") == []

@@ -137,7 +137,7 @@ class TestWriterAndReader:
         assert set(catalog.folder.rglob("*.parquet")) == before
 
     def test_every_write_says_whose_it_was(self, project: Any) -> None:
-        snapshot = next(project.adapter.lake.snapshots((project.test_schema, "merged")))
+        snapshot = next(project.adapter.catalog.snapshots((project.test_schema, "merged")))
         assert snapshot.properties["iceberg-stream.principal"] == "wanda"
 
     def test_an_expired_token(self, project: Any) -> None:
@@ -276,7 +276,7 @@ class TestFixedToken:
 
 def contents(project: Any) -> str:
     """Every relation of the schema with its current snapshot and columns."""
-    lake = project.adapter.lake
+    lake = project.adapter.catalog
     return json.dumps(
         {
             name: [

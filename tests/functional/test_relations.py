@@ -40,7 +40,9 @@ class TestKindChanges:
             run_dbt(["run", *flags, "--vars", f"kind: {kind}"])
             assert rows(project, "select kind from {schema}.changing") == [(kind,)]
             expected = "view" if kind == "view" else "table"
-            assert project.adapter.lake.relations(project.test_schema) == [("changing", expected)]
+            assert project.adapter.catalog.relations(project.test_schema) == [
+                ("changing", expected)
+            ]
 
 
 # As packages for dbt-spark make their temporary relations.
@@ -137,7 +139,7 @@ class TestContract:
 
 class TestSchemas:
     def test_a_schema_is_dropped_with_all_that_is_in_it(self, project: Any) -> None:
-        lake = project.adapter.lake
+        lake = project.adapter.catalog
         name = f"{project.test_schema}_full"
         lake.create_namespace(name)
         run(project, f"create table {name}.t using iceberg as select 1 as a")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.cache.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from tests.functional.lake import snapshot_ids
 from tests.servers.ports import free_port
 from tests.servers.rest_catalog import RestCatalog

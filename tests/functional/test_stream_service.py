@@ -131,7 +131,7 @@ class TestService:
             running.process.kill()
         run_dbt(["run", "-s", "orders"])
         assert len(rows(project, ALL)) == 12
-        table = project.adapter.lake.load((project.test_schema, "orders"))
+        table = project.adapter.catalog.load((project.test_schema, "orders"))
         assert read_property(table.metadata, SINK) is not None
 
 

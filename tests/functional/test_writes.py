@@ -59,7 +59,7 @@ class TestOnWrite:
 def a_session(project: Any) -> Iterator[Session]:
     """Another user's session on the same engine."""
     connections = project.adapter.connections
-    identity = connections.identity
+    identity = connections.resources.identity
     settings = connections.session_settings(identity.token() if identity else None)
     engine = make_engine(connections.credentials, connections.project_root)
     session = Session(engine.endpoint().url, settings)

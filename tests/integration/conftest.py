@@ -28,7 +28,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergCatalog]:
 def spark(lake: IcebergCatalog, lakehouse: Path) -> Iterator[Session]:
     """A session on the engine that functional tests use, in this module's catalog."""
     engine = EmbeddedEngine(EngineSettings(lakehouse / "engine", keep_alive=120))
-    warehouse = Path(str(lake.catalog.properties["warehouse"]).removeprefix("file://"))
+    warehouse = Path(str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://"))
     session = Session(engine.endpoint().url, spark_settings("lake", warehouse))
     yield session
     session.close()
@@ -43,7 +43,7 @@ def rest_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 
 @pytest.fixture(params=["sqlite", "rest"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Where `writers.open_lake` finds a catalog: a SQLite file, then a REST server."""
+    """Where `writers.open_catalog` finds a catalog: a SQLite file, then a REST server."""
     if request.param == "sqlite":
         return {"folder": str(tmp_path / "warehouse")}
     found: dict[str, str] = request.getfixturevalue("rest_place")

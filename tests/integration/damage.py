@@ -20,7 +20,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.commit.manifests import (
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ManifestWriter,
     read_manifest,
     read_manifest_list,

@@ -38,7 +38,7 @@ def run_flink(
     java = find_java()
     jars = resolve_packages(DEFAULT_PACKAGES, java, None)
     (driver,) = (jar for jar in jars if "sqlite-jdbc" in jar.name)
-    warehouse = Path(str(lake.catalog.properties["warehouse"]).removeprefix("file://"))
+    warehouse = Path(str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://"))
     prefix = "spark.sql.catalog.lake."
     catalog = {
         key.removeprefix(prefix): value

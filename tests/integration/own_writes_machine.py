@@ -29,14 +29,14 @@ from pyiceberg.manifest import DataFileContent
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.check.check import check_table
-from dbt.adapters.iceberg_stream.check.finding import Finding
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.merge.engine import merge
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.merge.rows import Deletes
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.merge.engine import merge
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from tests.integration.table_model import (
     KEY_KINDS,
     KINDS,
@@ -204,7 +204,7 @@ class OwnWrites(RuleBasedStateMachine):
         if self._duckdb_reads(loaded):
             self._compare("DuckDB", *self._duckdb_rows(loaded, truth, equality))
         if not equality:
-            table = self.place.lake.catalog.load_table((NAMESPACE, self.name))
+            table = self.place.lake.pyiceberg.load_table((NAMESPACE, self.name))
             self._compare("PyIceberg", counted(table.scan().to_arrow(), self.table.columns), truth)
 
     def _left_behind(self, wrong: list[Finding]) -> list[Finding]:

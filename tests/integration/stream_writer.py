@@ -10,7 +10,7 @@ from typing import Any
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from tests.integration.streams import NAME, Change, Truth, open_sink, write
-from tests.integration.writers import open_lake
+from tests.integration.writers import open_catalog
 
 BATCH = 20
 # Tables of one stream, which both have all its changes.
@@ -36,7 +36,7 @@ def truth(upper: int) -> Truth:
 
 def drain(place: dict[str, str], upto: int, outcome: Any = None) -> None:
     """Take in the source up to an offset, in commits of one to three batches."""
-    lake = open_lake(place)
+    lake = open_catalog(place)
     try:
         sink = open_sink(lake, NAME)
         offset = int((sink.progress.frontier or {"offset": 0})["offset"])
@@ -61,7 +61,7 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None) -> None:
 
 def drain_two(place: dict[str, str], upto: int) -> None:
     """Take in the source up to an offset, into two tables at once; one that is behind goes first."""
-    lake = open_lake(place)
+    lake = open_catalog(place)
     sinks = [open_sink(lake, name) for name in TWO]
     at = [int((sink.progress.frontier or {"offset": 0})["offset"]) for sink in sinks]
     for upper in range(min(at) + BATCH, upto + 1, BATCH):

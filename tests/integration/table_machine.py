@@ -18,12 +18,9 @@ from hypothesis.stateful import (
 )
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.check.finding import Finding
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
@@ -38,6 +35,9 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from tests.integration.own_writes_machine import (
     EQUALITY,
     NAMESPACE,

@@ -12,10 +12,10 @@ import duckdb
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.commit.change import append
-from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 
 
 def write(lake: IcebergCatalog, name: str, *batches: pa.RecordBatch) -> list[Any]:

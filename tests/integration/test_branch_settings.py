@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from tests.integration.writers import open_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.writers import open_catalog
 
 ROW = pa.table({"id": [1]})
 SETTINGS = {"min-snapshots-to-keep": 7, "max-snapshot-age-ms": 86_400_000}
@@ -19,7 +19,7 @@ SETTINGS = {"min-snapshots-to-keep": 7, "max-snapshot-age-ms": 86_400_000}
 
 @pytest.fixture
 def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
-    lake = open_lake(place)
+    lake = open_catalog(place)
     lake.create_namespace("s")
     yield lake
     lake.close()

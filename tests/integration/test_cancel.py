@@ -16,9 +16,9 @@ import pytest
 from dbt.adapters.iceberg_stream.engines import cancellation
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 PROJECT = "name: slow\nversion: '1.0'\nprofile: slow\n"
 PROFILE = """

@@ -16,8 +16,8 @@ from pyiceberg.exceptions import NoSuchTableError
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.cli import main
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from tests.integration.writers import open_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.writers import open_catalog
 from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.servers.rest_catalog import RestCatalog
 
@@ -49,7 +49,7 @@ def proxy(catalog: RestCatalog) -> Iterator[FaultProxy]:
 @pytest.fixture
 def lake(catalog: RestCatalog, proxy: FaultProxy) -> Iterator[IcebergCatalog]:
     proxy.hits = 0
-    opened = open_lake({"uri": proxy.uri, "token": catalog.token("wanda")})
+    opened = open_catalog({"uri": proxy.uri, "token": catalog.token("wanda")})
     opened.create_namespace("s")
     yield opened
     proxy.faults = []
@@ -86,7 +86,7 @@ def test_a_catalog_that_does_not_purge(
     for dropped in (name, other):
         lake.drop(("s", dropped))
         with pytest.raises(NoSuchTableError):
-            lake.catalog.load_table(("s", dropped))
+            lake.pyiceberg.load_table(("s", dropped))
     # It is asked to purge once, and then no more.
     assert proxy.hits == 1
 
@@ -109,7 +109,7 @@ def test_who_may_write_rows_only(lake: IcebergCatalog, name: str, proxy: FaultPr
 
 
 def test_a_reader_is_refused_rows(catalog: RestCatalog, lake: IcebergCatalog, name: str) -> None:
-    reader = open_lake({"uri": catalog.uri, "token": catalog.token("rita", "reader")})
+    reader = open_catalog({"uri": catalog.uri, "token": catalog.token("rita", "reader")})
     with pytest.raises(CatalogError, match="refused to write to .* for rita"):
         reader.check_write(("s", name), rows_only=True)
     reader.close()

@@ -17,8 +17,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.check.check import check_table
-from dbt.adapters.iceberg_stream.check.finding import KINDS, Finding
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS, Finding
 from tests.integration.damage import (
     DATA,
     DELETES,
@@ -34,7 +34,7 @@ from tests.integration.damage import (
     snapshot,
 )
 from tests.integration.streams import NAME, Change, commit, make_table, open_sink
-from tests.integration.writers import open_lake
+from tests.integration.writers import open_catalog
 from tests.servers.iceberg_parser import refusal
 
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
@@ -43,7 +43,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "check.md"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    lake = open_lake({"folder": str(tmp_path / "warehouse")})
+    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
     lake.create_namespace("s")
     yield lake
     lake.close()
@@ -64,8 +64,8 @@ def fill(lake: IcebergCatalog, version: int, partitioned: bool = False) -> None:
 
 def findings(lake: IcebergCatalog, data: bool = True) -> list[Finding]:
     """What is wrong, as a process sees it that has not read the table before."""
-    warehouse = str(lake.catalog.properties["warehouse"]).removeprefix("file://")
-    with closing(open_lake({"folder": warehouse})) as fresh:
+    warehouse = str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://")
+    with closing(open_catalog({"folder": warehouse})) as fresh:
         loaded = fresh.load(NAME)
         assert loaded is not None
         return [f for f in check_table(loaded, data).findings if f.severity != "note"]

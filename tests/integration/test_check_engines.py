@@ -7,9 +7,9 @@ import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.check.check import check_table
-from dbt.adapters.iceberg_stream.check.finding import Finding
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from tests.integration.flink import run_flink
 from tests.integration.table_model import MOMENTS
 
@@ -59,7 +59,7 @@ def test_nothing_is_wrong_with_tables_of_spark(
 
 def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: IcebergCatalog) -> None:
     rows = pa.table({"id": range(5), "at": pa.array(MOMENTS), "s": list("abcde")})
-    table = lake.catalog.create_table(("s", "py"), rows.schema)
+    table = lake.pyiceberg.create_table(("s", "py"), rows.schema)
     with table.update_spec() as spec:
         spec.add_field("id", BucketTransform(4), "b").add_field("at", DayTransform(), "d")
     table.append(rows)

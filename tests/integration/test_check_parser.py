@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from tests.integration.test_check import fill
 from tests.servers.iceberg_parser import refusal
-from tests.unit.tables import insert, load, make_lake, make_table
+from tests.unit.local_tables import insert, load, make_catalog, make_table
 
 Place = tuple[Any, ...]
 DELETE, NEXT, TWICE = "delete it", "add one", "repeat it"
@@ -28,7 +28,7 @@ IN_CI = 300
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedTable:
-    lake = make_lake(tmp_path_factory.mktemp("checked"))
+    lake = make_catalog(tmp_path_factory.mktemp("checked"))
     if request.param == 1:
         make_table(lake, 1)
         for _ in range(2):

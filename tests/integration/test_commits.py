@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.cli import main
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
-from tests.integration.writers import open_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.writers import open_catalog
 from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
@@ -43,7 +43,7 @@ def place(
 
 @pytest.fixture(scope="module")
 def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
-    lake = open_lake(place)
+    lake = open_catalog(place)
     lake.create_namespace("s")
     yield lake
     lake.close()
@@ -128,7 +128,7 @@ def test_a_writer_that_is_killed(
 
 def test_the_command_for_orphans(tmp_path: Path) -> None:
     warehouse = tmp_path / "lakehouse"
-    lake = open_lake({"folder": str(warehouse)})
+    lake = open_catalog({"folder": str(warehouse)})
     lake.create_namespace("s")
     ingest(lake, ("s", "t"), ROW.to_reader(), Mode.CREATE)
     lost = warehouse / "s" / "t" / "data" / "lost.parquet"
@@ -162,7 +162,7 @@ class TestLostAnswers:
 
     @pytest.fixture(scope="class")
     def lake(self, catalog: RestCatalog, proxy: FaultProxy) -> Iterator[IcebergCatalog]:
-        lake = open_lake({"uri": proxy.uri, "token": catalog.token("wanda")})
+        lake = open_catalog({"uri": proxy.uri, "token": catalog.token("wanda")})
         lake.create_namespace("s")
         yield lake
         lake.close()

@@ -13,13 +13,13 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write, runners
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import CopyOnWrite, in_threads
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import Loss, RowRemoval
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from tests.integration.streams import NAME, Change, Truth, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
 from tests.integration.test_commits import LATER
@@ -61,7 +61,7 @@ def changed(*keys: int, op: str = "u", b: int = 0) -> list[dict[str, Any]]:
 
 def rows_of_pyiceberg(made: Bed) -> list[tuple[Any, ...]]:
     """PyIceberg cannot read equality deletes: what it reads has none."""
-    found = made.lake.catalog.load_table(("s", made.name)).scan().to_arrow()
+    found = made.lake.pyiceberg.load_table(("s", made.name)).scan().to_arrow()
     return sorted(as_rows(found), key=lambda row: (row[0] is not None, row[0]))
 
 

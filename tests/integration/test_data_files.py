@@ -12,7 +12,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.files.arrow_types import new_schema
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import new_schema
 from tests.integration.tables import duckdb_rows, insert
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -108,7 +108,7 @@ def test_types_that_spark_does_not_know(lake: IcebergCatalog) -> None:
         pa.array([ID.bytes, None], pa.binary(16)).cast(pa.uuid()),
         pa.array([b"abc", None], pa.binary(3)),
     ]
-    lake.catalog.create_table("s.others", new_schema(schema))
+    lake.pyiceberg.create_table("s.others", new_schema(schema))
     insert(lake, "others", pa.RecordBatch.from_arrays(arrays, schema=schema))
     assert [tuple(map(_plain, row)) for row in duckdb_rows(lake, "others")] == rows
 
@@ -129,7 +129,7 @@ def test_nulls_that_come_late(lake: IcebergCatalog, spark: Session) -> None:
     never = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     batches = [pa.record_batch([[n]], schema=never) for n in (1, 2)]
     late = pa.record_batch([pa.array([None, 3], pa.int64())], schema=never)
-    lake.catalog.create_table("s.late", new_schema(never))
+    lake.pyiceberg.create_table("s.late", new_schema(never))
     insert(lake, "late", *batches, late)
     assert as_rows(spark.query("select id from s.late order by id")) == [(None,), (1,), (2,), (3,)]
     assert duckdb_rows(lake, "late") == [(None,), (1,), (2,), (3,)]

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from tests.integration.writers import merge, open_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.writers import merge, open_catalog
 
 
 @pytest.fixture
 def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
-    lake = open_lake(place)
+    lake = open_catalog(place)
     lake.create_namespace("s")
     yield lake
     lake.close()

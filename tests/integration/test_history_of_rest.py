@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from tests.integration.writers import merge, open_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.writers import merge, open_catalog
 
 ROW = pa.table({"writer": [1], "n": [2]})
 
 
 @pytest.fixture
 def lake(rest_place: dict[str, str]) -> Iterator[IcebergCatalog]:
-    lake = open_lake(rest_place)
+    lake = open_catalog(rest_place)
     lake.create_namespace("s")
     yield lake
     lake.close()
@@ -46,13 +46,13 @@ def test_writes_load_no_history(
     lake: IcebergCatalog, name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    get = lake.catalog._session.get  # type: ignore[attr-defined]
+    get = lake.pyiceberg._session.get  # type: ignore[attr-defined]
 
     def note(url: str, **more: object) -> object:
         asked.append(more.get("params"))
         return get(url, **more)
 
-    monkeypatch.setattr(lake.catalog._session, "get", note)  # type: ignore[attr-defined]
+    monkeypatch.setattr(lake.pyiceberg._session, "get", note)  # type: ignore[attr-defined]
     ingest(lake, name, ROW.to_reader())
     assert asked == [{"snapshots": "refs"}]
     ingest(lake, name, ROW.to_reader(), Mode.REPLACE)

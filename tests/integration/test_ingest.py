@@ -10,13 +10,13 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.identity.identity import Identity
-from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
-from dbt.adapters.iceberg_stream.ingest.ingest import Ingested, Mode, ingest
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Ingested, Mode, ingest
 from tests.servers.rest_catalog import rest_catalog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

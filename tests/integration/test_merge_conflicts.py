@@ -15,12 +15,12 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.merge.candidates import live_files
-from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan, why_spark
-from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge, Runner, in_threads
-from dbt.adapters.iceberg_stream.merge.rows import Deletes, Source
-from dbt.adapters.iceberg_stream.merge.spark_tasks import in_tasks
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
+from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge, Runner, in_threads
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 from tests.integration.tables import insert
 from tests.integration.test_commits import LATER
 

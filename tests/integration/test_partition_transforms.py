@@ -29,13 +29,13 @@ from pyiceberg.transforms import (
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files.casting import stored_values
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
 from tests.integration.tables import insert
 
 MICROS = [datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime(2024, 2, 29, 3), None]

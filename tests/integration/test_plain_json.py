@@ -10,8 +10,8 @@ import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decoded
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
-from dbt.adapters.iceberg_stream.stream.sources.plain_json import decoded
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON
 
 DDL = "id bigint, small int, name string, amount double, done boolean"

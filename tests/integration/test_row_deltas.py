@@ -11,16 +11,19 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
-from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.files.deletes import write_equality_deletes, write_position_deletes
-from dbt.adapters.iceberg_stream.files.deletion_vectors import (
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.files.deletes import (
+    write_equality_deletes,
+    write_position_deletes,
+)
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     DeletionVector,
     read_deletion_vector,
     write_deletion_vectors,
 )
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.tables import duckdb_rows, write
 
 
@@ -123,7 +126,7 @@ def test_large_positions() -> None:
     from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
     from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-    from dbt.adapters.iceberg_stream.files.arrow_types import new_schema
+    from dbt.adapters.iceberg_stream.tables.files.arrow_types import new_schema
 
     schema = new_schema(batch((1, "a")).schema)
     where = WriteTarget(

@@ -11,15 +11,15 @@ from pyiceberg.types import StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from tests.integration.writers import open_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.writers import open_catalog
 
 
 @pytest.fixture
 def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
-    lake = open_lake(place)
+    lake = open_catalog(place)
     lake.create_namespace("s")
     yield lake
     lake.close()

@@ -17,15 +17,15 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from tests.integration import stream_writer
 from tests.integration.streams import SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
-from tests.integration.writers import open_lake
+from tests.integration.writers import open_catalog
 
 NAMES = stream_writer.TWO
 KILLS = 10
@@ -35,7 +35,7 @@ COMMITS = 60
 @pytest.fixture
 def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """Two new tables, in the place of those that another test had."""
-    lake = open_lake(place)
+    lake = open_catalog(place)
     lake.create_namespace("s")
     for name in NAMES:
         lake.drop(name)
@@ -173,7 +173,7 @@ def test_nobody_sees_one_without_the_other(lake: IcebergCatalog, place: dict[str
         return 0 if found is None else int(found["offset"])
 
     def read() -> None:
-        reader = open_lake(place)
+        reader = open_catalog(place)
         while not stop.is_set():
             for order in (NAMES, NAMES[::-1]):
                 earlier, later = (offset(reader, name) for name in order)

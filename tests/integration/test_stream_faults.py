@@ -15,17 +15,17 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.producer import SnapshotProducer
 from tests.integration import stream_writer
 from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
-from tests.integration.writers import open_lake
+from tests.integration.writers import open_catalog
 
 KILLS = 12
 SOAK_KILLS = 200
@@ -35,7 +35,7 @@ TRIES = 50
 @pytest.fixture
 def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """A new table, in the place of one that another test had."""
-    lake = open_lake(place)
+    lake = open_catalog(place)
     lake.create_namespace("s")
     lake.drop(NAME)
     make_table(lake)
@@ -102,7 +102,7 @@ class Sinks:
     """A sink that commits until it is told to stop by another one."""
 
     def __init__(self, place: dict[str, str]) -> None:
-        self.lake = open_lake(place)
+        self.lake = open_catalog(place)
         self.sink = Sink(self.lake, NAME, Progress(SINK), ("id",))
         self.ended, self.value = "", ""
 

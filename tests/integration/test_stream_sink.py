@@ -24,17 +24,17 @@ from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, append
-from dbt.adapters.iceberg_stream.commit.change import Change as TableChange
-from dbt.adapters.iceberg_stream.commit.committer import Committer
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import FRONTIER, Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_behind
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
+from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import (
     NAME,
     SINK,

@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from tests.integration.own_writes_machine import DuckDB, OwnWrites, Place, run_machine
 from tests.integration.table_machine import TableMachine
-from tests.integration.writers import open_lake
+from tests.integration.writers import open_catalog
 
 # The first history of a run is the simplest one, over and over the same step.
 HISTORIES, STEPS = 4, 30
@@ -37,7 +37,7 @@ def machines(
         properties = {"type": "rest", "uri": place["uri"]}
         settings = CatalogSettings("lake", properties).spark(place["token"])
     engine = EmbeddedEngine(EngineSettings(lakehouse / "engine", keep_alive=120))
-    with closing(open_lake(place)) as lake, closing(DuckDB()) as duckdb:
+    with closing(open_catalog(place)) as lake, closing(DuckDB()) as duckdb:
         lake.create_namespace("s")
         session = Session(engine.endpoint().url, settings)
         yield Place(lake, session, folder / "landing", duckdb)

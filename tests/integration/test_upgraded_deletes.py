@@ -18,10 +18,6 @@ from pyiceberg.types import LongType, NestedField
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change, append
-from dbt.adapters.iceberg_stream.commit.committer import Committer
-from dbt.adapters.iceberg_stream.files.deletes import REFERENCED_DATA_FILE, write_position_deletes
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
@@ -31,6 +27,13 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.files.deletes import (
+    REFERENCED_DATA_FILE,
+    write_position_deletes,
+)
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.tables import duckdb_rows, write
 
 NAME = ("s", "t")

@@ -14,16 +14,16 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, Man
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
-from dbt.adapters.iceberg_stream.check.check import check_table
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.merge.candidates import live_entries
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink import widened_keys
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 from tests.integration.tables import duckdb_rows
 
 NARROW = pa.schema([("id", pa.int32()), ("value", pa.string())])

@@ -13,20 +13,20 @@ from typing import Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.commit.producer import SnapshotProducer
-from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.identity.identity import Identity
-from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.merge.rewrite import RewriteMerge
-from dbt.adapters.iceberg_stream.merge.rows import Source
+from dbt.adapters.iceberg_stream.tables.commit.producer import SnapshotProducer
+from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
 
-def open_lake(place: dict[str, str]) -> IcebergCatalog:
+def open_catalog(place: dict[str, str]) -> IcebergCatalog:
     """A catalog by the folder of a SQLite one, or by uri and token."""
     if "folder" in place:
         return IcebergCatalog("lake", SqliteBackend("lake", Path(place["folder"])))
@@ -72,7 +72,7 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     if order.get("die"):
         die_at(order["die"])
-    lake, name = open_lake(order["place"]), ("s", order["table"])
+    lake, name = open_catalog(order["place"]), ("s", order["table"])
     for number in range(order["times"]):
         if order["mode"] == "merge":
             merge(lake, name, pa.table({"writer": [-1, order["writer"]], "n": [7, 7]}))

@@ -18,10 +18,10 @@ from cosmic_ray.plugins import get_operator
 ROOT = Path(__file__).parents[2]
 PACKAGE = "dbt/adapters/iceberg_stream"
 MODULES = (
-    "files/*.py",
-    "commit/*.py",
-    "merge/rows.py",
-    "merge/file_rewrite.py",
+    "tables/files/*.py",
+    "tables/commit/*.py",
+    "tables/merge/rows.py",
+    "tables/merge/file_rewrite.py",
     "stream/row_deltas/*.py",
 )
 COMPARISONS = (

@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.mutants.mutations import PACKAGE, ROOT, Module, Mutant
 
-TESTS = [f"tests/unit/{name}" for name in ("files", "commit", "merge", "stream/row_deltas")]
+TESTS = [f"tests/unit/{name}" for name in ("tables", "stream/row_deltas")]
 # Other people's modules, which all processes share; ours are imported in each.
 PRELOADED = (
     *("pyarrow.compute", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet"),

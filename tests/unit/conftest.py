@@ -10,7 +10,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from tests.servers.iceberg_parser import refusal
-from tests.unit.tables import make_lake
+from tests.unit.local_tables import make_catalog
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def lake(tmp_path: Path, parser: None) -> Iterator[IcebergCatalog]:
 
     Iceberg's own parser must be able to read what the test leaves there.
     """
-    made = make_lake(tmp_path)
+    made = make_catalog(tmp_path)
     yield made
     for name, _ in made.relations("s"):
         table = made.load(("s", name))

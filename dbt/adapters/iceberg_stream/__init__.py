@@ -4,9 +4,9 @@ from dbt.include import iceberg_stream
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.gc_tuning import collect_rarely
 from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
+from dbt.adapters.iceberg_stream.sessions.gc_tuning import collect_rarely
 
 __all__ = [
     "IcebergStreamAdapter",

@@ -22,21 +22,22 @@ from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.__version__ import version
-from dbt.adapters.iceberg_stream.cache.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
-from dbt.adapters.iceberg_stream.engines.statements import classify, split
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
 )
-from dbt.adapters.iceberg_stream.merge.options import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, quote, table_name
-from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, table_name
+from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
+from dbt.adapters.iceberg_stream.tables.merge.options import STRATEGIES, strategy_of
 
 if TYPE_CHECKING:
     import agate
@@ -91,11 +92,11 @@ class IcebergStreamAdapter(SQLAdapter):
         self._staged = threading.local()
         self._appends_noted = False
         if getattr(getattr(config, "args", None), "which", None) in ENGINE_COMMANDS:
-            threading.Thread(target=self.connections.engine.prestart, daemon=True).start()
+            threading.Thread(target=self.connections.resources.engine.prestart, daemon=True).start()
 
     @property
-    def lake(self) -> IcebergCatalog:
-        return self.connections.lake
+    def catalog(self) -> IcebergCatalog:
+        return self.connections.resources.catalog
 
     @property
     def session(self) -> Session:
@@ -148,10 +149,10 @@ class IcebergStreamAdapter(SQLAdapter):
         from dbt.adapters.iceberg_stream.engines.server_check import check_server
 
         with self.connections.exception_handler("dbt debug"):
-            for line in check_server(self.session, self.lake.name):
+            for line in check_server(self.session, self.catalog.name):
                 logger.info(line)
-        self.lake.namespaces()
-        for capability, there in self.lake.capabilities().items():
+        self.catalog.namespaces()
+        for capability, there in self.catalog.capabilities().items():
             logger.info(f"Catalog: {capability}: {'yes' if there else 'no'}")
 
     def valid_incremental_strategies(self) -> list[str]:
@@ -174,22 +175,22 @@ class IcebergStreamAdapter(SQLAdapter):
     # Namespaces and relations, from the catalog
 
     def list_schemas(self, database: str) -> list[str]:
-        return self.lake.namespaces()
+        return self.catalog.namespaces()
 
     @available.parse(lambda *a, **k: False)
     def check_schema_exists(self, database: str, schema: str) -> bool:
-        return self.lake.namespace_exists(schema)
+        return self.catalog.namespace_exists(schema)
 
     def list_relations_without_caching(self, schema_relation: BaseRelation) -> list[BaseRelation]:
         namespace = schema_relation.schema
         return [
             self.Relation.create(
-                database=schema_relation.database or self.lake.name,
+                database=schema_relation.database or self.catalog.name,
                 schema=namespace,
                 identifier=name,
                 type=RelationType(kind),
             )
-            for name, kind in self.lake.relations(str(namespace))
+            for name, kind in self.catalog.relations(str(namespace))
         ]
 
     def _make_match_kwargs(self, database: str, schema: str, identifier: str) -> dict[str, str]:
@@ -200,7 +201,7 @@ class IcebergStreamAdapter(SQLAdapter):
     @available.parse_none
     def create_schema(self, relation: BaseRelation) -> None:
         self._check_database(relation)
-        self.lake.create_namespace(str(relation.schema))
+        self.catalog.create_namespace(str(relation.schema))
 
     @available.parse_none
     def drop_schema(self, relation: BaseRelation) -> None:
@@ -208,14 +209,14 @@ class IcebergStreamAdapter(SQLAdapter):
         self._check_database(relation)
         for found in self.list_relations_without_caching(relation):
             self.drop_relation(found)
-        self.lake.drop_namespace(str(relation.schema))
+        self.catalog.drop_namespace(str(relation.schema))
         self.cache.drop_schema(relation.database, relation.schema)
 
     @available.parse_none
     def drop_from_catalog(self, relation: BaseRelation) -> None:
         """Drop a table or view with its files. Spark's own purge starts jobs and takes a second."""
         name = table_name(relation)
-        self.lake.drop(name)
+        self.catalog.drop(name)
         self.connections.forget_results(name)
 
     @available.parse_none
@@ -233,15 +234,15 @@ class IcebergStreamAdapter(SQLAdapter):
         if name is None:
             return
         try:
-            self.lake.drop(name)
+            self.catalog.drop(name)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is left behind, and no longer needed: {error}")
 
     def _check_database(self, relation: BaseRelation) -> None:
-        if relation.database and relation.database.lower() != self.lake.name.lower():
+        if relation.database and relation.database.lower() != self.catalog.name.lower():
             raise DbtRuntimeError(
                 f"{relation} names the catalog `{relation.database}`, but this profile knows only "
-                f"`{self.lake.name}`. Remove the `database` config, or set it in the profile."
+                f"`{self.catalog.name}`. Remove the `database` config, or set it in the profile."
             )
 
     @available.parse_list
@@ -249,7 +250,7 @@ class IcebergStreamAdapter(SQLAdapter):
         if relation.schema is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
-        found = self.lake.columns(table_name(relation))
+        found = self.catalog.columns(table_name(relation))
         return self._columns((column.name, column.type) for column in found)
 
     @available.parse(lambda *a, **k: [])
@@ -274,8 +275,8 @@ class IcebergStreamAdapter(SQLAdapter):
     ) -> agate.Table:
         from dbt.adapters.iceberg_stream.catalog.docs import catalog_table
 
-        found = (item for schema in sorted(schemas) for item in self.lake.describe(schema))
-        return self._catalog_filter_table(catalog_table(self.lake.name, found), used_schemas)
+        found = (item for schema in sorted(schemas) for item in self.catalog.describe(schema))
+        return self._catalog_filter_table(catalog_table(self.catalog.name, found), used_schemas)
 
     def _get_one_catalog_by_relations(
         self,
@@ -289,19 +290,19 @@ class IcebergStreamAdapter(SQLAdapter):
         kinds = {
             (schema, name): kind
             for schema in {schema for schema, _ in wanted}
-            for name, kind in self.lake.relations(schema)
+            for name, kind in self.catalog.relations(schema)
         }
-        found = [self.lake.describe_one(n, kinds[n]) for n in sorted(wanted) if n in kinds]
-        table = catalog_table(self.lake.name, [item for item in found if item is not None])
+        found = [self.catalog.describe_one(n, kinds[n]) for n in sorted(wanted) if n in kinds]
+        table = catalog_table(self.catalog.name, [item for item in found if item is not None])
         return self._catalog_filter_table(table, used_schemas)
 
     def get_catalog_for_single_relation(self, relation: BaseRelation) -> Any:
         from dbt.adapters.iceberg_stream.catalog.docs import single_relation
 
         name = table_name(relation)
-        kind = dict(self.lake.relations(name[0])).get(name[1])
-        description = self.lake.describe_one(name, kind) if kind else None
-        return single_relation(self.lake.name, description) if description else None
+        kind = dict(self.catalog.relations(name[0])).get(name[1])
+        description = self.catalog.describe_one(name, kind) if kind else None
+        return single_relation(self.catalog.name, description) if description else None
 
     def calculate_freshness_from_metadata_batch(
         self, sources: list[BaseRelation], macro_resolver: Any = None
@@ -310,7 +311,7 @@ class IcebergStreamAdapter(SQLAdapter):
         now = datetime.now(timezone.utc)
         freshness = {
             source: self._create_freshness_response(
-                self.lake.last_modified(table_name(source)), now
+                self.catalog.last_modified(table_name(source)), now
             )
             for source in sources
         }
@@ -333,13 +334,13 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse_none
     def require_views(self) -> None:
-        self.lake.require_views()
+        self.catalog.require_views()
 
     @available.parse_none
     def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:
         """Raise before any data is computed, if the user may not write to the table."""
         if existing is not None and existing.is_table:
-            self.lake.check_write(table_name(existing), rows_only)
+            self.catalog.check_write(table_name(existing), rows_only)
 
     @available.parse_none
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
@@ -366,11 +367,11 @@ class IcebergStreamAdapter(SQLAdapter):
         """`alter table` clauses that give a table the layout its model asks for."""
         if layout.is_default:
             return []
-        return layout.alterations(self.lake.table(table_name(relation)))
+        return layout.alterations(self.catalog.table(table_name(relation)))
 
     @available.parse(lambda *a, **k: False)
     def is_partitioned(self, relation: BaseRelation) -> bool:
-        table = self.lake.table(table_name(relation))
+        table = self.catalog.table(table_name(relation))
         return not table.spec().is_unpartitioned()
 
     @available.parse(lambda *a, **k: False)
@@ -378,7 +379,7 @@ class IcebergStreamAdapter(SQLAdapter):
         """Whether a batch of microbatch is a set of whole partitions."""
         from dbt.adapters.iceberg_stream.catalog.partitions import range_is_aligned
 
-        table = self.lake.table(table_name(relation))
+        table = self.catalog.table(table_name(relation))
         return range_is_aligned(table, column, batch_size)
 
     @available.parse(lambda *a, **k: "")
@@ -388,14 +389,14 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:
-        return self.lake.comment(table_name(relation))
+        return self.catalog.comment(table_name(relation))
 
     @available.parse(lambda *a, **k: {})
     def changed_column_comments(
         self, relation: BaseRelation, documented: Mapping[str, Any]
     ) -> dict[str, str]:
         """Comments by column name that differ from what the table says."""
-        columns = self.lake.columns(table_name(relation))
+        columns = self.catalog.columns(table_name(relation))
         current = {column.name.lower(): column for column in columns}
         wanted = {name.lower(): column["description"] for name, column in documented.items()}
         return {
@@ -407,7 +408,7 @@ class IcebergStreamAdapter(SQLAdapter):
     @available.parse_none
     def require_columns(self, relation: BaseRelation, columns: list[str]) -> None:
         """Make columns required, so that every writer must give them a value."""
-        self.lake.require_columns(table_name(relation), columns)
+        self.catalog.require_columns(table_name(relation), columns)
 
     # Materializations whose rows our own writer writes
 
@@ -415,7 +416,7 @@ class IcebergStreamAdapter(SQLAdapter):
         """What the Python of a materialization works with."""
         connections = self.connections
         return MaterializationContext(
-            catalog=self.lake,
+            catalog=self.catalog,
             credentials=connections.credentials,
             project_root=connections.project_root,
             principal=connections.principal,
@@ -442,7 +443,10 @@ class IcebergStreamAdapter(SQLAdapter):
             return
         schema, identifier = name
         relation = self.Relation.create(
-            database=self.lake.name, schema=schema, identifier=identifier, type=RelationType.Table
+            database=self.catalog.name,
+            schema=schema,
+            identifier=identifier,
+            type=RelationType.Table,
         )
         arguments = {"relation": relation, "snapshot_id": snapshot_id}
         self.execute_macro(USER_HOOK, kwargs=arguments)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from dbt.adapters.base.relation import BaseRelation
 from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
 
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+
 
 @dataclass
 class IcebergStreamQuotePolicy(Policy):
@@ -38,8 +40,3 @@ class IcebergStreamRelation(BaseRelation):
 def table_name(relation: BaseRelation) -> tuple[str, str]:
     """The Iceberg identifier of a relation: namespace and name, without the catalog."""
     return str(relation.schema), str(relation.identifier)
-
-
-def quote(identifier: str) -> str:
-    """An identifier in backticks, with backticks of its own doubled."""
-    return f"`{identifier.replace('`', '``')}`"

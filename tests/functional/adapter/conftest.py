@@ -28,7 +28,7 @@ def run_translated(adapter: Any, sql: str, fetch: str | None = None) -> Any:
     names = {"schema": credentials.schema, "database": credentials.database}
 
     def schema(table: str) -> dict[str, str]:
-        found = adapter.lake.columns((credentials.schema, table))
+        found = adapter.catalog.columns((credentials.schema, table))
         return {column.name.lower(): column.type for column in found}
 
     result = None

@@ -15,15 +15,15 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, catalog_fi
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 
 
-def open_lake(warehouse: Path) -> IcebergCatalog:
+def open_catalog(warehouse: Path) -> IcebergCatalog:
     return IcebergCatalog("lake", SqliteBackend("lake", warehouse))
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> IcebergCatalog:
-    lake = open_lake(tmp_path / "w")
+    lake = open_catalog(tmp_path / "w")
     lake.create_namespace("ns")
-    lake.catalog.create_table(("ns", "t"), ROWS.schema).append(ROWS)
+    lake.pyiceberg.create_table(("ns", "t"), ROWS.schema).append(ROWS)
     return lake
 
 
@@ -64,20 +64,20 @@ def test_required_columns(lake: IcebergCatalog) -> None:
 
 def test_many_open_a_new_catalog_at_once(tmp_path: Path) -> None:
     def create(number: int) -> None:
-        open_lake(tmp_path / "w").create_namespace("ns")
+        open_catalog(tmp_path / "w").create_namespace("ns")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(create, range(8)))
-    assert open_lake(tmp_path / "w").namespaces() == ["ns"]
+    assert open_catalog(tmp_path / "w").namespaces() == ["ns"]
 
 
 def test_a_damaged_catalog_is_named(tmp_path: Path) -> None:
     catalog_file(tmp_path).write_bytes(b"this is no database, whatever its name says" * 50)
     with pytest.raises(CatalogError, match=r"catalog\.db is damaged .* Restore it from a backup"):
-        open_lake(tmp_path)
+        open_catalog(tmp_path)
 
 
 def test_a_warehouse_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CatalogError, match="cannot be written"):
-        open_lake(tmp_path / "file" / "w")
+        open_catalog(tmp_path / "file" / "w")

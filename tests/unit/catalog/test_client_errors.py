@@ -18,8 +18,8 @@ from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from tests.unit.tables import NAME, rows
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.unit.local_tables import NAME, rows
 
 ROW = pa.table({"id": [1]})
 
@@ -93,7 +93,7 @@ def test_whether_it_may_have_arrived(name: str) -> None:
 def test_a_lost_answer_of_a_commit_that_was_made(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    commit, faults = lake.catalog.commit_table, [ERRORS[name][0]()]
+    commit, faults = lake.pyiceberg.commit_table, [ERRORS[name][0]()]
 
     def commit_and_lose(*arguments: Any) -> Any:
         done = commit(*arguments)
@@ -101,7 +101,7 @@ def test_a_lost_answer_of_a_commit_that_was_made(
             raise faults.pop()
         return done
 
-    monkeypatch.setattr(lake.catalog, "commit_table", commit_and_lose)
+    monkeypatch.setattr(lake.pyiceberg, "commit_table", commit_and_lose)
     done = ingest(lake, NAME, ROW.to_reader())
     assert rows(lake) == [(1,), (1,)]
     table = lake.table(NAME)
@@ -115,7 +115,7 @@ def test_one_that_stays_lost_keeps_its_files(
     def lose(*_: Any) -> Any:
         raise ERRORS[name][0]()
 
-    monkeypatch.setattr(lake.catalog, "commit_table", lose)
+    monkeypatch.setattr(lake.pyiceberg, "commit_table", lose)
     with pytest.raises(CommitStateUnknown, match="answer to a commit to s.t was lost"):
         ingest(lake, NAME, ROW.to_reader())
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
@@ -128,7 +128,7 @@ def test_a_refusal_leaves_no_file(
     def refuse(*_: Any) -> Any:
         raise ERRORS[name][0]()
 
-    monkeypatch.setattr(lake.catalog, "commit_table", refuse)
+    monkeypatch.setattr(lake.pyiceberg, "commit_table", refuse)
     with pytest.raises(CatalogError, match="failed to commit to s.t") as raised:
         ingest(lake, NAME, ROW.to_reader())
     assert not isinstance(raised.value, CommitStateUnknown)

@@ -12,10 +12,10 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from tests.unit.tables import NAME, evolve, insert, load, make_table, rows, set_metadata
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.unit.local_tables import NAME, evolve, insert, load, make_table, rows, set_metadata
 
 ROW = pa.table({"id": [1], "x": ["a"]})
 DELETE = "write.metadata.delete-after-commit.enabled"

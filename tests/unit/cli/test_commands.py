@@ -18,8 +18,8 @@ from dbt.adapters.iceberg_stream.api import open_catalog
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.cli.streams import _listed
 from dbt.adapters.iceberg_stream.engines import embedded
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from tests.unit.tables import make_lake
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.unit.local_tables import make_catalog
 
 SAID = {
     "type": "iceberg_stream",
@@ -34,7 +34,7 @@ SAID = {
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a table `s.t` and a profile of variables, one of them secret."""
-    lake = make_lake(tmp_path)
+    lake = make_catalog(tmp_path)
     ingest(lake, ("s", "t"), pa.table({"id": [1]}).to_reader(), Mode.CREATE)
     lake.close()
     said = SAID | {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.engines import orphans
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord, end_orphans
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 HERE, THERE = Endpoint("localhost", 1), Endpoint("spark", 2)
 

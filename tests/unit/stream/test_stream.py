@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch

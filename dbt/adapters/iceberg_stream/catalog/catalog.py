@@ -56,7 +56,7 @@ class IcebergCatalog:
         self._backend = backend
 
     @property
-    def catalog(self) -> Catalog:
+    def pyiceberg(self) -> Catalog:
         """PyIceberg's client of the catalog."""
         return self._backend.catalog
 

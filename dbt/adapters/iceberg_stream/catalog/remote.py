@@ -39,19 +39,19 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
+from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.probes import empty_commit
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, as_json
-from dbt.adapters.iceberg_stream.engines.errors import (
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
+from dbt.adapters.iceberg_stream.errors.spark import (
     CATALOG_WITHOUT_KEYS,
     FORBIDDEN,
     describe,
 )
-from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
-from dbt.adapters.iceberg_stream.identity.errors import IdentityError
-from dbt.adapters.iceberg_stream.identity.identity import Identity
 
 T = TypeVar("T")
 # Apache Polaris, of tables and views, where an administrator has not allowed it.

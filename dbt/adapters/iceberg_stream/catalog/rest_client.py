@@ -28,8 +28,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
-from dbt.adapters.iceberg_stream.identity.identity import Identity
 
 VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
 # What not every catalog has, by its endpoint (REST specification, `GET /v1/config`).

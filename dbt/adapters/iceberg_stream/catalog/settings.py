@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
-from dbt.adapters.iceberg_stream.engines.redaction import without_secrets
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 # PyIceberg's name of a property, and Spark's.
 SPARK_NAMES = {"s3.region": "client.region"}

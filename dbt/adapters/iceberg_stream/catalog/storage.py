@@ -8,7 +8,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from dbt.adapters.iceberg_stream.engines.errors import KEYS_REFUSED, NO_KEYS
+from dbt.adapters.iceberg_stream.errors.spark import KEYS_REFUSED, NO_KEYS
 
 KEY = "s3.access-key-id"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.iceberg_stream.wrong_values import must_be, must_be_one_of
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField as IcebergPartitionField

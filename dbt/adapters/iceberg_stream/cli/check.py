@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dbt.adapters.iceberg_stream.check.finding import KINDS
 from dbt.adapters.iceberg_stream.cli.options import (
     profiles_dir,
     project_dir,
@@ -19,10 +18,11 @@ from dbt.adapters.iceberg_stream.cli.options import (
     target,
     told_plainly,
 )
+from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-    from dbt.adapters.iceberg_stream.check.check import Report
+    from dbt.adapters.iceberg_stream.maintenance.check.check import Report
 
 WRONG = 1
 SEVERITIES = ("error", "warning", "note")
@@ -52,13 +52,13 @@ def check(
 
     Exit codes: 0 if nothing is wrong (notes do not count), 1 for errors or warnings.
     """
-    from dbt.adapters.iceberg_stream.check.check import check_table
+    from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     reports: list[Report] = []
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
-        for table in _tables(lake, name):
-            loaded = lake.load(table)
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        for table in _tables(catalog, name):
+            loaded = catalog.load(table)
             if loaded is None:
                 raise click.ClickException(f"The table {'.'.join(table)} does not exist.")
             report = check_table(loaded, data, _progress)
@@ -71,15 +71,15 @@ def check(
         raise SystemExit(WRONG)
 
 
-def _tables(lake: IcebergCatalog, name: str) -> list[tuple[str, str]]:
+def _tables(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
     if "." in name:
         return [table_name(name)]
-    if name not in lake.namespaces():
+    if name not in catalog.namespaces():
         raise click.ClickException(
             f"The namespace {name} does not exist. Name a table as schema.name, or one of: "
-            f"{', '.join(sorted(lake.namespaces()))}."
+            f"{', '.join(sorted(catalog.namespaces()))}."
         )
-    return [(name, table) for table, kind in sorted(lake.relations(name)) if kind == "table"]
+    return [(name, table) for table, kind in sorted(catalog.relations(name)) if kind == "table"]
 
 
 def _progress(items: Sequence[Any], label: str) -> Iterable[Any]:

@@ -46,16 +46,16 @@ def orphans(
     )
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
-        loaded = lake.load(table_name(table))
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        loaded = catalog.load(table_name(table))
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
-        names = [(s, n) for s in lake.namespaces() for n, _ in lake.relations(s) if remove]
-        others = (each for name in names if (each := lake.load(name)) is not None)
+        names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s) if remove]
+        others = (each for name in names if (each := catalog.load(name)) is not None)
         if (other := shares_folder(loaded, others)) is not None:
             raise click.ClickException(f"{'.'.join(other.name)} has its files in the same folder.")
         if remove:
-            lake.check_write(loaded.name)
+            catalog.check_write(loaded.name)
         before = datetime.now(timezone.utc) - timedelta(hours=older_than)
         found = find_orphans(loaded, before)
         for orphan in found:

@@ -161,8 +161,8 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
-        loaded = lake.load(table_name(table))
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        loaded = catalog.load(table_name(table))
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
         found = sinks(loaded.metadata)
@@ -190,14 +190,14 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
     from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as lake:
+    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         name = table_name(table)
-        loaded = lake.load(name)
+        loaded = catalog.load(name)
         if loaded is None:
             raise click.ClickException(f"There is no table {table}.")
         behind = [one.sink_id for one in sinks(loaded.metadata) if is_rolled_back(loaded, one)]
         for sink_id in behind:
-            accepted = accept_rollback(lake, name, sink_id)
+            accepted = accept_rollback(catalog, name, sink_id)
             click.echo(f"{accepted.sink_id} goes on from {describe(accepted.frontier)}")
     if not behind:
         click.echo(f"{table} is not behind any of its streams.")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from dbt.adapters.events.logging import AdapterLogger
 
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 # Until the first tasks of a statement run, seconds.
 PATIENCE = 5.0

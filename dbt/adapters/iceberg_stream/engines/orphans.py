@@ -9,9 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import interrupt_session
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 # Servers end forsaken sessions by themselves long before, seconds.
 KEPT = 86400.0

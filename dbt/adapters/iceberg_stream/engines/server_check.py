@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.launch import ICEBERG_EXTENSIONS
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 # The first Spark whose Connect protocol has all that is used here.
 OLDEST_SPARK = (4, 1)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
-from dbt.adapters.iceberg_stream.engines.selects import plain_selects
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
+from dbt.adapters.iceberg_stream.sql.selects import plain_selects
 
 if TYPE_CHECKING:
     import pyarrow as pa

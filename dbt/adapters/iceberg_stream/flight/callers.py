@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.cursor import Handle
+from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
 # Callers that are remembered, and for how many idle seconds.
 MOST_CALLERS = 64
@@ -22,7 +22,7 @@ IDLE_SECONDS = 900.0
 class Caller:
     """The owner of a token, and the sessions that nobody else gets."""
 
-    lake: IcebergCatalog
+    catalog: IcebergCatalog
     open_handle: Callable[[], Handle]
     used: float = 0.0
     calls: int = 0
@@ -58,7 +58,7 @@ class Caller:
             for handle in self._idle:
                 handle.session.close()
             self._idle.clear()
-        self.lake.close()
+        self.catalog.close()
 
 
 class Callers:

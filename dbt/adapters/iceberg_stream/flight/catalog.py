@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.commit.producer import current_schema
-from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 
 TABLE_TYPES = ("table", "view")
 # FlightSql.proto, `SqlInfo`: name and version of the server, of Arrow, and whether one may write.
@@ -58,42 +58,42 @@ def schema_of(name: str, command: Any) -> pa.Schema:
     return schema
 
 
-def answer(name: str, command: Any, lake: IcebergCatalog) -> pa.Table:
+def answer(name: str, command: Any, catalog: IcebergCatalog) -> pa.Table:
     """Rows of the answer. Raises CatalogError where the catalog refuses."""
     schema = schema_of(name, command)
     if name == "CommandGetSqlInfo":
         return _sql_info(schema, set(command.info))
     if name == "CommandGetCatalogs":
-        return pa.Table.from_pylist([{"catalog_name": lake.name}], schema)
+        return pa.Table.from_pylist([{"catalog_name": catalog.name}], schema)
     if name == "CommandGetTableTypes":
         return pa.Table.from_pylist([{"table_type": kind} for kind in TABLE_TYPES], schema)
-    if command.catalog and command.catalog != lake.name:
+    if command.catalog and command.catalog != catalog.name:
         return schema.empty_table()
-    found = [n for n in lake.namespaces() if _like(n, command.db_schema_filter_pattern)]
+    found = [n for n in catalog.namespaces() if _like(n, command.db_schema_filter_pattern)]
     if name == "CommandGetDbSchemas":
-        rows = [{"catalog_name": lake.name, "db_schema_name": namespace} for namespace in found]
+        rows = [{"catalog_name": catalog.name, "db_schema_name": namespace} for namespace in found]
         return pa.Table.from_pylist(rows, schema)
-    return pa.Table.from_pylist(_tables(lake, found, command), schema)
+    return pa.Table.from_pylist(_tables(catalog, found, command), schema)
 
 
-def _tables(lake: IcebergCatalog, namespaces: list[str], command: Any) -> list[dict[str, Any]]:
+def _tables(catalog: IcebergCatalog, namespaces: list[str], command: Any) -> list[dict[str, Any]]:
     rows = []
     for namespace in namespaces:
-        for table, kind in lake.relations(namespace):
+        for table, kind in catalog.relations(namespace):
             if not _like(table, command.table_name_filter_pattern):
                 continue
             if command.table_types and kind not in command.table_types:
                 continue
-            row = {"catalog_name": lake.name, "db_schema_name": namespace}
+            row = {"catalog_name": catalog.name, "db_schema_name": namespace}
             row |= {"table_name": table, "table_type": kind}
             if command.include_schema:
-                row["table_schema"] = _arrow_schema(lake, (namespace, table)).serialize()
+                row["table_schema"] = _arrow_schema(catalog, (namespace, table)).serialize()
             rows.append(row)
     return rows
 
 
-def _arrow_schema(lake: IcebergCatalog, name: tuple[str, str]) -> pa.Schema:
-    metadata = lake.metadata(name)
+def _arrow_schema(catalog: IcebergCatalog, name: tuple[str, str]) -> pa.Schema:
+    metadata = catalog.metadata(name)
     if metadata is None or "versions" in metadata:
         return pa.schema([])
     return file_schema(current_schema(metadata)).remove_metadata()

@@ -64,7 +64,7 @@ zeroifnull zip_with
 # Java (`reflect`, `java_method`), read files (`from_protobuf`, `from_avro`, XML with its schemas
 # and entities), or tell of the host (`input_file_name`, `python_worker_logs`).
 FUNCTIONS = frozenset(_ALLOWED.split()) | {"left", "right", "any", "all", "some"}
-# Of Iceberg's catalog: lake.system.bucket(…).
+# Of Iceberg's catalog: catalog.system.bucket(…).
 ICEBERG_FUNCTIONS = frozenset(
     ("bucket", "truncate", "years", "months", "days", "hours", "iceberg_version")
 )

@@ -13,20 +13,23 @@ from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
+from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
+from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
-from dbt.adapters.iceberg_stream.cursor import Handle
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
 from dbt.adapters.iceberg_stream.flight.callers import Caller, same_token
 from dbt.adapters.iceberg_stream.flight.server import FlightSqlServer
 from dbt.adapters.iceberg_stream.flight.statements import SESSION_SETTINGS
-from dbt.adapters.iceberg_stream.identity.identity import Identity
-from dbt.adapters.iceberg_stream.identity.renewal import Renewal
-from dbt.adapters.iceberg_stream.identity.sources import LiteralToken
-from dbt.adapters.iceberg_stream.identity.token import Token
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.factory import make_engine, make_lake
+from dbt.adapters.iceberg_stream.profile.factory import (
+    make_catalog,
+    make_engine,
+    session_settings,
+)
+from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
 # Holds the server's own token, where the catalog knows no users; else a new one is made.
 TOKEN_VARIABLE = "ICEBERG_STREAM_SERVER_TOKEN"
@@ -104,30 +107,27 @@ class _Door:
         if self.own_token is not None:
             if not same_token(token, self.own_token):
                 raise CatalogError("This server does not accept the token.")
-            lake = make_lake(self.credentials, self.project_root)
-            return Caller(lake, lambda: self._handle(lake, None))
+            catalog = make_catalog(self.credentials, self.project_root)
+            return Caller(catalog, lambda: self._handle(catalog, None))
         identity = Identity(LiteralToken(token))
-        lake = make_lake(self.credentials, self.project_root, identity)
+        catalog = make_catalog(self.credentials, self.project_root, identity)
         try:
-            lake.namespaces()
+            catalog.namespaces()
         except CatalogError as error:
             # Who may not list may still write.
             if "refused to" not in str(error):
                 raise
-        return Caller(lake, lambda: self._handle(lake, identity))
+        return Caller(catalog, lambda: self._handle(catalog, identity))
 
-    def _handle(self, lake: IcebergCatalog, identity: Identity | None) -> Handle:
+    def _handle(self, catalog: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
         session = Session(self.engine.endpoint().url, self._settings(token))
         renewal = Renewal(identity, token, self._settings) if identity and token else None
-        return Handle(session, lake, False, lambda handle: None, self.engine.abandon, renewal)
+        return Handle(session, catalog, False, lambda handle: None, self.engine.abandon, renewal)
 
     def _settings(self, token: Token | None) -> dict[str, str]:
-        catalog = self.credentials.catalog_settings()
-        if catalog is None:
-            folder = self.credentials.warehouse_path(self.project_root)
-            return spark_settings(self.credentials.database, folder) | SESSION_SETTINGS
-        return catalog.spark(token.value if token else None) | SESSION_SETTINGS
+        settings = session_settings(self.credentials, self.project_root, token)
+        return settings | SESSION_SETTINGS
 
 
 def _knows_users(catalog: CatalogSettings | None) -> bool:

@@ -11,18 +11,18 @@ import pyarrow.flight as flight
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.cursor import Cursor
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
+from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.flight import messages as messages
 from dbt.adapters.iceberg_stream.flight.callers import Caller, Callers
 from dbt.adapters.iceberg_stream.flight.catalog import answer, schema_of
 from dbt.adapters.iceberg_stream.flight.spark_text import NotAllowed
 from dbt.adapters.iceberg_stream.flight.statements import Allowed, check_statement
-from dbt.adapters.iceberg_stream.identity.errors import IdentityError
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sessions.cursor import Cursor
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 MIDDLEWARE = "token"
 # What a client asks about the catalog, and gets as rows.
@@ -103,7 +103,7 @@ class FlightSqlServer(flight.FlightServerBase):
             if name in ABOUT:
                 ticket, schema = descriptor.command, schema_of(name, command)
             else:
-                statement = check_statement(_sql(name, command), caller.lake)
+                statement = check_statement(_sql(name, command), caller.catalog)
                 handle = statement.sql.encode()
                 ticket = messages.pack("TicketStatementQuery", statement_handle=handle)
                 schema = self._schema(caller, statement)
@@ -114,9 +114,9 @@ class FlightSqlServer(flight.FlightServerBase):
         with self._caller(context) as caller:
             name, command = messages.unpack(ticket.ticket)
             if name in ABOUT:
-                return flight.RecordBatchStream(answer(name, command, caller.lake))
+                return flight.RecordBatchStream(answer(name, command, caller.catalog))
             # A ticket is what the client sends, whatever it was given.
-            statement = check_statement(command.statement_handle.decode(), caller.lake)
+            statement = check_statement(command.statement_handle.decode(), caller.catalog)
             if not statement.is_query:
                 return flight.RecordBatchStream(self._run(caller, statement)[1])
         return self._stream(context, statement.sql)
@@ -128,7 +128,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 return iter(())
             if action.type != "CreatePreparedStatement":
                 raise ValueError(f"This server has no action {action.type}.")
-            statement = check_statement(request.query, caller.lake)
+            statement = check_statement(request.query, caller.catalog)
             prepared = messages.pack(
                 "ActionCreatePreparedStatementResult",
                 prepared_statement_handle=statement.sql.encode(),
@@ -142,7 +142,7 @@ class FlightSqlServer(flight.FlightServerBase):
             if name == "CommandStatementIngest":
                 rows = self._ingest(context, caller, command, reader)
             else:
-                statement = check_statement(_sql(name, command), caller.lake)
+                statement = check_statement(_sql(name, command), caller.catalog)
                 rows = self._run(caller, statement)[0]
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
@@ -155,8 +155,8 @@ class FlightSqlServer(flight.FlightServerBase):
     def _ingest(self, context: Any, caller: Caller, command: Any, reader: Any) -> int:
         if command.temporary:
             raise ValueError("Iceberg has no temporary tables: ingest into a table.")
-        if command.catalog and command.catalog != caller.lake.name:
-            raise ValueError(f"There is no catalog {command.catalog}, only {caller.lake.name}.")
+        if command.catalog and command.catalog != caller.catalog.name:
+            raise ValueError(f"There is no catalog {command.catalog}, only {caller.catalog.name}.")
         name = (command.schema or self._default_schema, command.table)
         place = ".".join(name)
 
@@ -171,8 +171,8 @@ class FlightSqlServer(flight.FlightServerBase):
 
         data = pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, there))
         mode = _mode(command)
-        done = ingest(caller.lake, name, data, mode, progress=report, confirm=there)
-        caller.refresh(f"{quote(caller.lake.name)}.{quote(name[0])}.{quote(name[1])}")
+        done = ingest(caller.catalog, name, data, mode, progress=report, confirm=there)
+        caller.refresh(f"{quote(caller.catalog.name)}.{quote(name[0])}.{quote(name[1])}")
         return done.rows
 
     def _schema(self, caller: Caller, statement: Allowed) -> pa.Schema:

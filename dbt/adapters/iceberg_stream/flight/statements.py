@@ -17,7 +17,6 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
-from dbt.adapters.iceberg_stream.engines.queries import is_common_table
 from dbt.adapters.iceberg_stream.flight.functions import (
     FUNCTIONS,
     ICEBERG_FUNCTIONS,
@@ -30,6 +29,7 @@ from dbt.adapters.iceberg_stream.flight.spark_text import (
     without_comments,
     words,
 )
+from dbt.adapters.iceberg_stream.sql.queries import is_common_table
 
 # Of a caller's sessions: no tables by path, and no values of the server's environment and settings.
 SESSION_SETTINGS = {"spark.sql.runSQLOnFiles": "false", "spark.sql.variable.substitute": "false"}

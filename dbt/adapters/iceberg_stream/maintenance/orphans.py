@@ -12,12 +12,12 @@ from pyiceberg.io import FileIO
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.commit.manifests import (
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
     read_manifest_list,
     read_manifests,
 )
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 
 @dataclass(frozen=True)

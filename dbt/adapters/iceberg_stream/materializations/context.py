@@ -10,7 +10,7 @@ from pathlib import Path
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,17 @@ from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 
-from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
-from dbt.adapters.iceberg_stream.engines.statements import split
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
-from dbt.adapters.iceberg_stream.merge.engine import DuplicateKeys, MergeResult, merge
-from dbt.adapters.iceberg_stream.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.merge.rewrite import in_threads
-from dbt.adapters.iceberg_stream.merge.rows import Deletes
-from dbt.adapters.iceberg_stream.merge.spark_tasks import in_tasks
-from dbt.adapters.iceberg_stream.relation import quote, table_name
-from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.relation import table_name
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.statements import split
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import new_write_id, stamps
+from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.rewrite import in_threads
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
+from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 
 NEARER = "the files are nearer to the cluster"
 logger = AdapterLogger("Iceberg_Stream")

@@ -18,13 +18,13 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import StorageError
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
-from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
-from dbt.adapters.iceberg_stream.commit.stamps import new_write_id, stamps
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
-from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import new_write_id, stamps
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 logger = AdapterLogger("Iceberg_Stream")
 

@@ -8,7 +8,7 @@ from typing import Any
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
-from dbt.adapters.iceberg_stream.merge.options import incremental_faults, misspelled
+from dbt.adapters.iceberg_stream.tables.merge.options import incremental_faults, misspelled
 
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "

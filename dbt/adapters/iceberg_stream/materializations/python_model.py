@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.materializations.local_table import (
     TIMESTAMP_TYPE,
     build_from_rows,
 )
-from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 
 
 def build_python_model(

@@ -9,12 +9,12 @@ from typing import Any
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 
-from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel
 from dbt.adapters.iceberg_stream.relation import table_name
-from dbt.adapters.iceberg_stream.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.groups import Group

@@ -16,12 +16,8 @@ from pyiceberg.partitioning import PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.commit.schema_updates import evolving
-from dbt.adapters.iceberg_stream.commit.stamps import stamps
-from dbt.adapters.iceberg_stream.engines.errors import StatementError, explain
 from dbt.adapters.iceberg_stream.engines.session import Session, load_pyspark
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write
@@ -58,6 +54,10 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.commit.schema_updates import evolving
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import stamps
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

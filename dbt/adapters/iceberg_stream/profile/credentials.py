@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 from dbt.adapters.contracts.connection import Credentials
 from dbt_common.exceptions import DbtRuntimeError
 
-from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
-from dbt.adapters.iceberg_stream.engines.java import find_java
-from dbt.adapters.iceberg_stream.engines.redaction import HIDDEN, without_secrets
-from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
-from dbt.adapters.iceberg_stream.identity.errors import IdentityError
-from dbt.adapters.iceberg_stream.identity.identity import Identity
-from dbt.adapters.iceberg_stream.identity.sources import (
+from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.sources import (
     ClientCredentials,
     LiteralToken,
     TokenCommand,
     TokenFile,
 )
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
+from dbt.adapters.iceberg_stream.engines.java import find_java
+from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
+from dbt.adapters.iceberg_stream.errors.redaction import HIDDEN, without_secrets
 from dbt.adapters.iceberg_stream.profile.validation import OAUTH2_KEYS, faults
 
 WARM_SECONDS = 300

@@ -1,10 +1,11 @@
-"""What a profile asks for: the catalog, the engine and the cache of results."""
+"""What a profile asks for: the catalog, the engine and the settings of sessions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.settings import secret_properties
 from dbt.adapters.iceberg_stream.engines.connect import ConnectEngine
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
@@ -14,16 +15,14 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     Endpoint,
     EngineSettings,
 )
-from dbt.adapters.iceberg_stream.identity.identity import Identity
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.validation import in_bytes
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.cache.results import ResultCache
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 
 
-def make_lake(
+def make_catalog(
     credentials: IcebergStreamCredentials, project_root: Path, identity: Identity | None = None
 ) -> IcebergCatalog:
     """The profile's catalog, as the owner of the identity; without one, as the profile's user."""
@@ -40,20 +39,16 @@ def make_lake(
     )
 
 
-def make_results(
-    credentials: IcebergStreamCredentials, project_root: Path, lake: IcebergCatalog
-) -> ResultCache | None:
-    """The cache of results that the profile asks for; None, with a warning, if it cannot be had."""
-    from dbt.adapters.iceberg_stream.cache.results import open_results, place_of
+def session_settings(
+    credentials: IcebergStreamCredentials, project_root: Path, token: Token | None
+) -> dict[str, str]:
+    """Settings of a Spark session: the profile's catalog, as the owner of the token."""
+    from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 
-    home = credentials.engine_path(project_root)
-    place = place_of(
-        credentials.catalog_settings(),
-        credentials.warehouse_path(project_root),
-        f"{credentials.host}:{credentials.port}",
-    )
-    path = home / "results.db" if credentials.result_cache == "disk" else None
-    return open_results(lake, path, in_bytes(credentials.result_cache_size), place)
+    catalog = credentials.catalog_settings()
+    if catalog is None:
+        return spark_settings(credentials.database, credentials.warehouse_path(project_root))
+    return catalog.spark(token.value if token else None)
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:

@@ -10,7 +10,7 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.factory import make_lake
+from dbt.adapters.iceberg_stream.profile.factory import make_catalog
 
 
 def open_catalog(
@@ -24,7 +24,7 @@ def open_catalog(
         DbtRuntimeError: there is no project, no such profile or target, or it is of another type.
     """
     credentials = load_credentials(project_dir, profiles_dir, target)
-    return make_lake(credentials, Path(project_dir))
+    return make_catalog(credentials, Path(project_dir))
 
 
 def load_credentials(

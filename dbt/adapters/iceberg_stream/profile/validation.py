@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.settings import TYPES
-from dbt.adapters.iceberg_stream.engines.redaction import holds_secret
-from dbt.adapters.iceberg_stream.wrong_values import must_be, must_be_one_of
+from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
 
 METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.merge.options import misspelled
-from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
+from dbt.adapters.iceberg_stream.tables.merge.options import misspelled
 
 SequenceNumbers = Literal["auto", "one", "many"]
 DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]

@@ -13,10 +13,8 @@ from pyiceberg.table.update import AssertCreate
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.commit.producer import current_schema, partition_spec
-from dbt.adapters.iceberg_stream.commit.stamps import PREFIX
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import (
     LETTERS,
@@ -27,6 +25,8 @@ from dbt.adapters.iceberg_stream.stream.options import (
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, property_name
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 
 
 def route_table(model: str, route: str) -> str:
@@ -47,20 +47,20 @@ def options_of(options: StreamOptions, route: str) -> StreamOptions:
     return replace(options, **changed)
 
 
-def known_routes(lake: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
+def known_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
     """Routes that have tables, or are to have them: of the config, and of earlier runs."""
     schema, model = name
     prefix, known = route_table(model, ""), {route.lower() for route in options.routes}
-    for identifier, kind in lake.relations(schema):
+    for identifier, kind in catalog.relations(schema):
         if kind == "table" and identifier.startswith(prefix):
-            metadata = lake.metadata((schema, identifier)) or {}
+            metadata = catalog.metadata((schema, identifier)) or {}
             if property_name(options.sink_id) in (metadata.get("properties") or {}):
                 known.add(identifier.removeprefix(prefix))
     return sorted(known)
 
 
 def make_table_like(
-    lake: IcebergCatalog, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
+    catalog: IcebergCatalog, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
 ) -> None:
     """Make a route's table with some of the columns of the model's own, its partitions and
     properties, from which the stream begins; if it is missing.
@@ -69,7 +69,7 @@ def make_table_like(
         StreamError: there is such a table, and it is not this stream's.
         CatalogError: the catalog refuses.
     """
-    if (there := lake.metadata(name)) is not None:
+    if (there := catalog.metadata(name)) is not None:
         _require_ours(there, name, begin.sink_id)
         return
     schema, wanted = current_schema(own), set(columns)
@@ -85,9 +85,9 @@ def make_table_like(
     }
     properties |= {"format-version": str(own["format-version"]), **begin.as_property().updates}
     try:
-        lake.commit(lake.stage(name, fresh, spec, properties), (AssertCreate(),), ())
+        catalog.commit(catalog.stage(name, fresh, spec, properties), (AssertCreate(),), ())
     except CommitConflict:
-        there = lake.metadata(name)
+        there = catalog.metadata(name)
         if there is None:
             raise
         _require_ours(there, name, begin.sink_id)

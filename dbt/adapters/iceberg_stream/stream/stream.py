@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Event
 
-from dbt.adapters.iceberg_stream.commit.committer import Committed
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
@@ -22,6 +21,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Wr
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 
 # Files of a commit that wait: descriptors are held in memory.
 MOST_FILES = 2000

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dbt.adapters.iceberg_stream.commit.committer import Committed
-from dbt.adapters.iceberg_stream.engines.errors import StatementError
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
@@ -19,6 +17,8 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, LosableSource, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 
 @dataclass

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.stream.batches.runners import read_deltas
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, _as_rows
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 
 UTC = datetime.timezone.utc
 PARTITION = (

@@ -16,16 +16,6 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
-from dbt.adapters.iceberg_stream.files.deletes import read_position_deletes, write_position_deletes
-from dbt.adapters.iceberg_stream.files.deletion_vectors import (
-    DeletionVector,
-    read_deletion_vector,
-    write_deletion_vectors,
-)
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     deletion_vectors,
@@ -39,7 +29,20 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
     read_task_result,
     run_task,
 )
-from tests.unit.tables import FIELD, commit, data_file, insert, live, load, make_table, rows
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.files.deletes import (
+    read_position_deletes,
+    write_position_deletes,
+)
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
+    DeletionVector,
+    read_deletion_vector,
+    write_deletion_vectors,
+)
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from tests.unit.local_tables import FIELD, commit, data_file, insert, live, load, make_table, rows
 
 BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
 ROWS = pa.table({"id": [1, 1, 2, 2], "x": ["a", "b", "c", "d"]})

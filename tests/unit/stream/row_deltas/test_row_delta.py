@@ -12,10 +12,10 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
 
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
 
 FIELD_ID = {b"PARQUET:field_id": b"1"}
 SCHEMA = pa.schema(

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, WrittenFile
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     DELETED,
     ORDER,
@@ -49,7 +48,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     Replaced,
     WrittenBatch,
 )
-from tests.unit.tables import data_file
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
+from tests.unit.local_tables import data_file
 
 SCHEMA = pa.schema(
     [

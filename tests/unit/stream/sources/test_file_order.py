@@ -16,12 +16,12 @@ from pyiceberg.types import LongType, NestedField
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
-from dbt.adapters.iceberg_stream.commit.committer import Committer
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.stream.sources.file_order import order_of_added, order_of_all
 from dbt.adapters.iceberg_stream.stream.sources.source import UNKNOWN_ORDER
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 
 NAME = ("s", "t")
 

@@ -9,7 +9,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
-from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_ends import SETTLED_SECONDS
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
 from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of

@@ -16,17 +16,7 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files import casting, parquet
-from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.files.data_files import with_lineage
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.merge import file_rewrite, rows
-from dbt.adapters.iceberg_stream.merge.candidates import has_deletes, live_entries
-from dbt.adapters.iceberg_stream.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas import row_removal
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
@@ -40,6 +30,16 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Replaced, WrittenBatch
+from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
+from dbt.adapters.iceberg_stream.tables.files import casting, parquet
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, rows
+from dbt.adapters.iceberg_stream.tables.merge.candidates import has_deletes, live_entries
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 
 WORKER_CODE = (casting, parquet, rows, file_rewrite, row_removal)
 WORKERS = max(1, min(4, os.cpu_count() or 1))

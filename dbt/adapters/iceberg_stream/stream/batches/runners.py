@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files import casting, parquet, uploads
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
-from dbt.adapters.iceberg_stream.merge import rows as merge_rows
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas import changes, row_delta, sub_batch
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER
@@ -29,6 +25,10 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     write_changes,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan, NewData, SubBatch
+from dbt.adapters.iceberg_stream.tables.files import casting, parquet, uploads
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -13,7 +13,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import StructType
 
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
 

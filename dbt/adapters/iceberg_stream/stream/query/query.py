@@ -11,15 +11,15 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.carried_text import (
+from dbt.adapters.iceberg_stream.stream.query.change_sql import (
     Through,
     carried_text,
     change_of_row,
 )
-from dbt.adapters.iceberg_stream.stream.query.lookups import (
+from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     END,
     START,
     Lookup,

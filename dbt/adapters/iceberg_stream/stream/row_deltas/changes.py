@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt.adapters.iceberg_stream.files.casting import stored_values
+from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
 
 # What comes along with a change's columns: what orders the changes of a key, whether it deletes
 # the key's row, and the values of the partition fields.

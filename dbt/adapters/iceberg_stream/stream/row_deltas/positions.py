@@ -14,23 +14,23 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.files.deletes import (
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
+from dbt.adapters.iceberg_stream.tables.files.deletes import (
     may_delete_of,
     only_data_file,
     read_position_deletes,
     write_position_deletes,
 )
-from dbt.adapters.iceberg_stream.files.deletion_vectors import (
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     DeletionVector,
     read_deletion_vector,
     write_deletion_vectors,
 )
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.merge.candidates import live_entries
-from dbt.adapters.iceberg_stream.relation import quote
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Positions of rows by the location of their data file.
 Positions = Mapping[str, pa.Int64Array]

@@ -17,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.files.uploads import Uploads
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     ORDER,
     chunks,
@@ -30,6 +28,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     OpenSubBatch,
     SubBatch,
 )
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
 
 FILE_TYPE = [
     ("location", pa.string()),

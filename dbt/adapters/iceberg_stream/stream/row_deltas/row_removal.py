@@ -16,8 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, WrittenFile, writer_beside
-from dbt.adapters.iceberg_stream.merge.file_rewrite import (
+from dbt.adapters.iceberg_stream.tables.files.parquet import (
+    ParquetOptions,
+    WrittenFile,
+    writer_beside,
+)
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     read_rows,
     require_done,
     require_ids,

@@ -15,10 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 
-from dbt.adapters.iceberg_stream.files.casting import conform
-from dbt.adapters.iceberg_stream.files.parquet import ParquetOptions, RollingWriter, WrittenFile
-from dbt.adapters.iceberg_stream.files.uploads import Uploads
-from dbt.adapters.iceberg_stream.merge.rows import Source
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     DELETED,
     ORDER,
@@ -30,6 +26,14 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     split,
     without,
 )
+from dbt.adapters.iceberg_stream.tables.files.casting import conform
+from dbt.adapters.iceberg_stream.tables.files.parquet import (
+    ParquetOptions,
+    RollingWriter,
+    WrittenFile,
+)
+from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
 FILE, POS = "__file", "__pos"
 # Files that are open at once; of more partitions all are finished and others begun.

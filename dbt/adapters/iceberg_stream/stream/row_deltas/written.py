@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 
 NO_ROWS = pa.array([], pa.int64())
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from dbt.adapters.iceberg_stream.commit.committer import Committed, commit_together
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, SinkCommit
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, commit_together
 
 # A table, and the batches of it that wait.
 Part = tuple[Sink, Sequence[WrittenBatch]]
@@ -39,7 +39,7 @@ def commit_batches(write_id: str, parts: Sequence[Part]) -> list[Committed | Non
         ready = [(sink, one) for sink, one in prepared if one is not None]
         if not ready:
             return [None] * len(parts)
-        together = parts[0][0].lake.commits_together
+        together = parts[0][0].catalog.commits_together
         done = dict(_at_once(ready) if together else _in_turn(ready))
         return [done.get(id(sink)) for sink, _ in parts]
 

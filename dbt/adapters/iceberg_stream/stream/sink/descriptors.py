@@ -12,23 +12,6 @@ from pyiceberg.partitioning import PartitionKey, PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.commit.manifests import read_manifest_list
-from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot, partition_spec
-from dbt.adapters.iceberg_stream.files.data_files import (
-    Describer,
-    describe_in_place,
-    with_lineage,
-)
-from dbt.adapters.iceberg_stream.files.deletes import write_position_deletes
-from dbt.adapters.iceberg_stream.files.deletion_vectors import (
-    DeletionVector,
-    write_deletion_vectors,
-)
-from dbt.adapters.iceberg_stream.files.parquet import WrittenFile, read_footer
-from dbt.adapters.iceberg_stream.files.partitions import partition_key
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     deletion_vectors,
@@ -37,6 +20,23 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
+from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
+from dbt.adapters.iceberg_stream.tables.files.data_files import (
+    Describer,
+    describe_in_place,
+    with_lineage,
+)
+from dbt.adapters.iceberg_stream.tables.files.deletes import write_position_deletes
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
+    DeletionVector,
+    write_deletion_vectors,
+)
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, read_footer
+from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 
 
 class Descriptors:

@@ -18,8 +18,6 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
-from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
-from dbt.adapters.iceberg_stream.commit.stamps import PREFIX, WRITE_ID
 from dbt.adapters.iceberg_stream.stream.errors import (
     Fenced,
     Overtaken,
@@ -28,6 +26,8 @@ from dbt.adapters.iceberg_stream.stream.errors import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import whole_frontier
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
+from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX, WRITE_ID
 
 SINK_ID = f"{PREFIX}sink-id"
 SINK_VERSION = f"{PREFIX}sink-version"

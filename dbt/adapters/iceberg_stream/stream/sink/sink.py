@@ -30,21 +30,6 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
-from dbt.adapters.iceberg_stream.commit.committer import Committed, Committer
-from dbt.adapters.iceberg_stream.commit.producer import (
-    numbered,
-    parent_snapshot,
-    remove_quietly,
-)
-from dbt.adapters.iceberg_stream.commit.schema_updates import (
-    evolving,
-    replacing,
-    requirements,
-    schemas_changed,
-)
-from dbt.adapters.iceberg_stream.commit.stamps import WRITE_ID
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     live_deletes,
@@ -68,6 +53,21 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.widened_keys import with_wide_keys
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.commit.producer import (
+    numbered,
+    parent_snapshot,
+    remove_quietly,
+)
+from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
+    evolving,
+    replacing,
+    requirements,
+    schemas_changed,
+)
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 CLAIMS = 10
 
@@ -86,7 +86,7 @@ class Sink:
     """A stream's way into its table.
 
     Attributes:
-        lake: the catalog, as the user whose stream it is.
+        catalog: the catalog, as the user whose stream it is.
         name: the table's.
         progress: what was committed last; grows with each commit.
         keys: columns that tell a row; none where rows are only appended.
@@ -97,7 +97,7 @@ class Sink:
             claim if it is not given.
     """
 
-    lake: IcebergCatalog
+    catalog: IcebergCatalog
     name: Name
     progress: Progress
     keys: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ class Sink:
         def noted(snapshot: Mapping[str, Any]) -> tuple[TableUpdate, ...]:
             return (replace(ahead, sequence_number=snapshot["sequence-number"]).as_property(),)
 
-        return Committer(self.lake, self.name, change, base, self.updates, check, noted)
+        return Committer(self.catalog, self.name, change, base, self.updates, check, noted)
 
     def _check_partitions(self, base: LoadedTable, change: Change, metadata: Metadata) -> None:
         self._require_spec(metadata)
@@ -270,9 +270,9 @@ class Sink:
         deletes = with_wide_keys(base, updates, self.properties)
         if deletes is None:
             required = (*_unchanged(base), *requirements(base.metadata, updates))
-            self.lake.commit(base, required, updates)
+            self.catalog.commit(base, required, updates)
         else:
-            Committer(self.lake, self.name, deletes, base, updates).commit_once()
+            Committer(self.catalog, self.name, deletes, base, updates).commit_once()
 
     @retry(
         retry=retry_if_exception_type(CommitConflict),
@@ -284,7 +284,7 @@ class Sink:
         base = self._load()
         noted = check_turn(base.metadata, self.progress)
         progress = replace(progress, sequence_number=noted.sequence_number)
-        self.lake.commit(base, _unchanged(base), (progress.as_property(),))
+        self.catalog.commit(base, _unchanged(base), (progress.as_property(),))
         self.progress = progress
 
     def replace_with(self, arrow: pa.Schema) -> None:
@@ -312,27 +312,27 @@ class Sink:
 
     def remove(self, locations: Sequence[str]) -> None:
         """Remove files that no snapshot knows."""
-        base = self.lake.load(self.name)
+        base = self.catalog.load(self.name)
         if base is None:
             return
         for location in locations:
             remove_quietly(base.io, location)
 
     def _load(self, history: bool = True) -> LoadedTable:
-        base = self.lake.load(self.name, history)
+        base = self.catalog.load(self.name, history)
         if base is None:
             raise StreamError(f"The table {'.'.join(self.name)} was dropped under its stream.")
         return base
 
 
-def accept_rollback(lake: IcebergCatalog, name: Name, sink_id: str) -> Progress:
+def accept_rollback(catalog: IcebergCatalog, name: Name, sink_id: str) -> Progress:
     """Have a stream go on from what the table holds now, after the table was rolled back.
 
     Raises:
         StreamError: the table holds nothing of this stream.
         CommitConflict: somebody else has committed meanwhile.
     """
-    base = lake.load(name)
+    base = catalog.load(name)
     place = ".".join(name)
     if base is None:
         raise StreamError(f"There is no table {place}.")
@@ -344,7 +344,7 @@ def accept_rollback(lake: IcebergCatalog, name: Name, sink_id: str) -> Progress:
         )
     version = max(committed.version, noted.version if noted else 0) + 1
     accepted = replace(committed, version=version, run=Progress(sink_id).run)
-    lake.commit(base, _unchanged(base), (accepted.as_property(),))
+    catalog.commit(base, _unchanged(base), (accepted.as_property(),))
     return accepted
 
 

@@ -26,18 +26,18 @@ from pyiceberg.table.update import TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
-from dbt.adapters.iceberg_stream.commit.change import AddedFiles, Change
-from dbt.adapters.iceberg_stream.commit.producer import (
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
     known_schemas,
     remove_quietly,
 )
-from dbt.adapters.iceberg_stream.files.arrow_types import file_schema
-from dbt.adapters.iceberg_stream.files.casting import ColumnError, conform
-from dbt.adapters.iceberg_stream.files.data_files import describe_in_place
-from dbt.adapters.iceberg_stream.files.parquet import writer_beside
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.merge.candidates import live_entries
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
+from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
+from dbt.adapters.iceberg_stream.tables.files.parquet import writer_beside
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 FIELD_ID = b"PARQUET:field_id"
 ROWS_AT_ONCE = 1_000_000

@@ -13,16 +13,16 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.files import casting
-from dbt.adapters.iceberg_stream.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import file_rows
 from dbt.adapters.iceberg_stream.stream.sources.file_rows import CHANGE_TYPE, PIECE, FileRows
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import Piece, SnapshotChanges
-from dbt.adapters.iceberg_stream.stream.sources.past_columns import columns_today
+from dbt.adapters.iceberg_stream.stream.sources.schema_projection import columns_today
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
+from dbt.adapters.iceberg_stream.tables.files import casting
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

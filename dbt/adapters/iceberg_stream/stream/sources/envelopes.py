@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.table_config import literal
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
-from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -12,14 +12,14 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry
 
-from dbt.adapters.iceberg_stream.commit.manifests import (
+from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import ROWS_OF_A_FILE
+from dbt.adapters.iceberg_stream.stream.sources.source import UNKNOWN_ORDER
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
     DELETED,
     read_manifest_list,
     read_manifests,
 )
-from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import ROWS_OF_A_FILE
-from dbt.adapters.iceberg_stream.stream.sources.source import UNKNOWN_ORDER
 
 FILE_ORDER = pa.schema([("file", pa.string()), ("major", pa.int64()), ("minor", pa.int64())])
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.files.casting import conform
+from dbt.adapters.iceberg_stream.tables.files.casting import conform
 
 ROWS = 10_000
 # Of a batch, what a task is told.

@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.fs as fs
 from dbt.adapters.events.logging import AdapterLogger
 
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.arrow_parquet import (
+    REBASE,
+    plain_schema,
+    read_plain,
+)
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import spelled_as
 from dbt.adapters.iceberg_stream.stream.sources.footers import Footers
 from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_lines, json_records
@@ -24,11 +30,6 @@ from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     names_of,
     ranks,
 )
-from dbt.adapters.iceberg_stream.stream.sources.plain_parquet import (
-    REBASE,
-    plain_schema,
-    read_plain,
-)
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -38,7 +39,6 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Lag,
     Pick,
 )
-from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column

@@ -12,8 +12,7 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
-from dbt.adapters.iceberg_stream.commit.producer import parent_snapshot
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.changes_frame import ChangesFrame
 from dbt.adapters.iceberg_stream.stream.sources.file_order import (
@@ -21,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sources.file_order import (
     order_of_all,
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
-from dbt.adapters.iceberg_stream.stream.sources.past_columns import columns_today
+from dbt.adapters.iceberg_stream.stream.sources.schema_projection import columns_today
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     CHANGE,
     MAJOR,
@@ -30,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Frontier,
     Lag,
 )
+from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -47,14 +47,14 @@ class IcebergSource:
     """A table of the same catalog; a frontier is `{"snapshot-id": …, "table-uuid": …}`.
 
     Attributes:
-        lake: the catalog.
+        catalog: the catalog.
         name: the table's; `relation` the same as Spark names it.
         skip_changes: whether snapshots that delete or overwrite rows are passed over.
         changes: whether rows that they delete and change are changes of the stream.
         keyed: whether the order of rows matters.
     """
 
-    lake: IcebergCatalog
+    catalog: IcebergCatalog
     name: Name
     relation: str
     skip_changes: bool = False
@@ -169,7 +169,7 @@ class IcebergSource:
         return ChangesFrame(spark, self.relation, table).of(planned)
 
     def _table(self) -> LoadedTable:
-        table = self.lake.load(self.name)
+        table = self.catalog.load(self.name)
         if table is None:
             raise self._missing()
         return table
@@ -181,7 +181,7 @@ class IcebergSource:
         )
 
     def _metadata(self) -> Metadata:
-        metadata = self.lake.metadata(self.name)
+        metadata = self.catalog.metadata(self.name)
         if metadata is None:
             raise self._missing()
         return metadata

@@ -22,17 +22,17 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 
-from dbt.adapters.iceberg_stream.commit.manifests import (
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
     DELETED,
     EXISTING,
     read_manifest_list,
     read_manifests,
 )
-from dbt.adapters.iceberg_stream.commit.producer import referenced_file
-from dbt.adapters.iceberg_stream.files.deletes import read_position_deletes
-from dbt.adapters.iceberg_stream.files.deletion_vectors import read_deletion_vector
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
+from dbt.adapters.iceberg_stream.tables.files.deletes import read_position_deletes
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import read_deletion_vector
 
 # Within a data sequence number: deletes are 0, a row is behind those of the files before its own.
 FIRST_ROW = 1

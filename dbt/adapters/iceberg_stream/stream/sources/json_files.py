@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.table_config import literal
-from dbt.adapters.iceberg_stream.relation import quote
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import NO_RECORD, bad_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 

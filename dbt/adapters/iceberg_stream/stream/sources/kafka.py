@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json import (
+    MESSAGES_SQL,
+    MESSAGES_VIEW,
+    decoded,
+    plain_schema,
+)
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
@@ -22,14 +29,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
 from dbt.adapters.iceberg_stream.stream.sources.kafka_options import hide_secrets, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS, Transactions
-from dbt.adapters.iceberg_stream.stream.sources.plain_json import (
-    MESSAGES_SQL,
-    MESSAGES_VIEW,
-    decoded,
-    plain_schema,
-)
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
-from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_ends import (
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import (
     AFTER,
     BEFORE,
     End,

@@ -10,6 +10,7 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     FLAGS,
@@ -22,7 +23,6 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka_options import java_options, secret_options
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
-from dbt.adapters.iceberg_stream.wrong_values import must_be_one_of
 
 STARTS = ("earliest", "latest")
 KNOWN = {
@@ -66,7 +66,7 @@ class SourceDefinition:
 
 def open_source(
     definition: SourceDefinition,
-    lake: IcebergCatalog,
+    catalog: IcebergCatalog,
     project_root: Path,
     storage: Mapping[str, str],
     connections: Connections = NO_CONNECTIONS,
@@ -101,7 +101,7 @@ def open_source(
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
     if skip and changes:
         raise StreamError("A stream has `changes` or `skip_changes`, not both.")
-    return IcebergSource(lake, definition.name, definition.relation, skip, changes, bool(keys))
+    return IcebergSource(catalog, definition.name, definition.relation, skip, changes, bool(keys))
 
 
 def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -> Source:

@@ -1,0 +1,305 @@
+"""Checks of what Parquet files hold against what their manifest entries say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import NestedField
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
+from dbt.adapters.iceberg_stream.maintenance.check.values import (
+    bound_value,
+    comparable,
+    fits,
+    holds_nan,
+    partition_value,
+)
+
+FIELD_ID = b"PARQUET:field_id"
+NAME_MAPPING = "schema.name-mapping.default"
+BATCH_ROWS = 100_000
+UNSUPPORTED = (NotImplementedError, ValueError, TypeError, AttributeError, pa.ArrowException)
+
+
+@dataclass
+class _Column:
+    """What a file holds in one column; bounds in the order of Iceberg's single values."""
+
+    lower: Any = None
+    upper: Any = None
+    nulls: int = 0
+    nans: int = 0
+    rows: int = 0
+    partitions: dict[int, set[Any]] = field(default_factory=dict)
+
+    def add(self, values: pa.Array) -> None:
+        self.rows += len(values)
+        self.nulls += values.null_count
+        plain = comparable(values)
+        if plain is None:
+            return
+        if pa.types.is_floating(plain.type):
+            nan = pc.fill_null(pc.is_nan(plain), False)
+            self.nans += pc.sum(nan).as_py() or 0
+            plain = plain.filter(pc.invert(nan))
+        if len(plain) == plain.null_count:
+            return
+        extremes = pc.min_max(plain).as_py()
+        low, high = extremes["min"], extremes["max"]
+        self.lower = low if self.lower is None else min(self.lower, low)
+        self.upper = high if self.upper is None else max(self.upper, high)
+
+
+def check_contents(
+    io: FileIO, metadata: Metadata, schemas: TableSchemas, file: DataFile
+) -> Iterator[Finding]:
+    """Read a file's columns and compare rows, counts, bounds, partition and order."""
+    where = file.file_path
+    if file.file_format != FileFormat.PARQUET:
+        if file.file_format != FileFormat.PUFFIN:
+            yield Finding("not-checked", where, f"{file.file_format} files are not read.")
+        return
+    try:
+        with io.new_input(where).open() as stream, pq.ParquetFile(stream) as parquet:
+            yield from _check_parquet(metadata, schemas, file, parquet)
+    except FileNotFoundError:
+        return  # reported as missing
+    except (OSError, pa.ArrowException) as error:
+        yield Finding(
+            "unreadable-file", where, f"It is not a Parquet file that can be read: {error}"
+        )
+
+
+def _check_parquet(
+    metadata: Metadata, schemas: TableSchemas, file: DataFile, parquet: pq.ParquetFile
+) -> Iterator[Finding]:
+    where = file.file_path
+    if parquet.metadata.num_rows != file.record_count:
+        yield Finding(
+            "row-count",
+            where,
+            f"It has {parquet.metadata.num_rows} rows; its manifest says {file.record_count}.",
+        )
+    yield from _split_offsets(file, parquet)
+    paths = _paths(parquet.schema_arrow)
+    if not paths:
+        if NAME_MAPPING not in (metadata.get("properties") or {}):
+            yield Finding("field-ids-missing", where, "Its columns have no field ids.")
+        return
+    misfits = list(_types(schemas, file, parquet.schema_arrow, paths))
+    if misfits:
+        yield from misfits
+        return
+    if missing := [i for i in file.equality_ids or [] if i not in paths]:
+        yield Finding("equality-column", where, f"It lacks the key columns with the ids {missing}.")
+    spec = schemas.specs.get(file.spec_id)
+    fields = list(spec.fields) if spec and file.content == DataFileContent.DATA else []
+    columns = {field_id: _Column() for field_id in paths}
+    unsupported: set[str] = set()
+    for batch in parquet.iter_batches(batch_size=BATCH_ROWS):
+        for field_id, path in paths.items():
+            columns[field_id].add(_values(batch, path))
+        for number, one in enumerate(fields):
+            _add_partition(schemas, number, one, batch, paths, columns, unsupported)
+    for name in sorted(unsupported):
+        yield Finding("not-checked", where, f"Values of the partition field `{name}`.")
+    for field_id, column in columns.items():
+        yield from _metrics(schemas.fields.get(field_id), field_id, file, column)
+    yield from _partition(schemas, file, fields, columns)
+    yield from _order(metadata, schemas, file, parquet, paths)
+
+
+def _paths(schema: pa.Schema) -> dict[int, tuple[str, ...]]:
+    """Leaf columns that are not inside lists or maps, by field id."""
+    paths: dict[int, tuple[str, ...]] = {}
+    pending: list[tuple[tuple[str, ...], pa.Field]] = [((one.name,), one) for one in schema]
+    while pending:
+        path, one = pending.pop()
+        if pa.types.is_struct(one.type):
+            pending += [((*path, child.name), child) for child in one.type.fields]
+        elif not pa.types.is_nested(one.type) and FIELD_ID in (one.metadata or {}):
+            paths[int(one.metadata[FIELD_ID])] = path
+    return dict(sorted(paths.items()))
+
+
+def _values(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
+    values = batch.column(batch.schema.get_field_index(path[0]))
+    for name in path[1:]:
+        values = values.flatten()[values.type.get_field_index(name)]
+    return values
+
+
+def _split_offsets(file: DataFile, parquet: pq.ParquetFile) -> Iterator[Finding]:
+    offsets = list(file.split_offsets or [])
+    if not offsets or not parquet.metadata.num_columns:
+        return
+    starts = set()
+    for number in range(parquet.metadata.num_row_groups):
+        first = parquet.metadata.row_group(number).column(0)
+        dictionary = first.dictionary_page_offset
+        starts.add(min(first.data_page_offset, dictionary or first.data_page_offset))
+    if offsets != sorted(offsets) or not starts.issuperset(offsets):
+        yield Finding(
+            "split-offsets",
+            file.file_path,
+            f"Its split offsets {offsets[:3]} are not where its row groups begin.",
+        )
+
+
+def _types(
+    schemas: TableSchemas, file: DataFile, schema: pa.Schema, paths: Mapping[int, tuple[str, ...]]
+) -> Iterator[Finding]:
+    for field_id, path in paths.items():
+        column = schemas.fields.get(field_id)
+        if column is None:
+            continue
+        kind = schema.field(path[0]).type
+        for name in path[1:]:
+            kind = kind.field(name).type
+        if not fits(kind, column.field_type):
+            yield Finding(
+                "column-type",
+                file.file_path,
+                f"`{'.'.join(path)}` is {kind} in the file and {column.field_type} in the table.",
+            )
+
+
+def _metrics(
+    column: NestedField | None, field_id: int, file: DataFile, actual: _Column
+) -> Iterator[Finding]:
+    name = f"`{column.name}`" if column else f"field {field_id}"
+    for metric, counted, number in (
+        ("values", file.value_counts, actual.rows),
+        ("nulls", file.null_value_counts, actual.nulls),
+        ("NaN values", file.nan_value_counts, actual.nans),
+    ):
+        count = (counted or {}).get(field_id)
+        if count is not None and count != number:
+            yield Finding(
+                "value-counts", file.file_path, f"{name} has {number} {metric}, not {count}."
+            )
+    if column is not None and column.required and actual.nulls and "." not in column.name:
+        yield Finding(
+            "null-in-required", file.file_path, f"{name} is required and has {actual.nulls} nulls."
+        )
+    if column is None or actual.lower is None:
+        return
+    lower = bound_value(column.field_type, (file.lower_bounds or {}).get(field_id))
+    upper = bound_value(column.field_type, (file.upper_bounds or {}).get(field_id))
+    if lower is not None and lower > actual.lower:
+        yield Finding(
+            "bounds", file.file_path, f"The lower bound of {name} is above a value of the file."
+        )
+    if upper is not None and upper < actual.upper:
+        yield Finding(
+            "bounds", file.file_path, f"The upper bound of {name} is below a value of the file."
+        )
+
+
+def _add_partition(
+    schemas: TableSchemas,
+    number: int,
+    one: PartitionField,
+    batch: pa.RecordBatch,
+    paths: Mapping[int, tuple[str, ...]],
+    columns: dict[int, _Column],
+    unsupported: set[str],
+) -> None:
+    source = schemas.fields.get(one.source_id)
+    if isinstance(one.transform, VoidTransform) or source is None or one.source_id not in paths:
+        return
+    values = _values(batch, paths[one.source_id])
+    if holds_nan(values):
+        return
+    try:
+        transformed = one.transform.pyarrow_transform(source.field_type)(values)
+        distinct = {partition_value(v) for v in pc.unique(transformed).to_pylist()}
+    except UNSUPPORTED:
+        unsupported.add(one.name)
+        return
+    columns[one.source_id].partitions.setdefault(number, set()).update(distinct)
+
+
+def _partition(
+    schemas: TableSchemas,
+    file: DataFile,
+    fields: list[PartitionField],
+    columns: Mapping[int, _Column],
+) -> Iterator[Finding]:
+    for number, one in enumerate(fields):
+        if number >= len(file.partition):
+            yield Finding("partition-value", file.file_path, f"It has no value for `{one.name}`.")
+            continue
+        if one.source_id not in columns:
+            continue
+        own = partition_value(file.partition[number])
+        distinct = columns[one.source_id].partitions.get(number, set())
+        if others := distinct - {own}:
+            yield Finding(
+                "partition-value",
+                file.file_path,
+                f"It stands in the partition {one.name}={own!r} and has rows of "
+                f"{next(iter(others))!r}.",
+            )
+
+
+def _order(
+    metadata: Metadata,
+    schemas: TableSchemas,
+    file: DataFile,
+    parquet: pq.ParquetFile,
+    paths: Mapping[int, tuple[str, ...]],
+) -> Iterator[Finding]:
+    """A file that names a sort order has its rows in it; transforms are not compared."""
+    orders = {order["order-id"]: order for order in metadata.get("sort-orders") or []}
+    if not file.sort_order_id or file.content != DataFileContent.DATA:
+        return
+    order = orders.get(file.sort_order_id)
+    if order is None:
+        yield Finding(
+            "sort-order", file.file_path, f"Its sort order {file.sort_order_id} does not exist."
+        )
+        return
+    sources = [one["source-id"] for one in order["fields"]]
+    plain = all(one["transform"] == "identity" for one in order["fields"])
+    if not plain or any(source not in paths or len(paths[source]) > 1 for source in sources):
+        return
+    rows = parquet.read([paths[source][0] for source in sources])
+    ranks = []
+    for one in order["fields"]:
+        values = rows[paths[one["source-id"]][0]].combine_chunks()
+        if holds_nan(values):
+            return
+        direction = "ascending" if one["direction"] == "asc" else "descending"
+        rank = pc.rank(values, direction, tiebreaker="dense").to_numpy().astype(np.int64)
+        if one["null-order"] == "nulls-first":
+            rank[values.is_null().to_numpy(zero_copy_only=False)] = 0
+        ranks.append(rank)
+    if not _is_sorted(ranks):
+        yield Finding(
+            "sort-order",
+            file.file_path,
+            f"It names the sort order {file.sort_order_id}, but its rows are not in it.",
+        )
+
+
+def _is_sorted(ranks: list[np.ndarray[Any, Any]]) -> bool:
+    equal = np.ones(max(len(ranks[0]) - 1, 0), dtype=bool)
+    for rank in ranks:
+        steps = np.diff(rank)
+        if np.any(equal & (steps < 0)):
+            return False
+        equal &= steps == 0
+    return True

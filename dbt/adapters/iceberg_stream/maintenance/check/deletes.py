@@ -1,0 +1,172 @@
+"""Checks of the files that are live in one snapshot, of its deletes and its row ids."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
+from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
+from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
+
+# Files of our streams: other columns of their equality deletes are those of the new rows.
+OF_STREAMS = "stream-"
+DATA, POSITIONS, EQUALITY = (
+    DataFileContent.DATA,
+    DataFileContent.POSITION_DELETES,
+    DataFileContent.EQUALITY_DELETES,
+)
+
+
+def check_live(
+    metadata: Metadata, schemas: TableSchemas, ref: str, entries: list[ManifestEntry]
+) -> Iterator[Finding]:
+    """Check the live entries of a branch or tag, without reading their files."""
+    data = [entry for entry in entries if entry.data_file.content == DATA]
+    deletes = [entry for entry in entries if entry.data_file.content != DATA]
+    paths = Counter(entry.data_file.file_path for entry in data)
+    for path, times in paths.items():
+        if times > 1:
+            yield Finding("file-twice", path, f"{ref} lists the file {times} times.")
+    yield from _totals(metadata, ref, data, deletes)
+    yield from _position_deletes(ref, data, deletes)
+    yield from _equality_deletes(schemas, ref, data, deletes)
+    yield from _row_ids(metadata, ref, data)
+
+
+def is_vector(file: DataFile) -> bool:
+    """Whether a file's entry describes a deletion vector."""
+    return file.content == POSITIONS and file.file_format == FileFormat.PUFFIN
+
+
+def _totals(
+    metadata: Metadata, ref: str, data: list[ManifestEntry], deletes: list[ManifestEntry]
+) -> Iterator[Finding]:
+    snapshot_id = (
+        (metadata.get("refs") or {})
+        .get(ref, {})
+        .get("snapshot-id", metadata.get("current-snapshot-id"))
+    )
+    snapshot: Mapping[str, Any] = next(
+        (s for s in metadata.get("snapshots") or [] if s["snapshot-id"] == snapshot_id), {}
+    )
+    summary = snapshot.get("summary") or {}
+    for key, actual in (
+        ("total-data-files", len(data)),
+        ("total-delete-files", len(deletes)),
+        ("total-records", sum(e.data_file.record_count for e in data)),
+        ("total-position-deletes", _rows_of(deletes, POSITIONS)),
+        ("total-equality-deletes", _rows_of(deletes, EQUALITY)),
+    ):
+        if key in summary and summary[key] != str(actual):
+            yield Finding(
+                "summary-totals",
+                f"snapshot {snapshot_id}",
+                f"Its summary says {key} {summary[key]}; its manifests have {actual}.",
+            )
+
+
+def _rows_of(deletes: list[ManifestEntry], content: DataFileContent) -> int:
+    return sum(e.data_file.record_count for e in deletes if e.data_file.content == content)
+
+
+def _position_deletes(
+    ref: str, data: list[ManifestEntry], deletes: list[ManifestEntry]
+) -> Iterator[Finding]:
+    numbers = {entry.data_file.file_path: entry.sequence_number or 0 for entry in data}
+    vectors: dict[str, list[ManifestEntry]] = defaultdict(list)
+    for entry in deletes:
+        referenced = referenced_file(entry.data_file)
+        if entry.data_file.content != POSITIONS or referenced is None:
+            continue
+        if is_vector(entry.data_file):
+            vectors[referenced].append(entry)
+        if referenced not in numbers:
+            yield Finding(
+                "dangling-delete",
+                entry.data_file.file_path,
+                f"It deletes rows of {referenced}, which is not live in {ref}.",
+            )
+        elif (entry.sequence_number or 0) < numbers[referenced]:
+            yield Finding(
+                "dangling-delete",
+                entry.data_file.file_path,
+                f"Its sequence number {entry.sequence_number} is below {numbers[referenced]}, that "
+                f"of {referenced}.",
+            )
+    for path, several in vectors.items():
+        if len(several) > 1:
+            yield Finding("vector-twice", path, f"{ref} has {len(several)} vectors of the file.")
+
+
+def _equality_deletes(
+    schemas: TableSchemas, ref: str, data: list[ManifestEntry], deletes: list[ManifestEntry]
+) -> Iterator[Finding]:
+    lowest: dict[Any, int] = {}
+    for entry in data:
+        number = entry.sequence_number or 0
+        for scope in (None, _partition(entry.data_file)):
+            lowest[scope] = min(lowest.get(scope, number), number)
+    for entry in deletes:
+        file = entry.data_file
+        if file.content != EQUALITY:
+            continue
+        missing = [i for i in file.equality_ids or [] if i not in schemas.fields]
+        if missing or not file.equality_ids:
+            yield Finding(
+                "equality-column",
+                file.file_path,
+                f"Its key is the column ids {file.equality_ids}; the table never had {missing}."
+                if missing
+                else "It names no key columns.",
+            )
+        others = {*(file.lower_bounds or {}), *(file.null_value_counts or {})}
+        others -= {*(file.equality_ids or [])}
+        if others and file.file_path.rsplit("/", 1)[-1].startswith(OF_STREAMS):
+            yield Finding(
+                "delete-metrics",
+                file.file_path,
+                f"It has metrics of the column ids {sorted(others)}, which are not of the rows "
+                "that it deletes.",
+            )
+        spec = schemas.specs.get(file.spec_id)
+        scope = None if spec is None or spec.is_unpartitioned() else _partition(file)
+        if lowest.get(scope, entry.sequence_number or 0) >= (entry.sequence_number or 0):
+            yield Finding(
+                "dangling-delete",
+                file.file_path,
+                f"No data file of {ref} that it reaches is older than it.",
+            )
+
+
+def _partition(file: DataFile) -> tuple[int, tuple[Any, ...]]:
+    return file.spec_id, tuple(file.partition[i] for i in range(len(file.partition)))
+
+
+def _row_ids(metadata: Metadata, ref: str, data: list[ManifestEntry]) -> Iterator[Finding]:
+    if metadata["format-version"] < 3:
+        return
+    end, last, limit = 0, "", metadata.get("next-row-id", 0)
+    with_ids = [e.data_file for e in data if e.data_file[FILE_FIRST_ROW_ID] is not None]
+    for file in sorted(with_ids, key=lambda f: (f[FILE_FIRST_ROW_ID], f.record_count)):
+        first = file[FILE_FIRST_ROW_ID]
+        if file.record_count and first < end:
+            yield Finding(
+                "row-ids",
+                file.file_path,
+                f"In {ref} its row ids begin at {first}; those of {last} end at {end}.",
+            )
+        if first + file.record_count > end:
+            end, last = first + file.record_count, file.file_path
+        if end > limit:
+            yield Finding(
+                "row-ids",
+                file.file_path,
+                f"Its row ids end at {end}; the table's next-row-id is {limit}.",
+            )
+            limit = end

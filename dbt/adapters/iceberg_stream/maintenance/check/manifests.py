@@ -1,0 +1,257 @@
+"""Checks of manifest lists and manifests against each other (spec, "Manifests")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.types import IcebergType, PrimitiveType
+
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    ADDED,
+    DELETED,
+    EXISTING,
+    first_row_id,
+    read_manifest,
+    read_manifest_list,
+)
+
+Item = TypeVar("Item")
+# Shows progress: takes items and a label, and returns the items.
+Track = Callable[[Sequence[Item], str], Iterable[Item]]
+# What Avro's reader raises for a damaged file, beside errors of the storage.
+DAMAGED = (ValueError, KeyError, IndexError, TypeError, EOFError, AssertionError)
+SEQUENCE_NUMBER_UNKNOWN = -1
+
+
+@dataclass
+class Listed:
+    """What the manifests of all snapshots list.
+
+    Attributes:
+        sizes: bytes of each file by its location; 0 where metadata do not tell.
+        used_by: the newest snapshot that uses the file.
+        heads: entries that are live in the newest snapshot of each branch and tag.
+        manifests: how many were read.
+    """
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    used_by: dict[str, int] = field(default_factory=dict)
+    heads: dict[str, list[ManifestEntry]] = field(default_factory=dict)
+    manifests: int = 0
+
+    def add(self, location: str, size: int, snapshot_id: int) -> None:
+        self.sizes.setdefault(location, size)
+        self.used_by.setdefault(location, snapshot_id)
+
+
+def check_manifests(
+    table: LoadedTable, schemas: TableSchemas, listed: Listed, track: Track[Any]
+) -> Iterator[Finding]:
+    """Check the manifests of all snapshots, the newest first, each once; fill `listed`."""
+    refs = _refs(table)
+    snapshots = sorted(
+        table.metadata.get("snapshots") or [],
+        key=lambda s: (s["snapshot-id"] in refs, s.get("sequence-number", 0), s["timestamp-ms"]),
+        reverse=True,
+    )
+    visited: set[str] = set()
+    for snapshot in track(snapshots, "Manifests"):
+        names = refs.get(snapshot["snapshot-id"], [])
+        manifests, problem = _manifests_of(table, snapshot, listed)
+        yield from problem
+        for manifest in manifests:
+            if manifest.manifest_path in visited and not names:
+                continue
+            entries: list[ManifestEntry] = []
+            try:
+                entries = read_manifest(table.io, manifest)
+            except (OSError, *DAMAGED) as error:
+                if manifest.manifest_path not in visited:
+                    yield _unreadable(table, manifest.manifest_path, snapshot, error)
+            else:
+                if manifest.manifest_path not in visited:
+                    yield from _check_manifest(table, schemas, manifest, entries, snapshot)
+            visited.add(manifest.manifest_path)
+            listed.add(
+                manifest.manifest_path, manifest.manifest_length or 0, snapshot["snapshot-id"]
+            )
+            live = [entry for entry in entries if entry.status != DELETED]
+            for entry in live:
+                file = entry.data_file
+                listed.add(file.file_path, file.file_size_in_bytes or 0, snapshot["snapshot-id"])
+            for name in names:
+                listed.heads.setdefault(name, []).extend(live)
+        for name in names:
+            listed.heads.setdefault(name, [])
+    listed.manifests = len(visited)
+
+
+def _refs(table: LoadedTable) -> dict[int, list[str]]:
+    """Names of branches and tags by their snapshot; main where the table says no refs."""
+    named: dict[int, list[str]] = {}
+    refs = dict(table.metadata.get("refs") or {})
+    current = table.metadata.get("current-snapshot-id")
+    if current not in (None, -1) and "main" not in refs:
+        refs["main"] = {"snapshot-id": current}
+    for name, ref in refs.items():
+        named.setdefault(ref["snapshot-id"], []).append(name)
+    return named
+
+
+def _manifests_of(
+    table: LoadedTable, snapshot: Mapping[str, Any], listed: Listed
+) -> tuple[list[ManifestFile], list[Finding]]:
+    location = snapshot.get("manifest-list")
+    where = f"snapshot {snapshot['snapshot-id']}"
+    if location is None:
+        return [], [Finding("not-checked", where, "It lists its manifests without a list file.")]
+    listed.add(location, 0, snapshot["snapshot-id"])
+    try:
+        manifests = read_manifest_list(table.io, location)
+    except (OSError, *DAMAGED) as error:
+        return [], [_unreadable(table, location, snapshot, error)]
+    problems = []
+    number = snapshot.get("sequence-number", 0)
+    for manifest in manifests:
+        if (manifest.sequence_number or 0) > number:
+            problems.append(
+                Finding(
+                    "sequence-number",
+                    manifest.manifest_path,
+                    f"Its sequence number is {manifest.sequence_number}, that of {where} is "
+                    f"{number}.",
+                )
+            )
+        if (
+            snapshot.get("first-row-id") is not None
+            and manifest.content == ManifestContent.DATA
+            and first_row_id(manifest) is None
+        ):
+            problems.append(
+                Finding("row-ids", manifest.manifest_path, f"It has no first row id in {where}.")
+            )
+    return manifests, problems
+
+
+def _unreadable(
+    table: LoadedTable, location: str, snapshot: Mapping[str, Any], error: Exception
+) -> Finding:
+    where = f"snapshot {snapshot['snapshot-id']}"
+    if isinstance(error, FileNotFoundError):
+        return Finding("missing-file", location, f"The file is gone; {where} needs it.")
+    return Finding(
+        "unreadable-file",
+        location,
+        f"It cannot be read ({type(error).__name__}: {error}); {where}.",
+    )
+
+
+def _check_manifest(
+    table: LoadedTable,
+    schemas: TableSchemas,
+    manifest: ManifestFile,
+    entries: list[ManifestEntry],
+    snapshot: Mapping[str, Any],
+) -> Iterator[Finding]:
+    where = manifest.manifest_path
+    if manifest.partition_spec_id not in schemas.specs:
+        yield Finding(
+            "manifest-spec", where, f"Its partition spec {manifest.partition_spec_id} is gone."
+        )
+        return
+    yield from _counts(manifest, entries)
+    if table.metadata["format-version"] > 1:
+        yield from _numbers(manifest, entries, snapshot)
+    is_data = manifest.content == ManifestContent.DATA
+    for entry in entries:
+        if (int(entry.data_file.content) == 0) != is_data:
+            yield Finding(
+                "manifest-content",
+                where,
+                f"It holds {manifest.content.name.lower()}, but {entry.data_file.file_path} is "
+                f"{entry.data_file.content.name.lower().replace('_', ' ')}.",
+            )
+            break
+    yield from _partition_summaries(schemas, manifest, entries)
+
+
+def _counts(manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[Finding]:
+    for status, files, rows in (
+        (ADDED, manifest.added_files_count, manifest.added_rows_count),
+        (EXISTING, manifest.existing_files_count, manifest.existing_rows_count),
+        (DELETED, manifest.deleted_files_count, manifest.deleted_rows_count),
+    ):
+        matching = [entry.data_file.record_count for entry in entries if entry.status == status]
+        for what, count, actual in (("files", files, len(matching)), ("rows", rows, sum(matching))):
+            if count is not None and count != actual:
+                yield Finding(
+                    "manifest-counts",
+                    manifest.manifest_path,
+                    f"The manifest list counts {count} {status.name.lower()} {what}; the manifest "
+                    f"has {actual}.",
+                )
+
+
+def _numbers(
+    manifest: ManifestFile, entries: list[ManifestEntry], snapshot: Mapping[str, Any]
+) -> Iterator[Finding]:
+    own = manifest.sequence_number or 0
+    live = [entry for entry in entries if entry.status != DELETED]
+    for entry in live:
+        number, file_number = entry.sequence_number or 0, entry.file_sequence_number or 0
+        if number > own or number > file_number:
+            yield Finding(
+                "sequence-number",
+                entry.data_file.file_path,
+                f"Its data sequence number is {number}; its file's is {file_number}, its "
+                f"manifest's {own}.",
+            )
+    lowest = min((entry.sequence_number or 0 for entry in live), default=own)
+    least = manifest.min_sequence_number
+    if least is not None and least > lowest and least != SEQUENCE_NUMBER_UNKNOWN:
+        yield Finding(
+            "sequence-number",
+            manifest.manifest_path,
+            f"Its lowest sequence number is said to be {least}; a file has {lowest}.",
+        )
+
+
+def _partition_summaries(
+    schemas: TableSchemas, manifest: ManifestFile, entries: list[ManifestEntry]
+) -> Iterator[Finding]:
+    types = schemas.partition_types(manifest.partition_spec_id)
+    for index, summary in enumerate(manifest.partitions or []):
+        if index >= len(types) or not isinstance(types[index], PrimitiveType):
+            continue
+        for entry in entries:
+            if entry.status == DELETED or index >= len(entry.data_file.partition):
+                continue
+            value = entry.data_file.partition[index]
+            if not _summary_holds(types[index], summary, value):
+                yield Finding(
+                    "partition-summary",
+                    manifest.manifest_path,
+                    f"Its summary of partition field {index} leaves out {value!r} of "
+                    f"{entry.data_file.file_path}.",
+                )
+                break
+
+
+def _summary_holds(kind: IcebergType, summary: Any, value: Any) -> bool:
+    if value is None:
+        return bool(summary.contains_null)
+    if isinstance(value, float) and value != value:
+        return summary.contains_nan is not False
+    if summary.lower_bound is None or summary.upper_bound is None:
+        return False
+    assert isinstance(kind, PrimitiveType)
+    lower, upper = (from_bytes(kind, b) for b in (summary.lower_bound, summary.upper_bound))
+    plain = from_bytes(kind, to_bytes(kind, value))
+    return bool(lower <= plain <= upper)

@@ -1,0 +1,69 @@
+"""Schemas and partition specs of a table over its whole history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.types import IcebergType, NestedField, UnknownType
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+
+
+class TableSchemas:
+    """A table's columns by id, the newest definition of each, and its partition specs."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self.problems: list[Finding] = []
+        self.specs: Mapping[int, PartitionSpec] = {
+            spec["spec-id"]: PartitionSpec.model_validate(spec)
+            for spec in metadata.get("partition-specs") or []
+        }
+        self._schemas = {s.schema_id: s for s in self._parsed(metadata.get("schemas") or [])}
+
+    def _parsed(self, schemas: list[dict[str, Any]]) -> Iterator[Schema]:
+        for schema in schemas:
+            try:
+                yield Schema.model_validate(schema)
+            except (ValidationError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                self.problems.append(
+                    Finding(
+                        "not-checked",
+                        f"schema {schema.get('schema-id')}",
+                        f"Its types are not supported here ({reason}): files are not compared "
+                        "with it.",
+                    )
+                )
+
+    @property
+    def current(self) -> Schema | None:
+        """The table's current schema; None if it has types that cannot be read here."""
+        return self._schemas.get(self._metadata.get("current-schema-id", 0))
+
+    @cached_property
+    def fields(self) -> Mapping[int, NestedField]:
+        """Every field that the table has or had, nested ones included."""
+        merged: dict[int, NestedField] = {}
+        ordered = sorted(self._schemas.values(), key=lambda s: s.schema_id)
+        for schema in (*ordered, self.current):
+            if schema is not None:
+                merged |= index_by_id(schema)
+        return merged
+
+    def partition_types(self, spec_id: int) -> list[IcebergType]:
+        """Result types of a spec's fields; unknown where the source column cannot be read."""
+        spec = self.specs.get(spec_id)
+        types: list[IcebergType] = []
+        for field in spec.fields if spec else ():
+            source = self.fields.get(field.source_id)
+            types.append(
+                UnknownType() if source is None else field.transform.result_type(source.field_type)
+            )
+        return types

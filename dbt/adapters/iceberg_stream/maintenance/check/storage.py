@@ -1,0 +1,56 @@
+"""Checks that the files of a table are there, with the sizes that its metadata say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.fs as fs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.manifests import Listed, Track
+
+CHUNK = 500
+
+
+def check_files(table: LoadedTable, listed: Listed, track: Track[Any]) -> Iterator[Finding]:
+    """Ask the storage for each file once; sizes are compared where metadata tell them."""
+    refs = {ref["snapshot-id"]: name for name, ref in (table.metadata.get("refs") or {}).items()}
+    by_storage: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for location in listed.sizes:
+        scheme, netloc, _ = PyArrowFileIO.parse_location(location, table.io.properties)
+        by_storage[scheme, netloc].append(location)
+    io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
+    for (scheme, netloc), locations in by_storage.items():
+        filesystem = io.fs_by_scheme(scheme, netloc)
+        chunks = [locations[at : at + CHUNK] for at in range(0, len(locations), CHUNK)]
+        for chunk in track(chunks, "Files"):
+            paths = [PyArrowFileIO.parse_location(c, table.io.properties)[2] for c in chunk]
+            for location, info in zip(chunk, filesystem.get_file_info(paths), strict=True):
+                snapshot = listed.used_by[location]
+                user = (
+                    f"{refs[snapshot]} (snapshot {snapshot})"
+                    if snapshot in refs
+                    else (f"the older snapshot {snapshot}")
+                )
+                if info.type == fs.FileType.NotFound:
+                    yield Finding("missing-file", location, f"The file is gone; {user} needs it.")
+                elif listed.sizes[location] and info.size != listed.sizes[location]:
+                    yield Finding(
+                        "file-size",
+                        location,
+                        f"It has {info.size} bytes; metadata say {listed.sizes[location]}.",
+                    )
+
+
+def check_logged_files(table: LoadedTable) -> Iterator[Finding]:
+    """Older metadata files and statistics that the metadata name."""
+    locations = [entry["metadata-file"] for entry in table.metadata.get("metadata-log") or []]
+    for kind in ("statistics", "partition-statistics"):
+        locations += [one["statistics-path"] for one in table.metadata.get(kind) or []]
+    for location in locations:
+        if not table.io.new_input(location).exists():
+            yield Finding("metadata-log", location, "The file is gone.")

@@ -1,0 +1,34 @@
+"""Checks of stream progress against the snapshots of the table that it stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sink.progress import SINK_ID, property_name, recover
+
+
+def check_streams(metadata: Metadata) -> Iterator[Finding]:
+    """Recover each stream's progress as its next run would, and report what stops it."""
+    prefix = property_name("")
+    sinks = {
+        name.removeprefix(prefix)
+        for name in metadata.get("properties") or {}
+        if name.startswith(prefix)
+    }
+    for snapshot in metadata.get("snapshots") or []:
+        sink = (snapshot.get("summary") or {}).get(SINK_ID)
+        sinks |= {sink} if sink else set()
+    for sink_id in sorted(sinks):
+        try:
+            recover(metadata, sink_id)
+        except StreamError as error:
+            yield Finding("stream-progress", f"stream {sink_id}", str(error).split(". ")[0] + ".")
+        except (ValueError, KeyError, TypeError) as error:
+            yield Finding(
+                "stream-progress",
+                f"stream {sink_id}",
+                f"Its progress cannot be read ({type(error).__name__}: {error}).",
+            )

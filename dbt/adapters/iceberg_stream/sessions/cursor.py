@@ -1,0 +1,345 @@
+"""A dbt cursor on a Spark session: classify, stamp, run, report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.events.logging import AdapterLogger
+from dbt_common.events.contextvars import get_node_info
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
+from dbt.adapters.iceberg_stream.engines.progress import Progress
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
+from dbt.adapters.iceberg_stream.sql.queries import Reads, reads, temporary_view
+from dbt.adapters.iceberg_stream.sql.statements import (
+    Statement,
+    classify,
+    dropped_namespace,
+    split,
+)
+from dbt.adapters.iceberg_stream.tables.commit.commit_state import resolve
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
+from dbt.adapters.iceberg_stream.tables.commit.read_set import pin
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    new_write_id,
+    spark_settings,
+    stamps,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.connect.dataframe import DataFrame
+
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
+    from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
+    from dbt.adapters.iceberg_stream.sessions.results import ResultCache
+
+logger = AdapterLogger("Iceberg_Stream")
+
+ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
+# A view is its text, and a rebuilt table the rows of its query, whenever that runs.
+REBUILDS = {"create", "replace"}
+VIEW_VERBS = {"create", "cache"}
+ATTEMPTS = 5
+ALREADY_THERE = "table already exists"
+QUERY_VERBS = {"select", "with", "values"}
+# Statements after which a session is not what the next model expects.
+SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
+
+
+class Handle:
+    """What one dbt connection holds: a session, and the catalog it shares with the others."""
+
+    def __init__(
+        self,
+        session: Session,
+        catalog: IcebergCatalog,
+        show_progress: bool,
+        on_close: Callable[[Handle], None],
+        on_lost: Callable[[], None],
+        renewal: Renewal | None = None,
+        results: ResultCache | None = None,
+    ) -> None:
+        self.session = session
+        self.catalog = catalog
+        self.reusable = True
+        self.canceled = False
+        # What this session's temporary views read; None where that is not known.
+        self.views: dict[str, Reads | None] = {}
+        self._ended = threading.Event()
+        self._on_close = on_close
+        self._on_lost = on_lost
+        self._renewal = renewal
+        owner = renewal.owner if renewal else ""
+        self._results = SessionResults(session, results, owner) if results else None
+        self.progress = Progress(show_progress)
+        session.on_progress(self.progress)
+
+    @property
+    def principal(self) -> str:
+        """Whose token the session has; empty where the catalog knows no users."""
+        return self._renewal.identity.principal if self._renewal else ""
+
+    def refresh_token(self) -> None:
+        """Give the session the token that is good now.
+
+        Raises:
+            StatementError: there is none.
+        """
+        try:
+            settings = self._renewal.due() if self._renewal else None
+        except IdentityError as error:
+            raise StatementError(
+                f"{error}\nThe statement was not run, and nothing was sent to the catalog "
+                f"`{self.catalog.name}`. What was reported as done before is committed."
+            ) from error
+        if settings is not None:
+            self.session.renew(settings)
+
+    @property
+    def whose(self) -> str:
+        """The principal with the end of its token, for messages."""
+        return self._renewal.whose if self._renewal else ""
+
+    def renew_refused(self, error: StatementError) -> bool:
+        """Take a new token after the catalog has refused the session's; whether there was one."""
+        if self._renewal is None or self.canceled or not error.token_refused:
+            return False
+        try:
+            settings = self._renewal.after_refusal()
+        except IdentityError as cause:
+            error.add(str(cause))
+            return False
+        if settings is not None:
+            self.session.renew(settings)
+        return settings is not None
+
+    def cursor(self) -> Cursor:
+        return Cursor(self)
+
+    def query(self, sql: str) -> tuple[pa.Table, bool]:
+        """Rows of a query, and whether they come from the cache."""
+        # A session whose settings or functions were changed may give other rows.
+        if self._results is None or not self.reusable:
+            return self.session.query(sql), False
+        return self._results.query(sql)
+
+    def interrupt(self) -> None:
+        """Cancel what runs, and refuse what the node would run next; returns at once."""
+        self.canceled = True
+        self.reusable = False
+        cancellation = Cancellation(self.session, self.progress.tasks_run, self._ended)
+        threading.Thread(target=cancellation.run, args=(self._on_lost,), daemon=True).start()
+
+    def reopen(self) -> None:
+        """Another node takes the session."""
+        self._ended.clear()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._on_close(self)
+
+
+class Cursor:
+    """Runs one statement."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._statement = Statement("unknown")
+        self._table: pa.Table | None = None
+        self._frame: DataFrame | None = None
+        self._rows: list[tuple[Any, ...]] | None = None
+        self._from_cache = False
+        self.outcome: Outcome | None = None
+        self.target: Name | None = None
+
+    def execute(self, sql: str, bindings: Sequence[Any] | None = None) -> None:
+        """Run a statement; rows of a query are brought here, a write's outcome is read.
+
+        Of several statements, as a `sql_header` makes them, the last one gives the result.
+
+        Raises:
+            StatementError: with the cause, and the cure where it is known.
+        """
+        if bindings:
+            raise StatementError("The iceberg_stream adapter takes no bindings: inline the values.")
+        for statement in split(sql):
+            self._execute_one(statement)
+
+    def _execute_one(self, sql: str) -> None:
+        self._statement = classify(sql)
+        self._table = self._frame = self.outcome = self.target = None
+        self._from_cache = False
+        handle = self._handle
+        if handle.canceled:
+            raise StatementError("Not run: the command was canceled.", CANCELED)
+        handle.progress.start(str(get_node_info().get("node_name") or "statement"))
+        if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
+            handle.reusable = False
+        if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
+            # Iceberg's catalogs drop only empty namespaces.
+            for name, _ in handle.catalog.relations(namespace):
+                handle.catalog.drop((namespace, name))
+        try:
+            handle.refresh_token()
+            try:
+                self._run_classified(sql)
+            except StatementError as error:
+                if not handle.renew_refused(error):
+                    raise
+                logger.info("The token ended while a statement ran: running it with a new one")
+                self._run_classified(sql)
+        except StatementError as error:
+            handle.reusable = False
+            raise error.for_principal(handle.whose) from error
+        finally:
+            handle.progress.finish()
+
+    def _run_classified(self, sql: str) -> None:
+        if self._statement.writes:
+            self._write(sql)
+        elif self._statement.verb in QUERY_VERBS:
+            self._table, self._from_cache = self._handle.query(sql)
+        else:
+            self._frame = self._handle.session.run(sql)
+            self._note_view(sql)
+
+    def _write(self, sql: str) -> None:
+        write_id = new_write_id()
+        properties = stamps(write_id, self._handle.principal)
+        self._handle.session.configure(spark_settings(properties))
+        self.target = self._target()
+        try:
+            self._run_write(sql)
+        except StatementError as error:
+            if not error.outcome_unknown or not self._commits_snapshot():
+                raise
+            self.outcome = resolve(error, self._snapshots, write_id)
+            if error.engine_gone:
+                raise StatementError(
+                    f"{error}\nThe statement was committed before, as snapshot "
+                    f"{self.outcome.snapshot_id}.",
+                    engine_gone=True,
+                ) from error
+            logger.warning(
+                "The catalog's answer to a commit was lost, but the table has the snapshot "
+                f"{self.outcome.snapshot_id}."
+            )
+            return
+        if self._commits_snapshot():
+            self.outcome = find_outcome(self._snapshots(), write_id)
+
+    def _run_write(self, sql: str) -> None:
+        """Run it, again if another writer was faster and it would read the same rows."""
+        handle, catalog = self._handle, self._handle.catalog
+        rebuilds = self._statement.verb in REBUILDS
+        pins = None if rebuilds else pin(catalog, reads(sql), handle.views)
+
+        def again(error: BaseException) -> bool:
+            if not isinstance(error, StatementError):
+                return False
+            # Of two that make a new table, the loser finds it there.
+            made = self._statement.replaces and ALREADY_THERE in str(error).lower()
+            if not (error.is_conflict or made):
+                return False
+            if error.outcome_unknown or handle.canceled:
+                return False
+            if rebuilds or pins is None:
+                return rebuilds
+            if changed := pins.changed(catalog):
+                error.add(
+                    f"It was not run again by itself: {'.'.join(changed)} has changed, and the "
+                    "rows were computed from it."
+                )
+            return changed is None
+
+        def before(state: RetryCallState) -> None:
+            logger.info(
+                f"Another writer committed to {'.'.join(self.target or ())} meanwhile: running the "
+                f"statement again ({state.attempt_number + 1} of {ATTEMPTS})"
+            )
+            handle.refresh_token()
+
+        for attempt in Retrying(
+            retry=retry_if_exception(again),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            before_sleep=before,
+            reraise=True,
+        ):
+            with attempt:
+                handle.session.run(sql)
+
+    def _note_view(self, sql: str) -> None:
+        if self._statement.verb in VIEW_VERBS and (view := temporary_view(sql)) is not None:
+            self._handle.views[view.name.lower()] = view.reads
+
+    def _commits_snapshot(self) -> bool:
+        rows = self._statement.verb in ROW_VERBS and not self._statement.on_view
+        return rows and self.target is not None
+
+    def _snapshots(self) -> Iterator[SnapshotSummary]:
+        assert self.target is not None
+        return self._handle.catalog.snapshots(self.target)
+
+    def _target(self) -> Name | None:
+        """The changed relation's name in our catalog, None if it is not there."""
+        parts = self._statement.target or ()
+        if len(parts) == 3 and parts[0].lower() == self._handle.catalog.name.lower():
+            return parts[1], parts[2]
+        return (parts[0], parts[1]) if len(parts) == 2 else None
+
+    def response(self) -> IcebergStreamResponse:
+        """What happened, for the status line and run_results.json."""
+        verb = self._statement.verb.upper()
+        relation = ".".join(self.target) if self.target else None
+        if self.outcome is None:
+            rows = None if self._table is None else self._table.num_rows
+            code = "OK" if rows is None else verb
+            kept = self._from_cache or None
+            return IcebergStreamResponse(
+                code, code=code, rows_affected=rows, relation=relation, from_cache=kept
+            )
+        return IcebergStreamResponse.of(self.outcome, verb, relation)
+
+    @property
+    def description(self) -> list[tuple[Any, ...]] | None:
+        if self._table is None and self._frame is not None:
+            self._table = self._handle.session.fetch(self._frame)
+        if self._table is None:
+            return None
+        return [(f.name, str(f.type), None, None, None, None, True) for f in self._table.schema]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.fetchmany(None)
+
+    def fetchmany(self, size: int | None) -> list[tuple[Any, ...]]:
+        """The next rows, all that are left without a size."""
+        if self._rows is None:
+            described = self.description
+            self._rows = as_rows(self._table) if described and self._table is not None else []
+        taken, self._rows = (
+            (self._rows, []) if size is None else (self._rows[:size], self._rows[size:])
+        )
+        return taken
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        rows = self.fetchmany(1)
+        return rows[0] if rows else None
+
+    def close(self) -> None:
+        self._table = self._frame = self._rows = None

@@ -1,0 +1,144 @@
+"""Spark sessions of a command: each connection has one, and an idle one is used again."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineError, prepare_home
+from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
+    from dbt.adapters.iceberg_stream.sessions.cursor import Handle
+
+logger = AdapterLogger("Iceberg_Stream")
+
+
+class SessionPool:
+    """Handles of sessions: in use, idle, canceled. Thread-safe.
+
+    Args:
+        open_handle: opens a session, and has the pool called when its connection closes.
+    """
+
+    def __init__(self, open_handle: Callable[[Callable[[Handle], None]], Handle]) -> None:
+        self._open_handle = open_handle
+        self._lock = threading.Lock()
+        self._idle: list[Handle] = []
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._canceling_thread: int | None = None
+
+    def take(self) -> Handle:
+        """An idle session that the server still has, or a new one.
+
+        Raises:
+            StatementError: the command was canceled, or the server refuses a session.
+        """
+        handle = self._take_idle()
+        if handle is None:
+            handle = self._open_handle(self._give_back)
+            with self._lock:
+                self._handles.add(handle)
+        try:
+            self.refuse_if_canceled()
+        except StatementError:
+            self._give_back(handle)
+            raise
+        return handle
+
+    def _take_idle(self) -> Handle | None:
+        while True:
+            with self._lock:
+                handle = self._idle.pop() if self._idle else None
+            if handle is None:
+                return None
+            # The server may have been restarted, or have ended a session that was idle for long.
+            if handle.session.lives():
+                handle.reopen()
+                return handle
+            handle.reusable = False
+            self._give_back(handle)
+
+    def _give_back(self, handle: Handle) -> None:
+        """Keep a session for the next node, unless it is left with settings or failed work."""
+        if handle.reusable:
+            with self._lock:
+                self._idle.append(handle)
+        else:
+            with self._lock:
+                self._handles.discard(handle)
+            handle.session.close()
+
+    def refuse_if_canceled(self) -> None:
+        """Raise StatementError once the command was canceled, by another thread than this."""
+        with self._lock:
+            by = self._canceling_thread
+        if by not in (None, threading.get_ident()):
+            raise StatementError("Not run: the command was canceled.", CANCELED)
+
+    def cancel_others(self, own: Handle | None) -> None:
+        """Cancel what all other threads run, and refuse what they would run next."""
+        with self._lock:
+            self._canceling_thread = threading.get_ident()
+            handles = [h for h in self._handles if h is not own and h not in self._idle]
+        for handle in handles:
+            handle.interrupt()
+
+    def close(self) -> None:
+        """Close idle sessions; the pool can be used again, by another command."""
+        with self._lock:
+            for handle in self._idle:
+                handle.session.close()
+            self._idle.clear()
+            self._canceling_thread = None
+
+
+class SessionRecords:
+    """This command's sessions, recorded so that the next one can cancel what a kill leaves."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._record: SessionRecord | None = None
+
+    def open(self, endpoint: Endpoint) -> SessionRecord:
+        """The record; before the first session, what killed commands left running is canceled.
+
+        Raises:
+            EngineError: the folder cannot be used.
+        """
+        from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord, end_orphans
+
+        with self._lock:
+            if self._record is None:
+                folder = self._home / "sessions"
+                try:
+                    prepare_home(self._home)
+                    if ended := end_orphans(folder, endpoint):
+                        logger.info(
+                            f"Canceled {ended} statement(s) that a killed command had left running."
+                        )
+                    self._record = SessionRecord(folder)
+                except OSError as error:
+                    raise EngineError(
+                        f"The folder {self._home} cannot be used: {error}. Name another one by "
+                        "`engine_home` in the profile."
+                    ) from error
+            return self._record
+
+    def lost_server(self) -> None:
+        """The server was lost with a statement on it: the next command may find it again."""
+        if self._record is not None:
+            self._record.lost_server()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._record is not None:
+                self._record.close()
+                self._record = None

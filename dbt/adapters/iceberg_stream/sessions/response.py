@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dbt.adapters.contracts.connection import AdapterResponse
+
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
+
+
+@dataclass
+class IcebergStreamResponse(AdapterResponse):
+    """What a statement did; the numbers come from the snapshot it committed."""
+
+    snapshot_id: int | None = None
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
+    files_added: int | None = None
+    files_removed: int | None = None
+    bytes_written: int | None = None
+    relation: str | None = None
+    merge_engine: str | None = None
+    merge_engine_reason: str | None = None
+    from_cache: bool | None = None
+
+    @classmethod
+    def of(
+        cls, outcome: Outcome, verb: str, relation: str | None, **further: Any
+    ) -> IcebergStreamResponse:
+        """Report a committed snapshot, as `MERGE 1,000 rows`."""
+        numbers = asdict(outcome)
+        del numbers["operation"]
+        message = f"{verb} {outcome.rows_affected:,} rows"
+        return cls(message, code=verb, relation=relation, **numbers, **further)

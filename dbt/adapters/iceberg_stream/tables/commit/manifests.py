@@ -1,0 +1,368 @@
+"""Manifests and manifest lists, read and written (spec, "Manifests" and "Manifest Lists").
+
+PyIceberg's own writers know neither format version 3 nor deletes, and its readers forget version
+3's columns. So its Avro files are used with the schemas of version 3: they hold all of version 2's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldStats,
+    PartitionFieldSummary,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    TimestampNanoType,
+    UnknownType,
+    UUIDType,
+)
+from pyiceberg.utils.concurrent import ExecutorFactory
+from pyiceberg.utils.schema_conversion import LOGICAL_FIELD_TYPE_MAPPING
+
+from dbt.adapters.iceberg_stream.tables.commit.avro_repairs import repair
+
+repair()
+ADDED, EXISTING, DELETED = (
+    ManifestEntryStatus.ADDED,
+    ManifestEntryStatus.EXISTING,
+    ManifestEntryStatus.DELETED,
+)
+FormatVersion = Literal[1, 2, 3]
+# Manifests that are read before they are asked for.
+READ_AHEAD = 8
+# In the list a manifest of the snapshot that is being built has no number yet.
+UNASSIGNED = -1
+# PyIceberg writes partitions by nanoseconds, but does not read them.
+LOGICAL_FIELD_TYPE_MAPPING.setdefault(("timestamp-nanos", "long"), TimestampNanoType())
+# The spec stores equality ids as int; as long, Iceberg Java cannot read the manifest.
+EQUALITY_IDS = ListType(136, IntegerType(), element_required=True)
+# PyIceberg writes them as long all the same.
+READ_EQUALITY_IDS = ListType(136, LongType(), element_required=True)
+
+
+@dataclass(frozen=True)
+class ManifestWriter:
+    """Writes manifests of one snapshot and one partition spec.
+
+    Attributes:
+        partition: types of the spec's values, also of those whose column is gone from the schema.
+    """
+
+    io: FileIO
+    format_version: FormatVersion
+    schema: Schema
+    spec: PartitionSpec
+    partition: StructType
+    snapshot_id: int
+
+    def write(
+        self, location: str, content: ManifestContent, entries: list[ManifestEntry]
+    ) -> ManifestFile:
+        """Write entries, at least one, and describe the manifest; its numbers are unassigned."""
+        output = self.io.new_output(location)
+        with AvroOutputFile[ManifestEntry](
+            output_file=output,
+            file_schema=_with_data_file(self.format_version, self.partition, EQUALITY_IDS),
+            record_schema=_with_data_file(3, self.partition, EQUALITY_IDS),
+            schema_name="manifest_entry",
+            metadata={
+                "schema": self.schema.model_dump_json(),
+                "partition-spec": _spec_fields(self.spec),
+                "partition-spec-id": str(self.spec.spec_id),
+                "format-version": str(self.format_version),
+                "content": "data" if content == ManifestContent.DATA else "deletes",
+            },
+        ) as writer:
+            writer.write_block(entries)
+            written = writer.output_stream.tell()
+        return self._described(location, written, content, entries)
+
+    def _described(
+        self, location: str, length: int, content: ManifestContent, entries: list[ManifestEntry]
+    ) -> ManifestFile:
+        by_status = {s: [e for e in entries if e.status == s] for s in (ADDED, EXISTING, DELETED)}
+        rows = {s: sum(e.data_file.record_count for e in found) for s, found in by_status.items()}
+        numbers = [
+            e.sequence_number
+            for e in entries
+            if e.status != DELETED and e.sequence_number is not None
+        ]
+        return ManifestFile.from_args(
+            _table_format_version=3,
+            manifest_path=location,
+            manifest_length=length,
+            partition_spec_id=self.spec.spec_id,
+            content=content,
+            sequence_number=UNASSIGNED,
+            min_sequence_number=min(numbers, default=UNASSIGNED),
+            added_snapshot_id=self.snapshot_id,
+            added_files_count=len(by_status[ADDED]),
+            existing_files_count=len(by_status[EXISTING]),
+            deleted_files_count=len(by_status[DELETED]),
+            added_rows_count=rows[ADDED],
+            existing_rows_count=rows[EXISTING],
+            deleted_rows_count=rows[DELETED],
+            partitions=_summaries(self.partition, [e.data_file.partition for e in entries]),
+            key_metadata=None,
+            first_row_id=None,
+        )
+
+
+def entry(
+    status: ManifestEntryStatus,
+    file: DataFile,
+    snapshot_id: int | None,
+    sequence_number: int | None = None,
+    file_sequence_number: int | None = None,
+) -> ManifestEntry:
+    """An entry; a new file's numbers are inherited from its snapshot where they are None."""
+    return ManifestEntry.from_args(
+        _table_format_version=3,
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=sequence_number,
+        file_sequence_number=file_sequence_number,
+        data_file=file,
+    )
+
+
+def _summaries(partition: StructType, values: list[Record]) -> list[PartitionFieldSummary]:
+    """What each field of the partitions holds, by which readers leave out manifests."""
+    found = []
+    for place, field in enumerate(partition.fields):
+        assert isinstance(field.field_type, PrimitiveType), field
+        told = PartitionFieldStats(field.field_type)
+        for value in values:
+            told.update(value[place])
+        found.append(told.to_summary())
+    return found
+
+
+def partition_types(
+    io: FileIO, manifest: ManifestFile | None, spec: PartitionSpec, schemas: Iterable[Schema]
+) -> StructType:
+    """Types of a spec's values; of a column that is gone by the last schema that had it, or else
+    as a manifest of the spec has them.
+    """
+    sources: dict[int, IcebergType] = {}
+    missing = {field.source_id for field in spec.fields}
+    for schema in schemas:
+        here = {number for number in missing if schema.find_column_name(number)}
+        sources |= {number: schema.find_type(number) for number in here}
+        missing -= here
+        if not missing:
+            break
+    stored = _stored_types(io, manifest) if missing and manifest is not None else {}
+    kinds = [
+        stored.get(field.field_id, UnknownType())
+        if field.source_id in missing
+        else field.transform.result_type(sources[field.source_id])
+        for field in spec.fields
+    ]
+    return StructType(
+        *(
+            NestedField(field.field_id, field.name, kind, required=False)
+            for field, kind in zip(spec.fields, kinds, strict=True)
+        )
+    )
+
+
+def _stored_types(io: FileIO, manifest: ManifestFile) -> dict[int, IcebergType]:
+    with AvroFile[ManifestEntry](io.new_input(manifest.manifest_path)) as reader:
+        data_file = reader.schema.find_type(2)
+    assert isinstance(data_file, StructType)
+    partition = next(f.field_type for f in data_file.fields if f.field_id == 102)
+    assert isinstance(partition, StructType)
+    return {field.field_id: field.field_type for field in partition.fields}
+
+
+def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """All entries, with what they inherit from their manifest."""
+    with AvroFile[ManifestEntry](
+        io.new_input(manifest.manifest_path),
+        READ_ENTRY,
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        found = list(reader)
+    next_row_id = first_row_id(manifest)
+    for item in found:
+        _inherit(item, manifest)
+        # A manifest gives row ids to live files only (spec, "First Row ID Inheritance").
+        lives = item.status != DELETED
+        if next_row_id is not None and lives and item.data_file[FILE_FIRST_ROW_ID] is None:
+            item.data_file[FILE_FIRST_ROW_ID] = next_row_id
+            next_row_id += item.data_file.record_count
+    return found
+
+
+def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[ManifestEntry]]:
+    """Entries of several manifests, read side by side."""
+    return list(ExecutorFactory.get_or_create().map(lambda m: read_manifest(io, m), manifests))
+
+
+def iter_manifests(
+    io: FileIO, manifests: Iterable[ManifestFile]
+) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+    """Manifests and their entries, in their order; some are read ahead, and none is kept."""
+    pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, Future[Any]]]()
+    for manifest in manifests:
+        ahead.append((manifest, pool.submit(read_manifest, io, manifest)))
+        if len(ahead) >= READ_AHEAD:
+            first, entries = ahead.popleft()
+            yield first, entries.result()
+    while ahead:
+        first, entries = ahead.popleft()
+        yield first, entries.result()
+
+
+def within(manifest: ManifestFile, types: StructType, place: int, values: Iterable[Any]) -> bool:
+    """Whether a manifest may hold files of a partition with one of such values, by its summary.
+
+    `types` are those of the manifest's spec, `place` is that of the field in it; the values are as
+    manifests hold them.
+    """
+    summaries = manifest.partitions
+    kind = types.fields[place].field_type
+    if not summaries or place >= len(summaries) or not isinstance(kind, PrimitiveType):
+        return True
+    if isinstance(kind, UnknownType | FloatType | DoubleType | UUIDType):
+        return True  # which have no order that all writers agree on
+    told = summaries[place]
+    if told.lower_bound is None or told.upper_bound is None:
+        return True if told.contains_nan else bool(told.contains_null and None in set(values))
+    lower, upper = (from_bytes(kind, each) for each in (told.lower_bound, told.upper_bound))
+    return any(
+        bool(told.contains_null) if value is None else lower <= value <= upper for value in values
+    )
+
+
+def _inherit(item: ManifestEntry, manifest: ManifestFile) -> None:
+    if item.snapshot_id is None and manifest.added_snapshot_id is not None:
+        item.snapshot_id = manifest.added_snapshot_id
+    if item.sequence_number is None:
+        item.sequence_number = manifest.sequence_number
+    if item.file_sequence_number is None:
+        item.file_sequence_number = manifest.sequence_number
+    item.data_file.spec_id = manifest.partition_spec_id
+
+
+def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
+    """Manifests of a snapshot."""
+    with AvroFile[ManifestFile](
+        io.new_input(location),
+        MANIFEST_LIST_FILE_SCHEMAS[3],
+        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+        read_enums={517: ManifestContent},
+    ) as reader:
+        return list(reader)
+
+
+def write_manifest_list(
+    io: FileIO,
+    location: str,
+    format_version: FormatVersion,
+    snapshot: dict[str, Any],
+    manifests: Iterable[ManifestFile],
+) -> int:
+    """Write a snapshot's list; manifests of its own get its number and, in version 3, row ids.
+
+    Returns how many row ids were given away (spec, "Row Lineage").
+    """
+    begin: int = snapshot.get("first-row-id") or 0
+    next_row_id = begin
+    numbered = []
+    for manifest in manifests:
+        item = copy.deepcopy(manifest)
+        if item.sequence_number == UNASSIGNED:
+            item.sequence_number = snapshot["sequence-number"]
+        if item.min_sequence_number == UNASSIGNED:
+            item.min_sequence_number = snapshot["sequence-number"]
+        if item.content == ManifestContent.DATA and first_row_id(item) is None:
+            item[FIRST_ROW_ID] = next_row_id
+            next_row_id += (item.existing_rows_count or 0) + (item.added_rows_count or 0)
+        numbered.append(item)
+    parent = snapshot.get("parent-snapshot-id")
+    with AvroOutputFile[ManifestFile](
+        output_file=io.new_output(location),
+        record_schema=MANIFEST_LIST_FILE_SCHEMAS[3],
+        file_schema=MANIFEST_LIST_FILE_SCHEMAS[format_version],
+        schema_name="manifest_file",
+        metadata={
+            "snapshot-id": str(snapshot["snapshot-id"]),
+            "parent-snapshot-id": "null" if parent is None else str(parent),
+            "sequence-number": str(snapshot["sequence-number"]),
+            "format-version": str(format_version),
+        },
+    ) as writer:
+        writer.write_block(numbered)
+    return next_row_id - begin if format_version >= 3 else 0
+
+
+FILE_FIRST_ROW_ID = [f.name for f in DATA_FILE_TYPE[3].fields].index("first_row_id")
+FIRST_ROW_ID = [f.name for f in MANIFEST_LIST_FILE_SCHEMAS[3].fields].index("first_row_id")
+
+
+def first_row_id(manifest: ManifestFile) -> int | None:
+    """Of a data manifest of version 3; None where it has none."""
+    found: int | None = manifest[FIRST_ROW_ID]
+    return found
+
+
+def _with_data_file(
+    version: FormatVersion, partition: StructType, equality_ids: ListType
+) -> Schema:
+    replaced: dict[int, IcebergType] = {102: partition, 135: equality_ids}
+    data_file = StructType(
+        *(
+            NestedField(f.field_id, f.name, replaced[f.field_id], required=f.required, doc=f.doc)
+            if f.field_id in replaced
+            else f
+            for f in DATA_FILE_TYPE[version].fields
+        )
+    )
+    return Schema(
+        *(
+            NestedField(2, "data_file", data_file, required=True) if f.field_id == 2 else f
+            for f in MANIFEST_ENTRY_SCHEMAS[version].fields
+        )
+    )
+
+
+def _spec_fields(spec: PartitionSpec) -> str:
+    return "[" + ",".join(field.model_dump_json() for field in spec.fields) + "]"
+
+
+# An empty partition is read as the file has it.
+READ_ENTRY = _with_data_file(3, StructType(), READ_EQUALITY_IDS)

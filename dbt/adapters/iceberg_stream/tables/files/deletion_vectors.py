@@ -1,0 +1,128 @@
+"""Deletion vectors of format version 3 (spec, "Deletion Vectors"; Puffin, "deletion-vector-v1")."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+from pyroaring import BitMap
+
+from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.tables.files.deletes import REFERENCED_DATA_FILE
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+
+PUFFIN = b"PFA1"
+BLOB = b"\xd1\xd3\x39\x64"
+ROW_POSITION_FIELD = 2147483645
+FILE_SIZE = [f.name for f in DATA_FILE_TYPE[3].fields].index("file_size_in_bytes")
+CONTENT_OFFSET, CONTENT_SIZE = REFERENCED_DATA_FILE + 1, REFERENCED_DATA_FILE + 2
+
+
+@dataclass(frozen=True)
+class DeletionVector:
+    """Positions (from 0) of the deleted rows of one data file: all of them, older ones too."""
+
+    data_file: DataFile
+    positions: Sequence[int]
+
+
+def write_deletion_vectors(
+    target: WriteTarget, name: str, vectors: Iterable[DeletionVector]
+) -> list[DataFile]:
+    """One Puffin file with the vectors of several data files, and a descriptor of each.
+
+    A data file has one vector at most: the same commit removes an older one.
+    """
+    content, blobs, described = bytearray(PUFFIN), [], []
+    location = str(target.locations.new_data_location(f"{name}.puffin"))
+    for vector in vectors:
+        blob, count = _blob(vector.positions)
+        path = vector.data_file.file_path
+        blobs.append(_blob_metadata(len(content), len(blob), path, count))
+        described.append(_described(location, vector.data_file, len(content), len(blob), count))
+        content += blob
+    content += _footer(blobs)
+    with target.io.new_output(location).create() as stream:
+        stream.write(bytes(content))
+    for file in described:
+        file[FILE_SIZE] = len(content)
+    return described
+
+
+def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
+    """Positions that a vector deletes, ascending.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    begin, size = file[CONTENT_OFFSET], file[CONTENT_SIZE]
+    with io.new_input(file.file_path).open() as stream:
+        stream.seek(begin)
+        blob = stream.read(size)
+    vector = blob[4:-4]
+    if vector[:4] != BLOB or zlib.crc32(vector) != struct.unpack(">I", blob[-4:])[0]:
+        raise ValueError(f"The deletion vector at {begin} of {file.file_path} is damaged.")
+    (count,), rest = struct.unpack_from("<q", vector, 4), vector[12:]
+    positions: list[int] = []
+    for _ in range(count):
+        (high,) = struct.unpack_from("<I", rest)
+        bitmap = BitMap.deserialize(rest[4:])
+        positions += [(high << 32) | low for low in bitmap]
+        rest = rest[4 + len(bitmap.serialize()) :]
+    return positions
+
+
+def _blob(positions: Sequence[int]) -> tuple[bytes, int]:
+    """Length, magic, 64-bit Roaring bitmap as 32-bit ones by their high bits, checksum."""
+    by_high: dict[int, list[int]] = {}
+    for position in positions:
+        by_high.setdefault(position >> 32, []).append(position & 0xFFFFFFFF)
+    bitmaps = {high: BitMap(low) for high, low in sorted(by_high.items())}
+    vector = BLOB + struct.pack("<q", len(bitmaps))
+    for high, bitmap in bitmaps.items():
+        bitmap.run_optimize()
+        vector += struct.pack("<I", high) + bitmap.serialize()
+    framed = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+    return framed, sum(map(len, bitmaps.values()))
+
+
+def _blob_metadata(offset: int, length: int, path: str, count: int) -> Mapping[str, object]:
+    return {
+        "type": "deletion-vector-v1",
+        "fields": [ROW_POSITION_FIELD],
+        # Inherited from the manifest entry.
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": offset,
+        "length": length,
+        "properties": {"referenced-data-file": path, "cardinality": str(count)},
+    }
+
+
+def _footer(blobs: list[Mapping[str, object]]) -> bytes:
+    made_by = {"created-by": f"dbt-iceberg-stream {version}"}
+    payload = json.dumps({"blobs": blobs, "properties": made_by}).encode()
+    return PUFFIN + payload + struct.pack("<i", len(payload)) + bytes(4) + PUFFIN
+
+
+def _described(location: str, data: DataFile, offset: int, length: int, count: int) -> DataFile:
+    file = DataFile.from_args(
+        _table_format_version=3,
+        content=DataFileContent.POSITION_DELETES,
+        file_path=location,
+        file_format=FileFormat.PUFFIN,
+        partition=data.partition if len(data.partition) else Record(),
+        record_count=count,
+        file_size_in_bytes=0,
+        referenced_data_file=data.file_path,
+        content_offset=offset,
+        content_size_in_bytes=length,
+    )
+    file.spec_id = data.spec_id
+    return file

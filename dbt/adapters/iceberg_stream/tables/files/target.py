@@ -1,0 +1,113 @@
+"""What a table wants of the files written to it, read from its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
+from pyiceberg.utils.properties import property_as_int
+
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
+
+MIB = 1024 * 1024
+TARGET_SIZE = "write.target-file-size-bytes"
+# Where a table says nothing (article on the write contract, "Writing the Files").
+DEFAULT_TARGET_SIZE = 128 * MIB
+MAX_ROW_GROUP = 32 * MIB
+CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "snappy": "snappy", "lz4": "lz4"}
+
+
+@dataclass(frozen=True)
+class WriteTarget:
+    """A table as its writers see it; `sort_columns` are pairs of a column and its direction."""
+
+    schema: Schema
+    spec: PartitionSpec
+    sort_order: SortOrder
+    properties: Mapping[str, str]
+    location: str
+    io: FileIO
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], io: FileIO) -> WriteTarget:
+        """The table with this metadata: its current schema, default spec and sort order."""
+        return cls(
+            schema=Schema.model_validate(
+                _chosen(metadata["schemas"], "schema-id", metadata["current-schema-id"])
+            ),
+            spec=PartitionSpec.model_validate(
+                _chosen(metadata["partition-specs"], "spec-id", metadata["default-spec-id"])
+            ),
+            sort_order=SortOrder.model_validate(
+                _chosen(metadata["sort-orders"], "order-id", metadata["default-sort-order-id"])
+            ),
+            properties=metadata.get("properties") or {},
+            location=metadata["location"],
+            io=io,
+        )
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        """Raises ColumnError if PyArrow cannot write a column."""
+        return file_schema(self.schema)
+
+    @cached_property
+    def options(self) -> ParquetOptions:
+        properties = dict(self.properties)
+        target = property_as_int(properties, TARGET_SIZE, None) or DEFAULT_TARGET_SIZE
+        group = property_as_int(properties, "write.parquet.row-group-size-bytes", MAX_ROW_GROUP)
+        codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        return ParquetOptions(
+            target_size=target or DEFAULT_TARGET_SIZE,
+            row_group_size=min(
+                target or DEFAULT_TARGET_SIZE, group or MAX_ROW_GROUP, MAX_ROW_GROUP
+            ),
+            codec=CODECS.get(codec, codec),
+            codec_level=property_as_int(properties, "write.parquet.compression-level", None),
+            page_size=property_as_int(properties, "write.parquet.page-size-bytes", MIB) or MIB,
+            dictionary_size=property_as_int(properties, "write.parquet.dict-size-bytes", 2 * MIB)
+            or 2 * MIB,
+        )
+
+    @cached_property
+    def sort_columns(self) -> list[tuple[str, str, str]]:
+        """Column, direction and place of nulls; what is sorted by a transform is left out."""
+        found = []
+        for item in self.sort_order.fields:
+            name = self.schema.find_column_name(item.source_id)
+            if name is None or str(item.transform) != "identity" or "." in name:
+                return []
+            direction = "ascending" if item.direction == SortDirection.ASC else "descending"
+            nulls = "at_start" if item.null_order == NullOrder.NULLS_FIRST else "at_end"
+            found.append((name, direction, nulls))
+        return found
+
+    @cached_property
+    def locations(self) -> Any:
+        return load_location_provider(self.location, dict(self.properties))
+
+    def filesystem(self) -> fs.FileSystem:
+        """PyArrow's access to the table's storage, with the table's own keys."""
+        scheme, netloc, _ = PyArrowFileIO.parse_location(self.location, self.io.properties)
+        io = self.io if isinstance(self.io, PyArrowFileIO) else PyArrowFileIO(self.io.properties)
+        return io.fs_by_scheme(scheme, netloc)
+
+    def path_of(self, location: str) -> str:
+        """A location's path on `filesystem`."""
+        path: str = PyArrowFileIO.parse_location(location, self.io.properties)[2]
+        return path
+
+
+def _chosen(items: list[dict[str, Any]], key: str, wanted: int) -> dict[str, Any]:
+    return next(item for item in items if item[key] == wanted)

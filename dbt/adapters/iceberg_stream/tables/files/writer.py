@@ -1,0 +1,212 @@
+"""Arrow in, data files out: one way for whatever a table takes in, with bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionKey
+
+from dbt.adapters.iceberg_stream.tables.files.casting import conform
+from dbt.adapters.iceberg_stream.tables.files.data_files import Describer
+from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter
+from dbt.adapters.iceberg_stream.tables.files.partitions import StoredPartition, split
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+
+# Files that are open at once; of more partitions the least used one's is finished.
+MAX_OPEN = 64
+LANES = max(1, min(4, os.cpu_count() or 1))
+
+
+@dataclass
+class _Lane:
+    """One file after the other, written by one thread at a time."""
+
+    writer: RollingWriter
+    work: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.work is not None and not self.work.done()
+
+    def wait(self) -> None:
+        """Until what was handed over is written; raises what went wrong there."""
+        if self.work is not None:
+            self.work.result()
+
+
+@dataclass
+class _Partition:
+    """Rows of one partition that wait to be a row group, and the files of those before."""
+
+    key: PartitionKey | None
+    pending: pa.Table | None = None
+    lanes: list[_Lane] = field(default_factory=list)
+    used: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.pending.nbytes if self.pending is not None else 0
+
+
+@dataclass
+class DataFileWriter:
+    """Writes rows to new files of a table; they are nothing before a commit names them.
+
+    Not thread-safe: one thread gives rows, others encode and upload them. What is held in memory
+    is some row groups, however many rows come.
+
+    Attributes:
+        target: the table.
+        origin: what writes, first word of the files' names: `ctas`, `insert`, `ingest`, `merge`, …
+        write_id: of the write, in the files' names.
+    """
+
+    target: WriteTarget
+    origin: str
+    write_id: str
+    rows: int = 0
+    _open: dict[object, _Partition] = field(default_factory=dict)
+    _done: list[_Partition] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _clock: Iterator[int] = field(default_factory=itertools.count)
+    _held: int = 0
+
+    def __post_init__(self) -> None:
+        self._filesystem = self.target.filesystem()
+        self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="files")
+        self._free = threading.Semaphore(LANES)
+
+    def __enter__(self) -> DataFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Whatever went wrong, Ctrl-C included, leaves no file."""
+        if kind is not None:
+            self.abort()
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take rows in; they are in files after `close`.
+
+        Raises:
+            ColumnError: a column does not fit the table.
+            OSError: the storage refuses a file, or is full.
+        """
+        for batch in batches:
+            for piece in _pieces(batch, self.target.options.row_group_size):
+                self._take(conform(piece, self.target.file_schema))
+
+    def close(self) -> list[DataFile]:
+        """Finish all files and describe them; in the order in which they were begun."""
+        for partition in self._open.values():
+            self._flush(partition)
+        for key in list(self._open):
+            self._finish(key)
+        self._pool.shutdown()
+        describer = Describer(
+            self.target.schema, dict(self.target.properties), self.target.spec.spec_id
+        )
+        order = self.target.sort_order.order_id if self.target.sort_columns else None
+        files = [
+            # Of several row groups each is sorted, but not the file.
+            describer.describe(file, partition.key, order if file.row_groups == 1 else None)
+            for partition in self._done
+            for lane in partition.lanes
+            for file in lane.writer.finished
+        ]
+        return sorted(files, key=lambda f: f.file_path.rsplit("/", 1)[-1])
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        self._pool.shutdown(cancel_futures=True)
+        for partition in [*self._open.values(), *self._done]:
+            for lane in partition.lanes:
+                lane.writer.abort()
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        table = pa.Table.from_batches([batch])
+        for key, rows in split(table, self.target.spec, self.target.schema):
+            partition = self._partition(key)
+            held = partition.pending
+            partition.pending = rows if held is None else pa.concat_tables([held, rows])
+            self._held += rows.nbytes
+            if partition.held >= self.target.options.row_group_size:
+                self._flush(partition)
+        while self._held > LANES * self.target.options.row_group_size:
+            self._flush(max(self._open.values(), key=lambda one: one.held))
+
+    def _partition(self, key: StoredPartition | None) -> _Partition:
+        values = None if key is None else key.exact
+        if values not in self._open:
+            if len(self._open) >= MAX_OPEN:
+                oldest = min(self._open, key=lambda one: self._open[one].used)
+                self._flush(self._open[oldest])
+                self._finish(oldest)
+            self._open[values] = _Partition(key)
+        self._open[values].used = next(self._clock)
+        return self._open[values]
+
+    def _flush(self, partition: _Partition) -> None:
+        """Hand over what a partition holds to be encoded, as one row group."""
+        rows, partition.pending = partition.pending, None
+        if rows is None:
+            return
+        self._held -= rows.nbytes
+        self._free.acquire()
+        lane = self._lane(partition)
+        lane.wait()
+        lane.work = self._pool.submit(self._encode, lane, rows)
+
+    def _lane(self, partition: _Partition) -> _Lane:
+        """A lane that has nothing to do; partitions are many and have one each."""
+        idle = next((lane for lane in partition.lanes if not lane.busy), None)
+        if idle is not None:
+            return idle
+        if len(partition.lanes) < (LANES if partition.key is None else 1):
+            partition.lanes.append(_Lane(self._rolling_writer(partition.key)))
+        return partition.lanes[-1]
+
+    def _rolling_writer(self, partition: PartitionKey | None) -> RollingWriter:
+        def name_file() -> str:
+            name = f"{self.origin}-{self.write_id}-{next(self._numbers):05}.parquet"
+            return str(self.target.locations.new_data_location(name, partition))
+
+        return RollingWriter(
+            self._filesystem,
+            self.target.file_schema,
+            self.target.options,
+            name_file,
+            self.target.path_of,
+        )
+
+    def _encode(self, lane: _Lane, rows: pa.Table) -> None:
+        try:
+            for name, direction, nulls in reversed(self.target.sort_columns):
+                # Sorts are stable: the last one is the first column's.
+                order = pc.sort_indices(rows, sort_keys=[(name, direction)], null_placement=nulls)
+                rows = rows.take(order)
+            lane.writer.write(rows)
+        finally:
+            self._free.release()
+
+    def _finish(self, key: object) -> None:
+        partition = self._open.pop(key)
+        self._done.append(partition)
+        for lane in partition.lanes:
+            lane.wait()
+            lane.writer.close()
+
+
+def _pieces(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of at most so many bytes."""
+    rows = max(1, batch.num_rows * size // max(batch.nbytes, 1))
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)

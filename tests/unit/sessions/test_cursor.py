@@ -1,0 +1,98 @@
+"""Statements whose token ends while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import jwt
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
+from dbt.adapters.iceberg_stream.catalog.identity.token import Token, read_token
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, describe
+from dbt.adapters.iceberg_stream.sessions.cursor import Handle
+
+REFUSED = describe("(org.apache.iceberg.exceptions.NotAuthorizedException) Not authorized: ")
+LOST = "Cannot determine whether the commit was successful: Not authorized: "
+
+
+class Source:
+    """Gives a new token of ada's each time."""
+
+    name = "the test"
+
+    def __init__(self, renewable: bool = True) -> None:
+        self.renewable = renewable
+        self.given = 0
+
+    def changed(self) -> bool:
+        return False
+
+    def fetch(self) -> Token:
+        self.given += 1
+        ends = datetime.now(timezone.utc) + timedelta(hours=1)
+        claims = {"sub": "ada", "exp": ends, "jti": str(self.given)}
+        return read_token(jwt.encode(claims, "k" * 32))
+
+
+class Session:
+    """Refuses the first statements."""
+
+    def __init__(self, *errors: str) -> None:
+        self.errors = list(errors)
+        self.ran = 0
+        self.renewals: list[Mapping[str, str]] = []
+
+    def on_progress(self, handler: Any) -> None: ...
+
+    def configure(self, settings: Mapping[str, str]) -> None: ...
+
+    def renew(self, settings: Mapping[str, str]) -> None:
+        self.renewals.append(settings)
+
+    def query(self, sql: str) -> pa.Table:
+        self.ran += 1
+        if self.errors:
+            raise StatementError(self.errors.pop(0))
+        return pa.table({"id": [1]})
+
+    run = query
+
+
+def handle_of(session: Session, source: Source, lake: IcebergCatalog) -> Handle:
+    identity = Identity(source)
+    renewal = Renewal(identity, identity.token(), lambda token: {"token": token.value})
+    return Handle(session, lake, False, lambda _: None, lambda: None, renewal)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sql", ["select 1", "insert into s.t values (1)", "refresh table s.t"])
+def test_it_runs_again_with_a_new_token(lake: IcebergCatalog, sql: str) -> None:
+    session, source = Session(REFUSED), Source()
+    handle_of(session, source, lake).cursor().execute(sql)
+    assert session.ran == 2
+    (settings,) = session.renewals
+    assert jwt.decode(settings["token"], options={"verify_signature": False})["jti"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("errors", "renewable", "runs"),
+    [
+        ((REFUSED, REFUSED), True, 2),
+        ((REFUSED,), False, 1),
+        ((LOST,), True, 1),
+    ],
+    ids=["refused again", "no other token", "perhaps committed"],
+)
+def test_it_fails_and_says_whose_token_it_was(
+    lake: IcebergCatalog, errors: tuple[str, ...], renewable: bool, runs: int
+) -> None:
+    session = Session(*errors)
+    with pytest.raises(StatementError) as raised:
+        handle_of(session, Source(renewable), lake).cursor().execute("select 1")
+    assert session.ran == runs
+    assert "The catalog was asked as ada, whose token expires at 2" in str(raised.value)

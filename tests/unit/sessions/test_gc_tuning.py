@@ -1,0 +1,33 @@
+"""Only a dbt command of its own has its collector changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dbt.adapters.iceberg_stream.sessions.gc_tuning import THRESHOLDS
+
+ASK = (
+    "import sys; sys.argv[0] = {program!r}\n"
+    "import dbt.adapters.iceberg_stream, gc\n"
+    "print(gc.get_threshold(), gc.get_freeze_count() > 0)"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "changed"), [("/venv/bin/dbt", True), ("orchestrator.py", False)]
+)
+def test_a_process_that_calls_dbt_keeps_its_settings(
+    program: str, changed: bool, tmp_path: Path
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", ASK.format(program=program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    ).stdout.strip()
+    assert said == f"{THRESHOLDS} True" if changed else "True" not in said

@@ -1,0 +1,59 @@
+"""What a statement reads, told from its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from dbt.adapters.iceberg_stream.sql.queries import reads, temporary_view
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("merge into lake.s.t as d using `x__dbt_tmp` as n on n.id <=> d.id when matched then delete", {("x__dbt_tmp",)}),
+        ("merge into s.t using (select * from s.a union all select * from s.b) n on true when matched then delete", {("s", "a"), ("s", "b")}),
+        ("/* {} */ insert overwrite table lake.s.t (a) select a from lake.s.u", {("lake", "s", "u")}),
+        ("insert into s.t replace where a > 1 and d < timestamp'2020-01-01' select * from x", {("x",)}),
+        ("insert into s.t values (1)", set()),
+        ("create or replace table s.t using iceberg as with c as (select * from s.a) select * from c join range(3)", {("s", "a")}),
+        ("create table s.t (id int)", set()),
+        ("delete from s.t where id in (select id from s.gone)", {("s", "gone")}),
+        ("update s.t set a = (select max(a) from s.u) where b = 2", {("s", "u")}),
+        ("update s.t set a = 1", set()),
+        ("insert into s.t with source as (select * from source) select * from source", {("source",)}),
+        ("merge into s.t as d using x on d.id in (select id from s.u) when matched then delete", {("x",), ("s", "u")}),
+        ("select * from parquet.`/data/x`", {("parquet", "/data/x")}),
+        ("with c as (select 1 as a) select * from c, s.t lateral view explode(x) y as z", {("s", "t")}),
+    ],
+)  # fmt: skip
+def test_reads(sql: str, expected: set[tuple[str, ...]]) -> None:
+    found = reads(sql)
+    assert found is not None
+    assert found.relations == expected
+
+
+@pytest.mark.parametrize(
+    "sql", ["call lake.system.expire_snapshots('s.t')", "not ( sql", "set a = b"]
+)
+def test_what_is_not_understood_is_not_guessed(sql: str) -> None:
+    assert reads(sql) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "name", "relations"),
+    [
+        ("create or replace temporary view `V` as select * from s.a", "V", {("s", "a")}),
+        ("cache table v as select * from s.a where t > (select max(t) from s.t)", "v", {("s", "a"), ("s", "t")}),
+    ],
+)  # fmt: skip
+def test_temporary_views(sql: str, name: str, relations: set[tuple[str, ...]]) -> None:
+    view = temporary_view(sql)
+    assert view is not None and view.reads is not None
+    assert (view.name, view.reads.relations) == (name, relations)
+
+
+@pytest.mark.parametrize(
+    "sql", ["create view s.v as select 1", "create table s.t as select 1", "select 1"]
+)
+def test_other_statements_define_no_temporary_view(sql: str) -> None:
+    assert temporary_view(sql) is None

@@ -1,0 +1,75 @@
+"""Which queries give the same rows for the same tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from dbt.adapters.iceberg_stream.sql.repeatable import normal_form
+
+REPEATABLE = [
+    "select count(*), sum(a) filter (where b > 1), max(`c d`) from s.t group by e having count(*) > 1",
+    "with a as (select lower(x) as x from s.t) select * from a where x in ('u', 'v') order by 1",
+    "select row_number() over (partition by a order by b), cast(c as date), if(d, 1, 2) from s.t",
+    "select /*+ broadcast(t) */ date_trunc('day', at), left(name, 2) from s.t limit 5",
+]
+NOT = [
+    "select rand() from s.t",
+    "select current_date from s.t",
+    "select current_timestamp() from s.t",
+    "select * from s.t where at > NOW ( )",
+    "select * from s.t where at > timestamp 'now'",
+    "select * from s.t where d = date ' Yesterday UTC'",
+    "select * from s.t where d = date 'today+05:00'",
+    "select * from s.t where d > '${spark.cutoff}'",
+    "select transform(a) using 'cat' as (x) from s.t",
+    "select aes_encrypt(a, 'k') from s.t",
+    "select spark_catalog.default.upper(a) from s.t",
+    "select s.format(a) from s.t",
+    "select uuid(), a from s.t",
+    "select * from s.t tablesample (10 percent)",
+    "select * from s.t version as of 'main'",
+    "select * from s.t timestamp as of '2026-01-01'",
+    "select input_file_name() from s.t",
+    "select reflect('java.util.UUID', 'randomUUID')",
+    "select my_own_function(a) from s.t",
+    "select `my own`(a) from s.t",
+    "select lake.system.bucket_of_mine(4, a) from s.t",
+    "select 'unclosed from s.t",
+]
+
+
+@pytest.mark.parametrize("sql", REPEATABLE)
+def test_repeatable(sql: str) -> None:
+    assert normal_form(sql) is not None
+
+
+@pytest.mark.parametrize("sql", NOT)
+def test_not_repeatable(sql: str) -> None:
+    assert normal_form(sql) is None
+
+
+def test_comments_and_space_make_no_other_query() -> None:
+    plain = normal_form("select a from s.t")
+    assert normal_form('/* {"node": 1} */  SELECT a -- so\n FROM   s.t') != plain  # upper case
+    assert normal_form('/* {"node": 1} */  select a -- so\n from   s.t') == plain
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("select 'a' from s.t", "select 'A' from s.t"),
+        ("select a from s.t", "select A from s.t"),
+        ("select 1.0 from s.t", "select 1.00 from s.t"),
+        ("select 'a b' from s.t", "select 'a  b' from s.t"),
+        ("select `a` from s.t", "select 'a' from s.t"),
+        ("select r'\\n' from s.t", "select '\\n' from s.t"),
+        ("select /*+ broadcast(a) */ 1 from s.t", "select /*+ merge(a) */ 1 from s.t"),
+        ("select a b from s.t", "select a.b from s.t"),
+        ('select "a" from s.t', "select 'a' from s.t"),
+        ("select 0x1f from s.t", "select x'1f' from s.t"),
+    ],
+)
+def test_other_queries_have_another_form(one: str, other: str) -> None:
+    forms = normal_form(one), normal_form(other)
+    assert None not in forms
+    assert forms[0] != forms[1]

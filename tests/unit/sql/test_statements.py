@@ -1,0 +1,51 @@
+import pytest
+
+from dbt.adapters.iceberg_stream.sql.statements import classify, dropped_namespace, split
+
+
+@pytest.mark.parametrize(
+    ("sql", "verb", "target"),
+    [
+        ("/* {\"app\": \"dbt\"} */ create or replace table `l`.`a`.`b` as select 1", "create", ("l", "a", "b")),
+        ("merge into a.b as t using s on true when matched then delete", "merge", ("a", "b")),
+        ("with x as (select 1) insert into l.a.b select * from x", "insert", ("l", "a", "b")),
+        ("from s insert into b select *", "insert", ("b",)),
+        ("insert overwrite table `a` select 1", "insert", ("a",)),
+        ("drop table if exists l.s.`table`", "drop", ("l", "s", "table")),
+        ("alter table x.y add column z int", "alter", ("x", "y")),
+        ("delete from a.b.`c d` where true", "delete", ("a", "b", "c d")),
+        ("create view if not exists a.b as select 1", "create", ("a", "b")),
+        ("create or replace temporary view v as select 1", "create", None),
+        ("create schema s", "create", None),
+        ("select 'insert into a.b'", "select", None),
+        ("with insert_me as (select 1) select * from insert_me", "select", None),
+        ("cache table v as select 1", "cache", None),
+        ("select 'not closed", "unknown", None),
+        ("", "unknown", None),
+    ],
+)  # fmt: skip
+def test_classify(sql: str, verb: str, target: tuple[str, ...] | None) -> None:
+    statement = classify(sql)
+    assert (statement.verb, statement.target) == (verb, target)
+    assert statement.writes == (target is not None)
+
+
+def test_split() -> None:
+    assert split("select 1") == ["select 1"]
+    assert split("set a = 1;\nselect ';' as x; -- end; of it\n") == [
+        "set a = 1",
+        "select ';' as x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "namespace"),
+    [
+        ("drop schema if exists l.s cascade", "s"),
+        ("/* c */ DROP NAMESPACE s CASCADE", "s"),
+        ("drop schema s", None),
+        ("drop table s.t", None),
+    ],
+)
+def test_dropped_namespace(sql: str, namespace: str | None) -> None:
+    assert dropped_namespace(sql) == namespace

@@ -1,0 +1,131 @@
+"""Manifests: what is read of them, and which are not read at all."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyiceberg import types as iceberg
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.commit import manifests as under_test
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    iter_manifests,
+    read_manifest,
+    read_manifest_list,
+    within,
+)
+from tests.unit.local_tables import FIELD, commit, data_file, load, make_table
+
+FULL = {
+    "column_sizes": {1: 10},
+    "value_counts": {1: 3},
+    "null_value_counts": {1: 0},
+    "nan_value_counts": {1: 0},
+    "lower_bounds": {1: b"a"},
+    "upper_bounds": {1: b"z"},
+    "split_offsets": [4],
+    "sort_order_id": 3,
+}
+
+
+def listed(lake: IcebergCatalog) -> list[ManifestFile]:
+    table = load(lake)
+    return read_manifest_list(table.io, table.metadata["snapshots"][-1]["manifest-list"])
+
+
+def as_dict(file: DataFile) -> dict[str, Any]:
+    return {name: file[place] for name, place in FIELD.items()}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_entries_are_read_as_they_were_written(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    commit(lake, append(data_file("a", 3, **FULL), data_file("b", 4), properties={}))
+    (manifest,) = listed(lake)
+    whole, bare = read_manifest(load(lake).io, manifest)
+    assert {name: as_dict(whole.data_file)[name] for name in FULL} == FULL
+    assert (bare.data_file.file_path, bare.data_file.record_count) == ("b", 4)
+    for entry in (whole, bare):
+        assert entry.snapshot_id == manifest.added_snapshot_id
+        assert entry.sequence_number == entry.file_sequence_number == min(version - 1, 1)
+        assert entry.data_file.spec_id == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, under_test.READ_AHEAD, under_test.READ_AHEAD + 3])
+def test_manifests_come_in_their_order(lake: IcebergCatalog, count: int) -> None:
+    make_table(lake)
+    for number in range(count):
+        commit(lake, append(data_file(str(number)), properties={}))
+    wanted = listed(lake) if count else []
+    found = [
+        (manifest.manifest_path, [e.data_file.file_path for e in entries])
+        for manifest, entries in iter_manifests(load(lake).io, wanted)
+    ]
+    assert [path for path, _ in found] == [m.manifest_path for m in wanted]
+    assert [paths for _, paths in found] == [[str(n)] for n in reversed(range(count))]
+
+
+def summary(
+    kind: Any, lower: Any, upper: Any, null: bool = False, nan: bool = False
+) -> ManifestFile:
+    bounds = [None if v is None else to_bytes(kind, v) for v in (lower, upper)]
+    told = PartitionFieldSummary(null, nan, *bounds)
+    return ManifestFile.from_args(_table_format_version=3, partitions=[told])
+
+
+LONG, TEXT, DATE = iceberg.LongType(), iceberg.StringType(), iceberg.DateType()
+DECIMAL = iceberg.DecimalType(9, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lower", "upper", "values", "expected"),
+    [
+        (LONG, 3, 5, [3], True),
+        (LONG, 3, 5, [5], True),
+        (LONG, 3, 5, [4, 9], True),
+        (LONG, 3, 5, [2], False),
+        (LONG, 3, 5, [6], False),
+        (LONG, 3, 5, [2, 6], False),
+        (LONG, 3, 5, [], False),
+        (LONG, 3, 5, [None], False),
+        (TEXT, "b", "d", ["c"], True),
+        (TEXT, "b", "d", ["dd"], False),
+        (TEXT, "b", "d", ["a"], False),
+        (DATE, date(1970, 1, 2), date(1970, 1, 4), [1], True),
+        (DATE, date(1970, 1, 2), date(1970, 1, 4), [3], True),
+        (DATE, date(1970, 1, 2), date(1970, 1, 4), [4], False),
+        (DECIMAL, Decimal("1.00"), Decimal("2.00"), [Decimal("1.50")], True),
+        (DECIMAL, Decimal("1.00"), Decimal("2.00"), [Decimal("2.01")], False),
+        (iceberg.DoubleType(), 1.0, 2.0, [9.0], True),
+    ],
+)
+def test_summaries_tell_what_is_not_there(
+    kind: Any, lower: Any, upper: Any, values: list[Any], expected: bool
+) -> None:
+    types = iceberg.StructType(iceberg.NestedField(1000, "p", kind, required=False))
+    assert within(summary(kind, lower, upper), types, 0, values) is expected
+    with_null = summary(kind, lower, upper, null=True)
+    assert within(with_null, types, 0, [*values, None]) is True
+    # A summary of the column before it was widened from int.
+    if kind == LONG:
+        older = summary(iceberg.IntegerType(), lower, upper)
+        assert within(older, types, 0, values) is expected
+
+
+def test_summaries_without_bounds() -> None:
+    types = iceberg.StructType(iceberg.NestedField(1000, "p", LONG, required=False))
+    nulls = summary(LONG, None, None, null=True)
+    assert within(nulls, types, 0, [None])
+    assert not within(nulls, types, 0, [1])
+    assert not within(summary(LONG, None, None), types, 0, [None])
+    for told in (None, []):
+        unknown = ManifestFile.from_args(_table_format_version=3, partitions=told)
+        assert within(unknown, types, 0, [1])
+    gone = iceberg.StructType(iceberg.NestedField(1000, "p", iceberg.UnknownType(), required=False))
+    assert within(summary(LONG, 1, 1), gone, 0, [7])

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from dbt_common.events.contextvars import log_contextvars
+
+from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
+from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    new_write_id,
+    spark_settings,
+    stamps,
+)
+
+MERGE = "spark.merge-into.num-target-rows-"
+
+
+def snapshot(operation: str, **properties: str) -> SnapshotSummary:
+    named = {key.replace("_", "-"): value for key, value in properties.items()}
+    return SnapshotSummary(7, 1, {"operation": operation, **named})
+
+
+def test_append() -> None:
+    done = read_outcome(snapshot("append", added_records="5", added_files_size="90"))
+    assert (done.rows_affected, done.rows_inserted, done.bytes_written) == (5, 5, 90)
+
+
+def test_replace_counts_the_new_rows() -> None:
+    done = read_outcome(
+        snapshot("overwrite", added_records="5", deleted_records="3", total_records="5")
+    )
+    assert done.rows_affected == 5
+
+
+def test_copy_on_write_delete_counts_the_balance() -> None:
+    done = read_outcome(snapshot("delete", added_records="97", deleted_records="100"))
+    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+
+
+def test_position_deletes_count_on_balance() -> None:
+    done = read_outcome(
+        snapshot("delete", added_position_deletes="7", removed_position_deletes="4")
+    )
+    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+
+
+@pytest.mark.parametrize("copied", ["0", "1000"])
+def test_merge_counts_what_spark_counted(copied: str) -> None:
+    summary = {
+        "operation": "overwrite",
+        f"{MERGE}inserted": "1",
+        f"{MERGE}updated": "2",
+        f"{MERGE}deleted": "3",
+        f"{MERGE}copied": copied,
+        "added-records": copied,
+    }
+    done = read_outcome(SnapshotSummary(7, 1, summary))
+    assert (done.rows_affected, done.rows_updated) == (6, 2)
+
+
+def test_stamps_reach_spark_as_snapshot_properties() -> None:
+    with log_contextvars(node_info={"unique_id": "model.p.m", "node_name": "m"}):
+        settings = spark_settings(stamps("w", "uma"))
+    assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.write-id"] == "w"
+    assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.node-id"] == "model.p.m"
+    assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.principal"] == "uma"
+    assert new_write_id() != new_write_id()

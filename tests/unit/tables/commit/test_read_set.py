@@ -1,0 +1,135 @@
+"""What a statement reads: tables behind views, as they were, and which of them has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
+from dbt.adapters.iceberg_stream.tables.commit.read_set import pin
+
+
+def table(
+    snapshot: int | None = 1, schema: int = 0, uuid: str = "t", at: int = 5
+) -> dict[str, Any]:
+    made = [] if snapshot is None else [{"snapshot-id": snapshot, "timestamp-ms": 1}]
+    return {
+        "table-uuid": uuid,
+        "current-schema-id": schema,
+        "current-snapshot-id": snapshot,
+        "snapshots": made,
+        "last-updated-ms": at,
+    }
+
+
+def view(sql: str, **more: Any) -> dict[str, Any]:
+    texts = more.pop("texts", [{"dialect": "trino", "sql": "?"}, {"dialect": "spark", "sql": sql}])
+    named = {key.replace("_", "-"): value for key, value in more.items()}
+    versions = [
+        {"version-id": 1, "representations": [{"dialect": "spark", "sql": "select * from s.old"}]},
+        {"version-id": 2, "representations": texts, **named},
+    ]
+    return {"view-uuid": "v", "versions": versions, "current-version-id": 2}
+
+
+class Catalog:
+    name = "Lake"
+
+    def __init__(self, **relations: Any) -> None:
+        self.relations: dict[tuple[str, str], Any] = {
+            ("s", name): each for name, each in relations.items()
+        }
+
+    def metadata(self, name: tuple[str, str]) -> Any:
+        found = self.relations.get(name)
+        if found == "away":
+            raise CatalogError("away")
+        return found
+
+
+def pinned(catalog: Catalog, sql: str, views: dict[str, Reads | None] | None = None) -> Any:
+    return pin(catalog, reads(sql), views or {})  # type: ignore[arg-type]
+
+
+def test_tables() -> None:
+    found = pinned(Catalog(a=table(), b=table(None, 3, "u", 9)), "select * from s.a join lake.s.b")
+    assert found.versions == {("s", "a"): ("t", 1, 0, 5), ("s", "b"): ("u", None, 3, 9)}
+    assert found.definitions == ()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from s.gone",
+        "select * from s.away",
+        "select * from other.s.a",
+        "select * from x.lake.s.a",
+        "select * from temporary",
+        "select * from s.a, s.gone",
+    ],
+)
+def test_what_cannot_be_told(sql: str) -> None:
+    assert pinned(Catalog(a=table(), away="away"), sql) is None
+    assert pin(Catalog(), None, {}) is None  # type: ignore[arg-type]
+
+
+def test_views_are_looked_through() -> None:
+    catalog = Catalog(
+        a=table(),
+        b=table(),
+        v=view("select * from s.w, s.a"),
+        w=view("select * from b, s.v", default_namespace=["s"]),
+    )
+    found = pinned(catalog, "select * from s.v")
+    assert set(found.versions) == {("s", name) for name in "abvw"}
+    assert found.versions["s", "v"] == ("v", 2)
+    assert found.definitions == ("select * from b, s.v", "select * from s.w, s.a")
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, {("s", "v"), ("s", "a")}),
+        ({"default_namespace": []}, {("s", "v"), ("s", "a")}),
+        ({"default_namespace": ["o", "p"]}, {("s", "v"), ("o.p", "a")}),
+        ({"default_catalog": "LAKE"}, {("s", "v"), ("s", "a")}),
+        ({"default_catalog": "other"}, None),
+        ({"texts": [{"dialect": "trino", "sql": "select 1"}]}, None),
+        ({"texts": [{"dialect": "spark", "sql": "not a query at all ("}]}, None),
+    ],
+)
+def test_names_in_views(more: dict[str, Any], expected: set[tuple[str, str]] | None) -> None:
+    catalog = Catalog(a=table(), v=view("select * from a", **more))
+    catalog.relations["o.p", "a"] = table()
+    found = pinned(catalog, "select * from s.v")
+    assert (found and set(found.versions)) == expected
+
+
+def test_temporary_views() -> None:
+    known = {"tmp": Reads(frozenset({("s", "a"), ("second",)})), "second": None}
+    catalog = Catalog(a=table())
+    assert pinned(catalog, "select * from TMP", known) is None
+    known["second"] = Reads(frozenset())
+    assert set(pinned(catalog, "select * from TMP", known).versions) == {("s", "a")}
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (table(), False),
+        (table(at=6), False),
+        (table(2), True),
+        (table(None), True),
+        (table(schema=1), True),
+        (table(uuid="u"), True),
+        (None, True),
+    ],
+)
+def test_what_has_changed(now: Any, changed: bool) -> None:
+    catalog = Catalog(a=table(), b=table())
+    found = pinned(catalog, "select * from s.a, s.b")
+    assert found.changed(catalog) is None
+    catalog.relations["s", "b"] = now
+    assert found.changed(catalog) == (("s", "b") if changed else None)

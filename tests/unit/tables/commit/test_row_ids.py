@@ -1,0 +1,120 @@
+"""Row ids of format version 3 (spec, "Row Lineage"): each row has its own, and keeps it."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table.snapshots import Operation
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    DELETED,
+    FILE_FIRST_ROW_ID,
+    read_manifest,
+    read_manifest_list,
+)
+from tests.unit.local_tables import commit, data_file, evolve, load, make_table, set_metadata
+
+
+def upgrade(lake: IcebergCatalog) -> None:
+    # PyIceberg does not do it.
+    set_metadata(lake, format_version=3, next_row_id=0)
+
+
+def row_ids(lake: IcebergCatalog) -> dict[str, int | None]:
+    """The first row id of each live file, as the manifests give it."""
+    table = load(lake)
+    refs = table.metadata["refs"]["main"]["snapshot-id"]
+    snapshot = next(s for s in table.metadata["snapshots"] if s["snapshot-id"] == refs)
+    return {
+        entry.data_file.file_path: entry.data_file[FILE_FIRST_ROW_ID]
+        for manifest in read_manifest_list(table.io, snapshot["manifest-list"])
+        for entry in read_manifest(table.io, manifest)
+        if entry.status != DELETED
+    }
+
+
+def add(lake: IcebergCatalog, *files: DataFile) -> None:
+    commit(lake, append(*files, properties={}))
+
+
+def remove(lake: IcebergCatalog, *files: DataFile) -> None:
+    commit(lake, Change(Operation.DELETE, removed=files))
+
+
+def ranges(lake: IcebergCatalog, counts: dict[str, int]) -> list[int]:
+    """All row ids of the live files; overlaps show as repetitions."""
+    found = row_ids(lake)
+    return sorted(
+        number
+        for path, first in found.items()
+        for number in range(first or 0, (first or 0) + counts[path])
+    )
+
+
+def test_new_files_get_ids_one_after_the_other(lake: IcebergCatalog) -> None:
+    make_table(lake, 3)
+    add(lake, data_file("a", 10), data_file("b", 5))
+    add(lake, data_file("c", 1))
+    assert row_ids(lake) == {"a": 0, "b": 10, "c": 15}
+    metadata = load(lake).metadata
+    assert metadata["next-row-id"] == 16
+    found = [(s["first-row-id"], s["added-rows"]) for s in metadata["snapshots"]]
+    assert found == [(0, 15), (15, 1)]
+
+
+def test_a_version_below_has_none(lake: IcebergCatalog) -> None:
+    make_table(lake, 2)
+    add(lake, data_file("a", 10))
+    assert row_ids(lake) == {"a": None}
+    assert "next-row-id" not in load(lake).metadata
+    assert "added-rows" not in load(lake).metadata["snapshots"][0]
+
+
+@pytest.mark.parametrize("gone", ["a", "b", "c"])
+def test_after_an_upgrade_deleted_files_take_none(lake: IcebergCatalog, gone: str) -> None:
+    make_table(lake, 2)
+    files = {name: data_file(name, count) for name, count in (("a", 10), ("b", 5), ("c", 2))}
+    counts = {"a": 10, "b": 5, "c": 2, "d": 3, "e": 4}
+    add(lake, *files.values())
+    upgrade(lake)
+    # This commit gives ids to the rows that live; its manifest says of one file that it is gone.
+    remove(lake, files.pop(gone))
+    live = sum(counts[name] for name in files)
+    assert ranges(lake, counts) == list(range(live))
+    before = row_ids(lake)
+    add(lake, data_file("d", 3))
+    assert row_ids(lake) == before | {"d": live}
+    # The ids stay, whatever becomes of the manifests.
+    evolve(lake, properties={"commit.manifest.min-count-to-merge": "2"})
+    add(lake, data_file("e", 4))
+    assert row_ids(lake) == before | {"d": live, "e": live + 3}
+    # Manifests that are written again take ids that nobody uses, as those of Java.
+    assert load(lake).metadata["next-row-id"] >= live + 7
+
+
+def test_files_keep_their_ids_when_others_go(lake: IcebergCatalog) -> None:
+    make_table(lake, 3)
+    files = [data_file(name, 10) for name in "abc"]
+    add(lake, *files)
+    remove(lake, files[0])
+    assert row_ids(lake) == {"b": 10, "c": 20}
+    commit(
+        lake,
+        Change(Operation.OVERWRITE, (AddedFiles((data_file("d", 7),)),), removed=(files[2],)),
+    )
+    metadata = load(lake).metadata
+    found = row_ids(lake)
+    assert found["b"] == 10
+    assert found["d"] >= 30
+    assert metadata["next-row-id"] >= found["d"] + 7
+
+
+def test_delete_files_have_none(lake: IcebergCatalog) -> None:
+    make_table(lake, 3)
+    add(lake, data_file("a", 10))
+    deletes = data_file("x", 4, content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
+    commit(lake, Change(Operation.DELETE, (AddedFiles(deletes=(deletes,)),)))
+    add(lake, data_file("b", 1))
+    assert row_ids(lake) == {"a": 0, "x": None, "b": 10}

@@ -1,0 +1,245 @@
+"""Schemas that change along with rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+)
+from pyiceberg.transforms import IdentityTransform
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
+from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
+    evolving,
+    replacing,
+    requirements,
+    schemas_changed,
+)
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.unit.local_tables import NAME, SCHEMA, load, make_table
+
+LONG, TEXT = iceberg.LongType(), iceberg.StringType()
+
+
+def field(number: int, name: str, kind: Any = LONG, required: bool = False) -> iceberg.NestedField:
+    return iceberg.NestedField(number, name, kind, required=required)
+
+
+def metadata(*schemas: Schema, current: int = 0, version: int = 2, last: int = 9) -> dict[str, Any]:
+    return {
+        "schemas": [s.model_dump(by_alias=True, mode="json") for s in schemas],
+        "current-schema-id": current,
+        "last-column-id": last,
+        "format-version": version,
+        "default-spec-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": []}],
+    }
+
+
+def added(updates: Any) -> Schema:
+    """The schema that is added and made the current one."""
+    add, current = updates
+    assert isinstance(add, AddSchemaUpdate)
+    assert isinstance(current, SetCurrentSchemaUpdate)
+    assert current.schema_id == -1
+    return add.schema_
+
+
+def columns(schema: Schema) -> list[tuple[int, str, str, bool]]:
+    return [(f.field_id, f.name, str(f.field_type), f.required) for f in schema.fields]
+
+
+class TestReplacing:
+    def test_the_same_columns_change_nothing(self) -> None:
+        arrow = pa.schema([("id", pa.int64()), ("x", pa.string())])
+        assert replacing(metadata(SCHEMA), arrow, "s.t") == ()
+
+    def test_columns_keep_their_ids(self) -> None:
+        arrow = pa.schema([("new", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
+        found = added(replacing(metadata(SCHEMA), arrow, "s.t"))
+        # The column x has another type: it is another column.
+        assert columns(found) == [
+            (10, "new", "long", False),
+            (11, "x", "long", False),
+            (1, "id", "long", False),
+        ]
+        assert found.schema_id == 1
+
+    def test_a_schema_that_the_table_has_had_is_named(self) -> None:
+        ab = Schema(field(1, "a"), field(2, "b"), schema_id=4)
+        only_a = Schema(field(1, "a"), schema_id=7)
+        known = metadata(ab, only_a, current=4)
+        (update,) = replacing(known, pa.schema([("a", pa.int64())]), "s.t")
+        assert isinstance(update, SetCurrentSchemaUpdate)
+        assert update.schema_id == 7
+
+    def test_one_with_other_identifiers_is_another(self) -> None:
+        ab = Schema(field(1, "a"), field(2, "b"), schema_id=0)
+        keyed = Schema(field(1, "a", required=True), schema_id=1, identifier_field_ids=[1])
+        found = replacing(metadata(ab, keyed), pa.schema([("a", pa.int64())]), "s.t")
+        assert added(found).identifier_field_ids == []
+
+    def test_the_number_is_above_all_others(self) -> None:
+        known = metadata(SCHEMA, Schema(field(5, "y"), schema_id=8))
+        assert added(replacing(known, pa.schema([("n", pa.int64())]), "s.t")).schema_id == 9
+
+    def test_identifiers_stay_with_their_columns(self) -> None:
+        keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
+        arrow = pa.schema([("id", pa.int64()), ("y", pa.int64())])
+        found = added(replacing(metadata(keyed), arrow, "s.t"))
+        assert found.identifier_field_ids == [1]
+        assert columns(found) == [(1, "id", "long", True), (11, "y", "long", False)]
+        same = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+        assert replacing(metadata(keyed), same, "s.t") == ()
+
+    @pytest.mark.parametrize("lost", [("other", pa.int64()), ("id", pa.string())])
+    def test_identifiers_go_with_their_columns(self, lost: tuple[str, pa.DataType]) -> None:
+        keyed = Schema(
+            field(1, "id", required=True), field(2, "x", required=True), identifier_field_ids=[1, 2]
+        )
+        found = added(replacing(metadata(keyed), pa.schema([lost, ("x", pa.int64())]), "s.t"))
+        assert found.identifier_field_ids == []
+        assert not any(f.required for f in found.fields)
+
+    def test_a_column_that_partitions_must_stay(self) -> None:
+        known = metadata(SCHEMA)
+        spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+        known["partition-specs"] = [spec.model_dump(by_alias=True, mode="json")]
+        with pytest.raises(ColumnError, match="`x` is missing or has another type"):
+            replacing(known, pa.schema([("id", pa.int64())]), "s.t")
+        assert replacing(known, pa.schema([("x", pa.string())]), "s.t")
+
+
+class TestEvolving:
+    def test_nothing_new_changes_nothing(self) -> None:
+        arrow = pa.schema([("x", pa.string()), ("id", pa.int64())])
+        assert evolving(metadata(SCHEMA), arrow, "s.t") == ()
+
+    def test_new_columns_come_last(self) -> None:
+        arrow = pa.schema([("n", pa.int32()), ("x", pa.string()), ("id", pa.int64())])
+        found = added(evolving(metadata(SCHEMA), arrow, "s.t"))
+        assert columns(found)[-1] == (10, "n", "int", False)
+        assert found.schema_id == 1
+
+    def test_missing_columns_become_optional(self) -> None:
+        known = metadata(Schema(field(1, "id", required=True), field(2, "x")))
+        found = added(evolving(known, pa.schema([("x", pa.int64())]), "s.t"))
+        assert columns(found) == [(1, "id", "long", False), (2, "x", "long", False)]
+
+    @pytest.mark.parametrize(
+        ("old", "new", "expected"),
+        [
+            (iceberg.IntegerType(), pa.int64(), "long"),
+            (iceberg.FloatType(), pa.float64(), "double"),
+            (iceberg.DecimalType(9, 2), pa.decimal128(10, 2), "decimal(10, 2)"),
+        ],
+    )
+    def test_types_grow(self, old: Any, new: pa.DataType, expected: str) -> None:
+        known = metadata(Schema(field(1, "v", old)))
+        found = added(evolving(known, pa.schema([("v", new)]), "s.t"))
+        assert columns(found) == [(1, "v", expected, False)]
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (iceberg.LongType(), pa.int32()),
+            (iceberg.DoubleType(), pa.float32()),
+            (iceberg.DecimalType(10, 2), pa.decimal128(10, 2)),
+            (iceberg.DecimalType(10, 2), pa.decimal128(9, 2)),
+        ],
+    )
+    def test_wider_ones_stay(self, old: Any, new: pa.DataType) -> None:
+        assert evolving(metadata(Schema(field(1, "v", old))), pa.schema([("v", new)]), "s.t") == ()
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (iceberg.LongType(), pa.string()),
+            (iceberg.IntegerType(), pa.float64()),
+            (iceberg.DecimalType(9, 2), pa.decimal128(9, 3)),
+            (iceberg.DecimalType(9, 2), pa.decimal128(20, 1)),
+            (iceberg.StringType(), pa.binary()),
+        ],
+    )
+    def test_others_are_refused(self, old: Any, new: pa.DataType) -> None:
+        with pytest.raises(ColumnError, match=f"`v` is {old.__str__().split('(')[0]}"):
+            evolving(metadata(Schema(field(1, "v", old))), pa.schema([("v", new)]), "s.t")
+
+    def test_identifiers_stay(self) -> None:
+        keyed = Schema(
+            field(1, "id", iceberg.IntegerType(), True), field(2, "x"), identifier_field_ids=[1]
+        )
+        arrow = pa.schema([("id", pa.int64()), ("y", pa.int64())])
+        found = added(evolving(metadata(keyed), arrow, "s.t"))
+        assert found.identifier_field_ids == [1]
+        assert columns(found)[0] == (1, "id", "long", True)
+
+    def test_an_identifier_may_not_be_missing(self) -> None:
+        keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
+        with pytest.raises(ColumnError, match="`id` identifies the rows of s.t and is missing"):
+            evolving(metadata(keyed), pa.schema([("x", pa.int64())]), "s.t")
+
+    def test_a_nested_identifier_is_in_its_column(self) -> None:
+        struct = iceberg.StructType(field(2, "n", required=True))
+        keyed = Schema(field(1, "s", struct, True), identifier_field_ids=[2])
+        arrow = pa.schema([("s", pa.struct([("n", pa.int64())])), ("y", pa.int64())])
+        assert added(evolving(metadata(keyed), arrow, "s.t")).identifier_field_ids == [2]
+        with pytest.raises(ColumnError, match="identifies the rows"):
+            evolving(metadata(keyed), pa.schema([("y", pa.int64())]), "s.t")
+
+
+class TestRequirements:
+    def test_of_a_change_of_the_schema(self) -> None:
+        known = metadata(SCHEMA, last=17)
+        updates = evolving(known, pa.schema([("id", pa.int64()), ("y", pa.int64())]), "s.t")
+        assert requirements(known, updates) == (
+            AssertCurrentSchemaId.model_validate({"current-schema-id": 0}),
+            AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": 17}),
+        )
+        assert requirements(known, updates[1:]) == requirements(known, updates)
+
+    def test_of_other_changes(self) -> None:
+        assert requirements(metadata(SCHEMA), (SetPropertiesUpdate(updates={"a": "b"}),)) == ()
+
+    def test_what_others_have_changed(self) -> None:
+        before = metadata(SCHEMA)
+        assert not schemas_changed(before, metadata(SCHEMA))
+        assert schemas_changed(before, metadata(SCHEMA, last=10))
+        assert schemas_changed(before, metadata(SCHEMA, Schema(field(5, "y"), schema_id=8)))
+        assert schemas_changed(before, before | {"current-schema-id": 1})
+
+
+def test_back_and_forth_is_read_at_each_snapshot(lake: IcebergCatalog) -> None:
+    for names in ("ab", "a", "ab", "a"):
+        data = pa.table({name: [1] for name in names})
+        ingest(lake, NAME, data.to_reader(), Mode.REPLACE)
+    table = lake.pyiceberg.load_table(NAME)
+    found = [
+        table.scan(snapshot_id=s.snapshot_id).to_arrow().column_names for s in table.snapshots()
+    ]
+    assert found == [["a", "b"], ["a"], ["a", "b"], ["a"]]
+    # The second b is another column; the two of a alone are one schema.
+    assert [s.schema_id for s in table.snapshots()] == [0, 1, 2, 1]
+    assert sorted(table.schemas()) == [0, 1, 2]
+
+
+def test_a_replacement_keeps_what_identifies_rows(lake: IcebergCatalog) -> None:
+    keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
+    make_table(lake, schema=keyed)
+    ingest(lake, NAME, pa.table({"id": [1], "y": [2]}).to_reader(), Mode.REPLACE)
+    assert lake.pyiceberg.load_table(NAME).schema().identifier_field_names() == {"id"}
+    with pytest.raises(ColumnError, match="`id` is required by the table, but holds null"):
+        ingest(lake, NAME, pa.table({"id": pa.array([None], pa.int64())}).to_reader(), Mode.REPLACE)
+    assert current_schema(load(lake).metadata).identifier_field_ids == [1]

@@ -1,0 +1,153 @@
+"""Which manifests and files a merge reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.commit import manifests
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.merge.candidates import (
+    live_entries,
+    live_files,
+    manifests_of,
+)
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
+from tests.unit.local_tables import (
+    NAME,
+    SCHEMA,
+    commit,
+    evolve,
+    insert,
+    live,
+    load,
+    make_table,
+    rows,
+    write,
+)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Locations of the manifests that are read."""
+    found: list[str] = []
+    original = manifests.read_manifest
+
+    def noting(io: FileIO, manifest: ManifestFile) -> Any:
+        found.append(manifest.manifest_path)
+        return original(io, manifest)
+
+    monkeypatch.setattr(manifests, "read_manifest", noting)
+    return found
+
+
+def table(
+    lake: IcebergCatalog, transform: Transform[Any, Any], *ids: int | None, source: int = 1
+) -> None:
+    """A manifest for each id."""
+    make_table(lake, spec=PartitionSpec(PartitionField(source, 1000, transform, "p")))
+    for number in ids:
+        insert(lake, pa.table({"id": pa.array([number], pa.int64()), "x": [f"x{number}"]}))
+
+
+def merge(lake: IcebergCatalog, ids: list[int | None], keys: tuple[str, ...] = ("id",)) -> None:
+    source = pa.table({"id": pa.array(ids, pa.int64()), "x": ["new"] * len(ids)})
+    updates = tuple(name for name in ("x", "id") if name not in keys)
+    plan = MergePlan(keys, updates, True)
+    RewriteMerge(lake, NAME, Source(source, keys), plan, lambda _: None, "w", {}).run(load(lake))
+
+
+@pytest.mark.parametrize(
+    ("transform", "distinct"),
+    [(IdentityTransform(), 1), (TruncateTransform(10), 1), (BucketTransform(1000), 1)],
+)
+def test_a_merge_reads_manifests_of_its_partitions(
+    lake: IcebergCatalog, read: list[str], transform: Any, distinct: int
+) -> None:
+    table(lake, transform, 5, 15, 25, 35, None)
+    merge(lake, [15])
+    # Once to find the file, once to say that it is gone.
+    assert len(set(read)) == distinct
+    assert len(read) == 2
+    assert (15, "new") in rows(lake)
+    assert len(rows(lake)) == 5
+
+
+def test_null_keys_are_in_the_partition_of_nulls(lake: IcebergCatalog, read: list[str]) -> None:
+    table(lake, IdentityTransform(), 5, None)
+    merge(lake, [None])
+    assert len(set(read)) == 1
+    assert rows(lake) == [(5, "x5"), (None, "new")]
+
+
+def test_new_keys_read_nothing(lake: IcebergCatalog, read: list[str]) -> None:
+    table(lake, IdentityTransform(), 5, 15)
+    merge(lake, [7])
+    assert read == []
+    assert len(rows(lake)) == 3
+
+
+def test_keys_that_partition_nothing_leave_out_nothing(
+    lake: IcebergCatalog, read: list[str]
+) -> None:
+    table(lake, IdentityTransform(), 5, 15)
+    source = pa.table({"id": [5], "x": ["x5"]})
+    possible = manifests_of(source, ("x",), load(lake).metadata)
+    base = load(lake)
+    found = live_files(base.io, base.metadata, manifests=possible)
+    assert len(found) == len(set(read)) == 2
+
+
+def test_each_spec_is_looked_at_by_itself(lake: IcebergCatalog, read: list[str]) -> None:
+    table(lake, IdentityTransform(), 5, 15)
+    evolve(
+        lake, spec=PartitionSpec(PartitionField(1, 1001, TruncateTransform(100), "q"), spec_id=1)
+    )
+    insert(lake, pa.table({"id": [15, 250], "x": ["again", "other"]}))
+    evolve(lake, spec=PartitionSpec(spec_id=2))
+    insert(lake, pa.table({"id": [5], "x": ["everywhere"]}))
+    base, source = load(lake), pa.table({"id": [5]})
+    found = live_files(
+        base.io, base.metadata, manifests=manifests_of(source, ("id",), base.metadata)
+    )
+    # The partition of 5, that of 0 to 99 with the one of 250 in its manifest, and no partition.
+    assert len(set(read)) == 3
+    assert sorted(file.spec_id for file in found) == [0, 1, 1, 2]
+    assert SCHEMA.find_field("id").field_id == 1
+
+
+def test_files_that_fail_their_test_are_left_out(lake: IcebergCatalog) -> None:
+    table(lake, IdentityTransform(), 5, 15)
+    base = load(lake)
+    every = live_files(base.io, base.metadata)
+    assert [file.file_path for file in every] == [file.file_path for file in live(lake)]
+    one = live_files(base.io, base.metadata, test=lambda f: f.file_path == every[1].file_path)
+    assert [file.file_path for file in one] == [every[1].file_path]
+    assert live_entries(base.io, base.metadata, ManifestContent.DELETES) == []
+    assert live_files(base.io, base.metadata, branch="none") == []
+
+
+def test_a_commit_reads_manifests_of_the_partitions_it_changes(
+    lake: IcebergCatalog, read: list[str]
+) -> None:
+    table(lake, IdentityTransform(), 5, 15, None, 25)
+    old = [file for file in live(lake) if file.partition[0] in (15, None)]
+    new = write(lake, pa.table({"id": [35], "x": ["y"]}))
+    commit(lake, Change(Operation.OVERWRITE, (AddedFiles(tuple(new)),), removed=tuple(old)))
+    assert len(read) == len(set(read)) == 2
+    assert [row[0] for row in rows(lake)] == [25, 35, 5]
+
+
+def test_a_table_without_snapshots(lake: IcebergCatalog) -> None:
+    base = make_table(lake)
+    assert live_files(base.io, base.metadata) == []

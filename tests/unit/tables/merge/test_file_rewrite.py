@@ -1,0 +1,135 @@
+"""The work on one file, as Spark's workers do it: with PyArrow alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+    TASK_RESULT,
+    Candidate,
+    FileMerge,
+    NotByRewriting,
+    read_task_result,
+    run_task,
+)
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import WORKER_CODE, in_tasks
+
+SCHEMA = pa.schema(
+    [
+        pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(number)})
+        for number, name in enumerate(("id", "n"), 1)
+    ]
+)
+# What a worker does: it knows Spark's pickles and PyArrow, and has nothing of ours.
+WORKER = """
+import pickle, sys
+import pyarrow as pa
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("dbt", "pyiceberg"):
+            raise ImportError(name + " is not on the workers")
+
+sys.meta_path.insert(0, Nothing())
+task = pickle.load(open(sys.argv[1], "rb"))
+batch = pa.RecordBatch.from_pylist([{"location": "x://" + sys.argv[2], "path": sys.argv[2]}])
+with pa.ipc.new_stream(sys.argv[3], pickle.load(open(sys.argv[4], "rb"))) as out:
+    for result in task([batch]):
+        out.write_batch(result)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "one.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3], "n": [0, 0, 0]}, schema=SCHEMA), path)
+    return path
+
+
+def file_merge(deletes: Deletes = Deletes.NONE) -> FileMerge:
+    source = Source(pa.table({"id": [2, 9], "n": [5, 5]}, schema=SCHEMA), ["id"])
+    return FileMerge(fs.LocalFileSystem(), SCHEMA, ParquetOptions(), source, ["n"], deletes, "abc")
+
+
+def test_a_worker_has_nothing_of_ours(file: Path, tmp_path: Path) -> None:
+    for module in WORKER_CODE:
+        cloudpickle.register_pickle_by_value(module)
+    (tmp_path / "task").write_bytes(cloudpickle.dumps(partial(run_task, file_merge())))
+    (tmp_path / "schema").write_bytes(cloudpickle.dumps(TASK_RESULT))
+    names = [str(tmp_path / "task"), str(file), str(tmp_path / "out"), str(tmp_path / "schema")]
+    subprocess.run([sys.executable, "-c", WORKER, *names], check=True)
+    (row,) = pa.ipc.open_stream(tmp_path / "out").read_all().to_pylist()
+    done = read_task_result(row)
+    assert (done.matched.to_pylist(), done.changed, done.deleted) == ([0], 1, 0)
+    (made,) = done.made
+    new = file.with_name(made.location.rsplit("/", 1)[1])
+    assert pq.read_table(new).to_pydict() == {"id": [1, 2, 3], "n": [0, 5, 0]}
+
+
+def test_what_was_made_is_removed(file: Path) -> None:
+    merge, candidate = file_merge(), Candidate(f"x://{file}", str(file))
+    done = merge.run(candidate)
+    assert len(list(file.parent.iterdir())) == 2
+    merge.remove(candidate, done)
+    assert list(file.parent.iterdir()) == [file]
+    merge.run(candidate)
+    other = file.with_name("merge-other-1.parquet")
+    other.touch()
+    merge.sweep([candidate])
+    assert sorted(file.parent.iterdir()) == sorted([file, other])
+
+
+def test_rows_without_a_match_are_left_out(file: Path) -> None:
+    done = file_merge(Deletes.UNMATCHED).run(Candidate(str(file), str(file)))
+    assert (done.changed, done.deleted) == (1, 2)
+    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [2], "n": [5]}
+
+
+def test_rows_with_a_match_are_left_out(file: Path) -> None:
+    merge = replace(file_merge(Deletes.MATCHED), updates=())
+    done = merge.run(Candidate(str(file), str(file)))
+    assert (done.changed, done.deleted) == (0, 1)
+    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
+
+
+def test_a_refusal_travels(file: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "n": [0]}), file)
+    batch = pa.RecordBatch.from_pylist([{"location": "here", "path": str(file)}])
+    (answer,) = run_task(file_merge(), [batch])
+    with pytest.raises(NotByRewriting, match="without field ids"):
+        read_task_result(answer.to_pylist()[0])
+
+
+def test_what_the_first_attempt_of_a_task_has_left_goes(file: Path) -> None:
+    def map_in_arrow(rows: pa.Table, *_: object) -> pa.Table:
+        """The executor is lost once, after its file was written."""
+        list(run_task(file_merge(), rows.to_batches()))
+        return pa.Table.from_batches(run_task(file_merge(), rows.to_batches(), attempt=1))
+
+    candidate = Candidate(f"x://{file}", str(file))
+    (done,) = in_tasks(map_in_arrow)(file_merge(), [candidate])
+    new = file.with_name(done.made[0].location.rsplit("/", 1)[1])
+    assert sorted(file.parent.iterdir()) == sorted([file, new])
+
+
+def test_a_task_that_fails_says_which_file(file: Path) -> None:
+    def map_in_arrow(rows: pa.Table, *_: object) -> pa.Table:
+        return pa.Table.from_batches(run_task(file_merge(), rows.to_batches()))
+
+    there, lost = (Candidate(f"x://{f}", str(f)) for f in (file, file.with_name("lost.parquet")))
+    with pytest.raises(OSError, match="lost.parquet"):
+        list(in_tasks(map_in_arrow)(file_merge(), [there, lost]))
+    assert list(file.parent.iterdir()) == [file]

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dbt_common.exceptions import CompilationError
+
+from dbt.adapters.iceberg_stream.materializations.model_config import (
+    check_key_columns,
+    check_model_config,
+)
+from dbt.adapters.iceberg_stream.tables.merge.options import incremental_faults, misspelled
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"unique_key": "id"},
+        {"unique_key": "id", "matched_condition": "t.a > s.a", "target_alias": "t"},
+        {"unique_key": "id", "not_matched_by_source_action": "update set t.gone = true"},
+        {"incremental_strategy": "merge", "merge_exclude_columns": ["a"], "merge_engine": "spark"},
+        {"incremental_strategy": "my_own", "merge_update_columns": ["a"]},
+    ],
+)
+def test_good_configs(config: dict[str, Any]) -> None:
+    assert incremental_faults(config) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"incremental_strategy": "delete+insert"},
+        {"incremental_strategy": "merge", "not_matched_by_source_action": "delete"},
+        {"unique_key": "id", "not_matched_by_source_action": "drop"},
+        {"unique_key": "id", "not_matched_by_source_condition": "true"},
+        {"unique_key": "id", "skip_matched_step": True, "skip_not_matched_step": True},
+        {"unique_key": "id", "skip_matched_step": True, "matched_condition": "true"},
+    ],
+)
+def test_bad_configs(config: dict[str, Any]) -> None:
+    assert len(incremental_faults(config)) == 1
+
+
+def test_only_slips_of_the_pen_are_misspellings() -> None:
+    assert misspelled({"uniqe_key": 1}) == [
+        "unknown config `uniqe_key`: did you mean `unique_key`?"
+    ]
+    assert misspelled({"my_setting": 1, "tags": [], "schema": "x"}) == []
+
+
+def test_one_error_with_all_faults() -> None:
+    model = {
+        "unique_id": "model.p.m",
+        "config": {"format_version": 9, "grants": {"select": ["x"]}, "file_format": "delta"},
+    }
+    with pytest.raises(CompilationError) as raised:
+        check_model_config(model)
+    text = str(raised.value)
+    assert "model.p.m" in text
+    assert text.count("\n  - ") + text.count("\n    - ") == 3
+
+
+def test_key_columns_are_found_whatever_their_case_or_quotes() -> None:
+    model = {"unique_id": "model.p.m", "config": {"unique_key": ["ID", "`the key`"]}}
+    check_key_columns(model, ["id", "the key"])

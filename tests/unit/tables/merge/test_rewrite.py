@@ -1,0 +1,56 @@
+"""Merges by rewriting files, as PyIceberg reads what they leave."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
+from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
+from pyiceberg.transforms import IdentityTransform
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.rewrite import Merged, RewriteMerge
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from tests.unit.local_tables import NAME, insert, live, load, make_table, rows
+
+
+def merge(lake: IcebergCatalog, source: pa.Table, plan: MergePlan) -> Merged:
+    run = RewriteMerge(lake, NAME, Source(source, plan.keys), plan, lambda _: None, "w", {})
+    return run.run(load(lake))
+
+
+@pytest.fixture
+def ordered(lake: IcebergCatalog) -> IcebergCatalog:
+    """A table whose files are sorted by id."""
+    make_table(lake)
+    by_id = SortField(1, IdentityTransform(), SortDirection.ASC)
+    updates = (
+        AddSortOrderUpdate(sort_order=SortOrder(by_id, order_id=1)),
+        SetDefaultSortOrderUpdate.model_validate({"sort-order-id": -1}),
+    )
+    lake.commit(load(lake), (), updates)
+    insert(lake, pa.table({"id": [3, 1, 2], "x": ["c", "a", "b"]}))
+    return lake
+
+
+def test_other_columns_leave_the_order_as_it_is(ordered: IcebergCatalog) -> None:
+    assert [file.sort_order_id for file in live(ordered)] == [1]
+    plan = MergePlan(("id",), ("x",), False)
+    merge(ordered, pa.table({"id": [2], "x": ["new"]}), plan)
+    assert rows(ordered) == [(1, "a"), (2, "new"), (3, "c")]
+    assert [file.sort_order_id for file in live(ordered)] == [1]
+
+
+def test_a_file_whose_sort_column_was_updated_is_not_sorted(ordered: IcebergCatalog) -> None:
+    plan = MergePlan(("x",), ("id",), False)
+    merge(ordered, pa.table({"id": [0], "x": ["b"]}), plan)
+    assert rows(ordered) == [(0, "b"), (1, "a"), (3, "c")]
+    assert [file.sort_order_id for file in live(ordered)] == [None]
+
+
+def test_rows_that_go_leave_the_order_as_it_is(ordered: IcebergCatalog) -> None:
+    plan = MergePlan(("x",), (), False, Deletes.MATCHED)
+    merge(ordered, pa.table({"x": ["b"], "id": [0]}), plan)
+    assert rows(ordered) == [(1, "a"), (3, "c")]
+    assert [file.sort_order_id for file in live(ordered)] == [1]

@@ -1,0 +1,276 @@
+"""Files of several row groups, keys of all types, and columns that are younger than a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+import pytest
+
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, read_footer
+from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+    Candidate,
+    FileMerge,
+    NotByRewriting,
+    read_task_result,
+    require_ids,
+    told,
+)
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source, changed
+
+
+def field(name: str, kind: pa.DataType, number: int) -> pa.Field:
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
+
+
+SCHEMA = pa.schema([field("id", pa.int64(), 1), field("n", pa.int64(), 2)])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Row groups of two, two and one row."""
+    path = tmp_path / "one.parquet"
+    rows = pa.table({"id": range(5), "n": [0] * 5}).cast(SCHEMA)
+    pq.write_table(rows, path, row_group_size=2)
+    return path
+
+
+def run(
+    file: Path,
+    source: dict[str, list[Any]],
+    deletes: Deletes = Deletes.NONE,
+    updates: Sequence[str] = ("n",),
+) -> tuple[Any, dict[str, list[Any]] | None]:
+    rows = Source(pa.table(source, schema=SCHEMA), ["id"])
+    options = ParquetOptions(target_size=1)
+    merge = FileMerge(fs.LocalFileSystem(), SCHEMA, options, rows, updates, deletes, "w")
+    done = merge.run(Candidate(f"x://{file}", str(file)))
+    made = [p for p in file.parent.iterdir() if p != file]
+    assert len(made) == len(done.made) <= 1
+    return done, pq.read_table(made[0]).to_pydict() if made else None
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_a_row_of_any_row_group_is_updated(file: Path, place: int) -> None:
+    done, found = run(file, {"id": [9, place], "n": [1, 7]})
+    assert found == {"id": list(range(5)), "n": [7 if n == place else 0 for n in range(5)]}
+    assert (done.changed, done.deleted, done.matched.to_pylist()) == (1, 0, [1])
+    assert done.replaced
+    assert read_footer(done.made[0].footer).num_row_groups == 3
+
+
+def test_rows_that_are_the_same_change_nothing(file: Path) -> None:
+    done, found = run(file, {"id": [0, 4, 9], "n": [0, 0, 1]})
+    assert found is None
+    assert (done.changed, done.deleted, done.matched.to_pylist()) == (0, 0, [0, 1])
+    assert not done.replaced
+
+
+def test_only_what_differs_counts(file: Path) -> None:
+    done, found = run(file, {"id": [0, 1, 4], "n": [0, 5, 6]})
+    assert done.changed == 2
+    assert found == {"id": list(range(5)), "n": [0, 5, 0, 0, 6]}
+
+
+def test_nothing_to_update(file: Path) -> None:
+    done, found = run(file, {"id": [0], "n": [3]}, updates=())
+    assert (found, done.changed, done.matched.to_pylist()) == (None, 0, [0])
+
+
+@pytest.mark.parametrize(
+    ("deletes", "left", "gone"),
+    [(Deletes.MATCHED, [0, 2, 3], 2), (Deletes.UNMATCHED, [1, 4], 3)],
+)
+def test_rows_go(file: Path, deletes: Deletes, left: list[int], gone: int) -> None:
+    done, found = run(file, {"id": [1, 4], "n": [0, 0]}, deletes, ())
+    assert found == {"id": left, "n": [0] * len(left)}
+    assert (done.changed, done.deleted) == (0, gone)
+
+
+@pytest.mark.parametrize(
+    ("deletes", "ids"), [(Deletes.MATCHED, list(range(5))), (Deletes.UNMATCHED, [9])]
+)
+def test_all_rows_go(file: Path, deletes: Deletes, ids: list[int]) -> None:
+    done, found = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
+    assert (found, done.deleted, done.replaced) == (None, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("deletes", "ids"), [(Deletes.MATCHED, [9]), (Deletes.UNMATCHED, list(range(5)))]
+)
+def test_no_row_goes(file: Path, deletes: Deletes, ids: list[int]) -> None:
+    done, found = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
+    assert (found, done.deleted, done.replaced) == (None, 0, False)
+
+
+def test_columns_are_known_by_their_ids(file: Path) -> None:
+    now = pa.schema([field("new", pa.string(), 3), field("key", pa.int64(), 1)])
+    rows = Source(pa.table({"key": [1], "new": ["x"]}).select(["new", "key"]).cast(now), ["key"])
+    merge = FileMerge(fs.LocalFileSystem(), now, ParquetOptions(), rows, ["new"], Deletes.NONE, "w")
+    (made,) = merge.run(Candidate(str(file), str(file))).made
+    assert pq.read_table(made.location).to_pydict() == {
+        "new": [None, "x", None, None, None],
+        "key": list(range(5)),
+    }
+
+
+def test_a_file_that_is_older_than_all_columns(file: Path) -> None:
+    now = pa.schema([field("key", pa.int64(), 3), field("v", pa.int64(), 4)])
+    rows = Source(pa.table({"key": [None], "v": [1]}, schema=now), ["key"])
+    merge = FileMerge(fs.LocalFileSystem(), now, ParquetOptions(), rows, ["v"], Deletes.NONE, "w")
+    done = merge.run(Candidate(str(file), str(file)))
+    assert done.changed == 5
+    assert pq.read_table(done.made[0].location)["v"].to_pylist() == [1] * 5
+
+
+def nested(name: str, number: int) -> pa.Schema:
+    return pa.schema([field("s", pa.struct([field(name, pa.int64(), number)]), 1)])
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (nested("x", 2), False),
+        (nested("y", 2), True),
+        (nested("x", 3), True),
+        (pa.schema([field("other", pa.int64(), 9)]), False),
+    ],
+)
+def test_nested_columns_must_be_those_of_the_table(
+    tmp_path: Path, now: pa.Schema, changed: bool
+) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"s": [{"x": 1}]}, schema=nested("x", 2)), path)
+    with pq.ParquetFile(path) as parquet:
+        if not changed:
+            require_ids(parquet, now)
+            return
+        with pytest.raises(NotByRewriting, match="the nested column s has changed"):
+            require_ids(parquet, now)
+
+
+def test_faults_of_files_tell_which(file: Path) -> None:
+    merge = FileMerge(
+        fs.LocalFileSystem(),
+        SCHEMA,
+        ParquetOptions(),
+        Source(pa.table({"id": [1], "n": [1]}, schema=SCHEMA), ["id"]),
+        ["n"],
+        Deletes.NONE,
+        "w",
+    )
+    with pytest.raises(OSError, match="x://lost: "):
+        merge.run(Candidate("x://lost", str(file.with_name("lost"))))
+    required = pa.schema(
+        [
+            SCHEMA.field("id"),
+            SCHEMA.field("n"),
+            pa.field("m", pa.int64(), False, {"PARQUET:field_id": "3"}),
+        ]
+    )
+    with pytest.raises(ColumnError, match="`m` is required"):
+        replace(merge, schema=required).run(Candidate(str(file), str(file)))
+
+
+class TestTasks:
+    @pytest.fixture(autouse=True)
+    def slept(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        found: list[float] = []
+        monkeypatch.setattr(file_rewrite.time, "sleep", found.append)
+        return found
+
+    @pytest.mark.parametrize("failures", [0, 1, 2])
+    def test_a_storage_that_comes_back(self, failures: int, slept: list[float]) -> None:
+        left = [OSError("slow")] * failures
+
+        def work() -> dict[str, Any]:
+            if left:
+                raise left.pop()
+            return {"changed": 1}
+
+        assert told(work) == {"changed": 1}
+        assert slept == [1, 2][:failures]
+
+    def test_one_that_does_not(self, slept: list[float]) -> None:
+        def work() -> dict[str, Any]:
+            raise OSError("away")
+
+        assert told(work) == {"failed": "away"}
+        assert slept == [1, 2]
+
+    @pytest.mark.parametrize("error", [NotByRewriting("no"), ColumnError("c", "is no")])
+    def test_refusals_are_not_tried_again(self, error: Exception, slept: list[float]) -> None:
+        def work() -> dict[str, Any]:
+            raise error
+
+        assert told(work) == {"refused": str(error)}
+        assert slept == []
+
+    def test_failures_are_raised_by_who_reads_them(self) -> None:
+        row = {"failed": None, "refused": None, "location": "l", "matched": [2], "changed": 3, "deleted": 4, "made": []}  # fmt: skip
+        done = read_task_result(row)
+        assert (done.location, done.matched.to_pylist(), done.changed, done.deleted) == (
+            "l",
+            [2],
+            3,
+            4,
+        )
+        with pytest.raises(OSError, match="away"):
+            read_task_result(row | {"failed": "away"})
+        with pytest.raises(NotByRewriting, match="no"):
+            read_task_result(row | {"refused": "no"})
+
+
+NESTED = pa.struct([("x", pa.int64())])
+KEYS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.bool_(), [True, False]),
+    (pa.int32(), [1, 0]),
+    (pa.int64(), [1, 0]),
+    (pa.float32(), [1.5, 0.0]),
+    (pa.float64(), [1.5, 0.0]),
+    (pa.decimal128(9, 2), [Decimal("1.00"), Decimal("0.00")]),
+    (pa.date32(), [date(2026, 1, 1), date(1970, 1, 1)]),
+    (pa.time64("us"), [time(1), time(0)]),
+    (pa.timestamp("us"), [datetime(2026, 1, 1), datetime(1970, 1, 1)]),
+    (pa.string(), ["a", ""]),
+    (pa.binary(), [b"a", b""]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), KEYS, ids=str)
+def test_keys_of_all_types(kind: pa.DataType, values: list[Any]) -> None:
+    """With null, which is equal to itself and to nothing else."""
+    source = Source(pa.table({"k": pa.array([None, *values], kind), "j": [1, 1, 1]}), ["k", "j"])
+    given = pa.table({"k": pa.array([values[1], None, values[0], None], kind), "j": [1, 1, 1, 2]})
+    matches = source.match(given)
+    assert len(matches) == 3
+    assert matches.in_file.to_pylist() == [0, 1, 2]
+    assert matches.in_source.to_pylist() == [2, 0, 1]
+    assert source.twice() == 0
+    twice = Source(pa.table({"k": pa.array([None, None, *values, values[0]], kind)}), ["k"])
+    assert twice.twice() == 2
+    single = Source(pa.table({"k": pa.array([None, *values], kind)}), ["k"])
+    found = single.match(given.select(["k"]))
+    assert found.in_file.to_pylist() == [0, 1, 2, 3]
+    assert found.in_source.to_pylist() == [2, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("kind", "values"), [*KEYS, (NESTED, [{"x": 1}, {"x": None}])], ids=str)
+def test_differences_of_all_types(kind: pa.DataType, values: list[Any]) -> None:
+    old = [values[0], values[0], None, values[1], None]
+    new = [values[0], values[1], values[1], None, None]
+    file = pa.table({"k": range(5), "v": pa.array(old, kind)})
+    source = Source(pa.table({"k": range(5), "v": pa.array(new, kind)}), ["k"])
+    found = changed(file, source.rows, source.match(file.select(["k"])), ["v"])
+    assert found.in_file.to_pylist() == [1, 2, 3]
+    none = changed(file, source.rows, source.match(file.select(["k"])), [])
+    assert len(none) == 0
