@@ -11,6 +11,12 @@ WORKERS ?= 2
 SAMPLE ?= 0
 SEED ?= 1
 
+DOCS := .venv-docs
+# The next version of dbt, beside the one that is pinned.
+NEXT := .venv-dbt-1.12
+# A dozen tests of it, for CI.
+NEXT_TESTS := $(addprefix tests/functional/,adapter/test_basic.py adapter/test_empty.py test_merge.py)
+
 # For unit tests alone, without pins: these must go with old versions of the rest.
 UNIT_TESTS_NEED := confluent-kafka cryptography hypothesis 'moto[s3,server]' pytest pytest-timeout pytest-xdist
 
@@ -26,10 +32,11 @@ CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit unit-minimal lint test-slow test-cluster mutants bench stop clean
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit unit-minimal lint test-slow test-cluster
+.PHONY: test-dbt-1.12 test-dbt-1.12-short docs docs-check lock mutants bench stop clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.dev-installed ## Set up .venv with all that development and tests need
 
@@ -74,6 +81,23 @@ test-slow: $(VENV)/.dev-installed ## Run the long tests
 test-cluster: $(VENV)/.dev-installed ## Run the functional tests on a Spark cluster with a REST catalog
 	$(BIN)/pytest tests/functional -m "not slow" --method connect
 
+test-dbt-1.12: $(NEXT)/.installed ## Run the functional tests with dbt-core 1.12
+	$(NEXT)/bin/pytest tests/functional -m "not slow" --numprocesses $(WORKERS) --dist loadfile
+
+test-dbt-1.12-short: $(NEXT)/.installed ## Run a few of them
+	$(NEXT)/bin/pytest $(NEXT_TESTS)
+
+docs: $(DOCS)/.installed ## Build the documentation's site into build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
+docs-check: docs ## Look at its pages in headless Chromium (needs chromium and chromedriver)
+	$(DOCS)/bin/python docs/site/check.py build/site
+
+lock: $(BIN)/python ## Pin what setup.py and dev-requirements.txt ask for, where it is not pinned yet
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile setup.py dev-requirements.txt --extra kafka --universal --python-version 3.10 \
+	    --no-annotate --custom-compile-command "make lock" --quiet --output-file constraints.txt
+
 mutants: $(VENV)/.dev-installed ## Share of small faults that unit tests notice (SAMPLE=200 SEED=1)
 	$(BIN)/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED)
 
@@ -108,6 +132,20 @@ $(VENV)/.installed: setup.py constraints.txt | $(BIN)/python
 
 $(VENV)/.dev-installed: dev-requirements.txt $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r dev-requirements.txt
+	@touch $@
+
+$(DOCS)/.installed: docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
+# dbt-core 1.12 requires a parser whose build downloads from outside of PyPI; it runs without.
+$(NEXT)/.installed: setup.py dev-requirements.txt constraints.txt
+	$(PYTHON) -m venv $(NEXT)
+	$(NEXT)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r dev-requirements.txt
+	$(NEXT)/bin/pip install --quiet --disable-pip-version-check \
+	    'metricflow>=0.213,<1.0' opentelemetry-api 'python-dotenv>=1.2' 'click>=8.3'
+	$(NEXT)/bin/pip install --quiet --disable-pip-version-check --no-deps dbt-core==1.12.6
 	@touch $@
 
 $(VENV)/.tpch-installed: $(VENV)/.installed

@@ -305,7 +305,10 @@ class TestWithoutGroup:
         ("model", "words"),
         [
             ("strange", "`topic` must be one of"),
-            ("half", "name the topic in which Debezium tells of them by `transaction_topic`"),
+            (
+                "half",
+                "Name the topic in which Debezium reports transactions by `transaction_topic`",
+            ),
             ("scattered", "`transaction_topic: till.public.savings` has 3 partitions"),
             ("unknown", "The topic till.transactions cannot be read"),
         ],

@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, table_name
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
@@ -470,6 +471,25 @@ class IcebergStreamAdapter(SQLAdapter):
 
         return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
 
+    @available
+    @staticmethod
+    def get_changed_sql(columns: Sequence[IcebergStreamColumn], target: str, source: str) -> str:
+        """The condition that one of the columns differs between two aliases of a MERGE."""
+        return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
+
+    @available
+    @staticmethod
+    def get_merge_sql(
+        relation: BaseRelation,
+        staging: BaseRelation,
+        columns: Sequence[IcebergStreamColumn],
+        plan: Mapping[str, Any],
+    ) -> str:
+        """The MERGE of a staging table into a table, by the plan of the `merge` strategy."""
+        from dbt.adapters.iceberg_stream.materializations.incremental import spark_merge_sql
+
+        return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
+
     @available.parse_none
     def change_rows(
         self,
@@ -482,12 +502,6 @@ class IcebergStreamAdapter(SQLAdapter):
         from dbt.adapters.iceberg_stream.materializations.incremental import change_rows
 
         return change_rows(self.context(), relation, query, unique_key, action)
-
-    @available.parse_none
-    def say_why_spark(self, done: AdapterResponse, why: IcebergStreamResponse) -> None:
-        """Have the answer of Spark's MERGE, if one was run, say why it was Spark's."""
-        if isinstance(done, IcebergStreamResponse):
-            done.merge_engine, done.merge_engine_reason = why.merge_engine, why.merge_engine_reason
 
     @available.parse_none
     def build_seed(

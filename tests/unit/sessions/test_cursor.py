@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token, read_token
@@ -96,3 +97,16 @@ def test_it_fails_and_says_whose_token_it_was(
         handle_of(session, Source(renewable), lake).cursor().execute("select 1")
     assert session.ran == runs
     assert "The catalog was asked as ada, whose token expires at 2" in str(raised.value)
+
+
+def test_a_write_whose_outcome_cannot_be_read_is_not_run_again(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise CatalogError(REFUSED)
+
+    monkeypatch.setattr(lake, "snapshots", refuse)
+    session = Session()
+    with pytest.raises(CatalogError, match=r"was committed to s\.t, but what it did"):
+        handle_of(session, Source(), lake).cursor().execute("insert into s.t values (1)")
+    assert session.ran == 1

@@ -12,7 +12,12 @@ from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.merge import (
+    MergeClauses,
+    is_changed_sql,
+    keys_match_sql,
+    merge_sql,
+)
 from dbt.adapters.iceberg_stream.sql.statements import split
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import new_write_id, stamps
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
@@ -105,19 +110,43 @@ def change_rows(
     return response
 
 
+def spark_merge_sql(
+    relation: BaseRelation,
+    staging: BaseRelation,
+    columns: Sequence[str],
+    plan: Mapping[str, Any],
+) -> str:
+    """The MERGE of a staging table into a table.
+
+    Args:
+        columns: names of the table's columns.
+        plan: of the `merge` strategy, as the macro `get_merge_plan` makes it.
+    """
+    clauses = MergeClauses(
+        on=plan["on"],
+        target=plan["target"],
+        source=plan["source"],
+        updates=[column.name for column in plan["updated"]],
+        update_when=plan["update_when"],
+        inserts=columns if plan["inserts"] else (),
+        insert_when=plan["insert_when"] or "",
+        source_action=plan["source_action"] or "",
+        source_when=plan["source_when"] or "",
+    )
+    return merge_sql(relation.render(), staging.render(), clauses)
+
+
 def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Columns) -> str:
-    match = " and ".join(f"d.{quote(key)} <=> s.{quote(key)}" for key in plan.keys)
-    if plan.deletes is Deletes.MATCHED:
-        action = "when matched then delete"
-    else:
-        changed = " or ".join(
-            f"not (d.{quote(name)} <=> s.{quote(name)})" if columns.comparable(name) else "true"
-            for name in plan.updates
-        )
-        sets = ", ".join(f"d.{quote(name)} = s.{quote(name)}" for name in plan.updates)
-        action = f"when matched and ({changed}) then update set {sets}"
+    target, source = MergeClauses.target, MergeClauses.source
+    updates = [(name, columns.type_of(name)) for name in plan.updates]
+    clauses = MergeClauses(
+        on=keys_match_sql(plan.keys, target, source),
+        updates=plan.updates,
+        update_when=is_changed_sql(updates, target, source),
+        deletes=plan.deletes is Deletes.MATCHED,
+    )
     # Behind a comment in the query there is another line.
-    return f"merge into {relation} as d using (\n{query}\n) as s on {match} {action}"
+    return merge_sql(str(relation), f"(\n{query}\n)", clauses)
 
 
 def _merge(
@@ -164,10 +193,9 @@ class _Columns:
         column = self._known.get(name.lower())
         return column.name if column else name
 
-    def comparable(self, name: str) -> bool:
-        """Whether Spark compares a column's values."""
+    def type_of(self, name: str) -> str:
         column = self._known.get(name.lower())
-        return column is None or not ("map<" in column.type or "variant" in column.type)
+        return column.type if column else ""
 
     def keys(self, unique_key: str | Sequence[str] | None) -> tuple[str, ...]:
         """A key that is named twice is one key."""

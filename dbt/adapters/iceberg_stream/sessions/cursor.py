@@ -16,6 +16,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.progress import Progress
@@ -84,10 +85,12 @@ class Handle:
         self._on_close = on_close
         self._on_lost = on_lost
         self._renewal = renewal
-        owner = renewal.owner if renewal else ""
-        self._results = SessionResults(session, results, owner) if results else None
+        self._results = SessionResults(session, results, self._owner) if results else None
         self.progress = Progress(show_progress)
         session.on_progress(self.progress)
+
+    def _owner(self) -> str:
+        return self._renewal.owner if self._renewal else ""
 
     @property
     def principal(self) -> str:
@@ -241,7 +244,18 @@ class Cursor:
             )
             return
         if self._commits_snapshot():
-            self.outcome = find_outcome(self._snapshots(), write_id)
+            self.outcome = self._committed(write_id)
+
+    def _committed(self, write_id: str) -> Outcome | None:
+        """What the statement has done, by the snapshot that it committed."""
+        try:
+            return find_outcome(self._snapshots(), write_id)
+        except CatalogError as error:
+            # The token may have ended since. No StatementError: those may be run again.
+            raise CatalogError(
+                f"The statement was committed to {'.'.join(self.target or ())}, but what it did "
+                f"there cannot be read: {error}"
+            ) from error
 
     def _run_write(self, sql: str) -> None:
         """Run it, again if another writer was faster and it would read the same rows."""

@@ -33,3 +33,7 @@ class IcebergStreamResponse(AdapterResponse):
         del numbers["operation"]
         message = f"{verb} {outcome.rows_affected:,} rows"
         return cls(message, code=verb, relation=relation, **numbers, **further)
+
+    def copy_merge_engine(self, other: IcebergStreamResponse) -> None:
+        """Report which engine merged, and why it was that one, as another response does."""
+        self.merge_engine, self.merge_engine_reason = other.merge_engine, other.merge_engine_reason

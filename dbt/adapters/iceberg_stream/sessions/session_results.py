@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -21,9 +22,13 @@ OTHER = (SPARK_PREFIX, "spark.sql.catalog.")
 
 
 class SessionResults:
-    """The cache as one session of one user may use it."""
+    """The cache as one session may use it.
 
-    def __init__(self, session: Session, cache: ResultCache, owner: str) -> None:
+    Args:
+        owner: tells whose token the session has at the moment: a renewed one may be of another.
+    """
+
+    def __init__(self, session: Session, cache: ResultCache, owner: Callable[[], str]) -> None:
         self._session = session
         self._cache = cache
         self._owner = owner
@@ -55,4 +60,4 @@ class SessionResults:
             today = str(datetime.now(ZoneInfo(self._deciding[TIME_ZONE])).date())
         except (ZoneInfoNotFoundError, ValueError):
             return None
-        return self._deciding | {"owner": self._owner, "today": today}
+        return self._deciding | {"owner": self._owner(), "today": today}

@@ -70,7 +70,7 @@ def source_of(log: Log, *tables: str, **more: Any) -> Any:
     plain = envelope({"format": "json", "columns": "id bigint"}, ())
     more = {"transaction_topic": TELLS, "topics": topics} | more
     source: Any = KafkaSource(None, {"bootstrap.servers": "x"}, plain, **more)
-    source.__dict__["_client"] = Client(log)
+    source.__dict__["client"] = Client(log)
     return source
 
 
@@ -109,7 +109,7 @@ def test_a_transaction_topic_is_added(log: Log) -> None:
     part = source.plan_batch(lower, 4)
     assert part == {ORDERS: 3, ITEMS: 2, CUSTOMERS: 0}
     until = source.present(part)
-    assert source._client.asked[-1] == TELLS
+    assert source.client.asked[-1] == TELLS
     log.change("items")
     log.end(orders=1, items=1)
     log.begin()
@@ -136,10 +136,10 @@ def test_a_reader_asks_for_its_own_topic(log: Log) -> None:
         log.commit(orders=1, items=1)
     log.show_all()
     source = replace(source_of(log), topic=topic_of("orders"))
-    source.__dict__["_client"] = Client(log)
+    source.__dict__["client"] = Client(log)
     lower, upper = {OWN: 2, ITEMS: 1}, {OWN: 8, ITEMS: 4, ORDERS: 4, CUSTOMERS: 0}
     told = source.messages(Reader(), lower, upper)
-    assert source._client.asked == [topic_of("orders")]
+    assert source.client.asked == [topic_of("orders")]
     assert told["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
     assert told["endingOffsets"] == '{"shop.public.orders": {"0": 4}}'
     told = source.messages(Reader(), None, upper)
@@ -196,8 +196,9 @@ def test_one_topic_of_transactions_is_read_up_to_where_others_are(log: Log) -> N
     """Nothing may have come for a while then, which ended a transaction."""
     debezium = envelope({"format": "debezium", "columns": "id bigint"}, ())
     source: Any = KafkaSource(topic_of("orders"), {}, debezium, transactions=True)
-    source.__dict__ |= {"_client": Client(log)}
-    source.__dict__ |= {"_transactions": SimpleNamespace(last_end=lambda begin, *_: begin)}
+    source.__dict__["client"] = Client(log)
+    ends = SimpleNamespace(last_end=lambda begin, *_: begin)
+    source.planner.__dict__["single_topic"] = ends
     log.visible[ORDERS] = 7
     assert source.plan_batch({"0": 2}, 100, {"0": 5}) is None
     assert source.plan_batch({"0": 2}, 100, {"0": 5}, whole=True) == {"0": 5}
@@ -210,13 +211,13 @@ def test_a_topic_that_was_created_again(log: Log) -> None:
     source = source_of(log, "orders", transaction_topic=None)
     begun = source.plan_batch(None, 100)
     assert "topic-ids" not in begun  # as older versions, and older servers, have it
-    source._client.ids = {topic_of("orders"): "first"}
+    source.client.ids = {topic_of("orders"): "first"}
     log.change("orders")
     log.show_all()
     lower = source.plan_batch(begun, 100)
     assert lower["topic-ids"] == {topic_of("orders"): "first"}
     assert source.plan_batch(lower, 100) is None and source.lag(lower).count == 0
-    source._client.ids = {topic_of("orders"): "second"}
+    source.client.ids = {topic_of("orders"): "second"}
     log.change("orders")
     log.show_all()
     with pytest.raises(StreamError, match="was deleted and created again"):

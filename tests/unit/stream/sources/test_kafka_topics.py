@@ -40,8 +40,8 @@ def test_models_of_other_topics_read_one_source() -> None:
         ({"topics": []}, "needs `topic`, or `topics`, and `bootstrap_servers`"),
         ({"topics": "shop.orders"}, "a list of topics"),
         ({"topic": "shop.people"}, "`topic` must be one of"),
-        ({"transactions": True}, "name the topic in which Debezium tells of them"),
-        ({**TELLS, "format": "maxwell"}, "is what Debezium has"),
+        ({"transactions": True}, "Name the topic in which Debezium reports transactions"),
+        ({**TELLS, "format": "maxwell"}, "needs `format: debezium`"),
         ({"transaction_topic": "shop.items"}, "is one of the topics whose changes are read"),
     ],
 )

@@ -49,7 +49,7 @@
     {%- endcall %}
   {%- endif -%}
   {% if rewritten and rewritten.merge_engine == 'spark' %}
-    {% do adapter.say_why_spark(load_result('main').response, rewritten) %}
+    {% do load_result('main').response.copy_merge_engine(rewritten) %}
   {% endif %}
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}

@@ -9,16 +9,7 @@
   {%- set on = [iceberg_stream__get_key_match_sql(arg_dict['unique_key'], source, target)]
         + iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) -%}
   {%- set updated = iceberg_stream__get_merge_updated_columns(arg_dict) -%}
-  {%- set changed = [] -%}
-  {%- for column in updated -%}
-    {#- Spark compares neither maps nor variants: such a column counts as changed. -#}
-    {%- if 'map<' in column.data_type or 'variant' in column.data_type -%}
-      {%- do changed.append('true') -%}
-    {%- else -%}
-      {%- do changed.append('not (' ~ target ~ '.' ~ column.quoted ~ ' <=> ' ~ source ~ '.' ~ column.quoted ~ ')') -%}
-    {%- endif -%}
-  {%- endfor -%}
-  {%- set update_when = ['(' ~ changed | join(' or ') ~ ')'] -%}
+  {%- set update_when = [adapter.get_changed_sql(updated, target, source)] -%}
   {%- if config.get('matched_condition') -%}
     {%- do update_when.append('(' ~ config.get('matched_condition') ~ ')') -%}
   {%- endif -%}
@@ -55,25 +46,7 @@
 {% endmacro %}
 
 {% macro iceberg_stream__get_merge_statement(arg_dict, plan) -%}
-  {%- set columns = arg_dict['dest_columns'] -%}
-  merge into {{ arg_dict['target_relation'].render() }} as {{ plan.target }}
-  using {{ arg_dict['temp_relation'].render() }} as {{ plan.source }}
-  on {{ plan.on }}
-  {%- if plan.updated %}
-  when matched and {{ plan.update_when }} then update set
-    {%- for column in plan.updated %}
-    {{ column.quoted }} = {{ plan.source }}.{{ column.quoted }}{{ ',' if not loop.last }}
-    {%- endfor %}
-  {%- endif %}
-  {%- if plan.inserts %}
-  when not matched {%- if plan.insert_when %} and ({{ plan.insert_when }}){% endif %}
-    then insert ({{ iceberg_stream__get_quoted_names(columns) }})
-    values ({{ iceberg_stream__get_quoted_names(columns, plan.source) }})
-  {%- endif %}
-  {%- if plan.source_action %}
-  when not matched by source {%- if plan.source_when %} and ({{ plan.source_when }}){% endif %}
-    then {{ plan.source_action }}
-  {%- endif %}
+  {{ adapter.get_merge_sql(arg_dict['target_relation'], arg_dict['temp_relation'], arg_dict['dest_columns'], plan) }}
 {%- endmacro %}
 
 {#- Looks before the merge: keys that stand in the increment twice are refused by name, and a
