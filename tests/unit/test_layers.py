@@ -39,6 +39,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "maintenance": ({"*"}, {"check"}),
     "stream": (
         {"stream", "groups", "routes"},
+        {"commit_queue", "write_window"},
         {"table_stream"},
         {"batches"},
         {"sink", "query"},

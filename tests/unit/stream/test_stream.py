@@ -180,7 +180,7 @@ def test_progress_of_a_table_that_is_quiet_beside_a_busy_one(
     busy, quiet = (writer_of(5, commit_interval=0.0, idle_interval=0.0) for _ in range(2))
     done: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
     monkeypatch.setattr(
-        "dbt.adapters.iceberg_stream.stream.stream.commit_batches", lambda *_: [done, None]
+        "dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches", lambda *_: [done, None]
     )
     tables = [TableStream(writer, StreamStatus("m")) for writer in (busy, quiet)]  # type: ignore[arg-type]
     Stream(object, tables).drain()  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.Monke
         two: Any = new
         return [TableStream(two, StreamStatus("new"))] if described.upper == {"n": 2} else []
 
-    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.commit_batches", commit)
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches", commit)
     one: Any = writer
     Stream(object, [TableStream(one, StreamStatus("m"))], 1, grow).drain()  # type: ignore[arg-type]
     assert sizes == [[1], [1, 1]]

@@ -6,25 +6,20 @@ Article on the streaming sink, "Minting Batch Descriptions Ahead of Time".
 from __future__ import annotations
 
 import time
-import uuid
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from threading import Event
 
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.commit_queue import CommitQueue
 from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
+from dbt.adapters.iceberg_stream.stream.write_window import WriteWindow
 
-# Files of a commit that wait: descriptors are held in memory.
-MOST_FILES = 2000
 # Between two looks at what a busy stream has still before it: a folder is listed for it.
 LAG_SECONDS = 5.0
 # How often another writer may be faster, with nothing committed between.
@@ -48,9 +43,6 @@ class Stream:
     grow: Callable[[Session, BatchRange], Sequence[TableStream]] | None = None
     # The tables that batches go to: all, or one that has to catch up.
     _fed: Sequence[TableStream] = field(init=False)
-    _writing: deque[Future[list[WrittenBatch]]] = field(default_factory=deque)
-    _commit: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
-    _last_commit: float = field(default_factory=time.monotonic)
     _last_lag: float = float("-inf")
     _planned: Frontier | None = None
     _until: Frontier | None = None
@@ -58,8 +50,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         self._fed = self.tables
-        self._writers = ThreadPoolExecutor(self.window, thread_name_prefix="stream-write")
-        self._committers = ThreadPoolExecutor(1, thread_name_prefix="stream-commit")
+        self._writing = WriteWindow(self.window, self.session)
+        self._commits = CommitQueue(self._options.commit_interval)
 
     def drain(self, refresh: bool = False) -> None:
         """Take in what the source has now; with refresh, in place of all that is in the tables.
@@ -86,7 +78,7 @@ class Stream:
         return self.tables[0].writer.options
 
     def _run(self, stop: Event, follow: bool, refresh: bool) -> None:
-        with self._writers, self._committers, ExitStack() as undo:
+        with closing(self._writing), closing(self._commits), ExitStack() as undo:
             undo.callback(self._fail)
             while not self._done(stop, follow, refresh):
                 refresh = refresh and not any(table.status.commits for table in self.tables)
@@ -198,7 +190,7 @@ class Stream:
         self._mint()
         if not self._writing:
             return False
-        batches = self._take()
+        batches = self._writing.take(self._flush)
         if time.monotonic() - self._last_lag >= LAG_SECONDS:
             self._measure_lag()
         truncates = any(batch.truncates for batch in batches)
@@ -207,11 +199,11 @@ class Stream:
         if any(batch.described.lower is None for batch in batches):
             # Where the stream has begun is told at once: the latest of a topic is another one soon.
             self._flush()
-            self._settle()
-        if self._is_due() or self._is_serial:
-            self._submit()
+            self._commits.settle(self._fed)
         if self._is_serial:
-            self._wait()
+            self._flush()
+        elif self._commits.is_due(self._fed):
+            self._commits.submit(self._fed)
         self._record_quiet()
         return True
 
@@ -226,7 +218,7 @@ class Stream:
 
     def _mint(self) -> None:
         """Describe batches ahead, and begin to write them."""
-        window = 1 if self._is_serial else self.window
+        window = 1 if self._is_serial else self._writing.size
         while len(self._writing) < window:
             # Where the others have come to, a batch ends.
             whole = self._fed is not self.tables
@@ -241,10 +233,7 @@ class Stream:
             described = BatchRange(self._planned, upper)
             self._planned = upper
             self._grow(described)
-            late = [table.is_late for table in self._fed]
-            self._writing.append(
-                self._writers.submit(self._write, self.session(), described, late, list(self._fed))
-            )
+            self._writing.submit(described, self._fed)
 
     def _check_schema(self, upper: Frontier) -> None:
         for table in self._fed:
@@ -253,10 +242,7 @@ class Stream:
 
     def _follow_schema(self, upper: Frontier) -> None:
         """Commit what was begun, and open the tables for the columns of the next batch."""
-        while self._writing:
-            self._take()
-        self._flush()
-        self._settle()
+        self._finish()
         for table in self._fed:
             table.follow_schema(upper)
 
@@ -267,45 +253,12 @@ class Stream:
                 table.begin(refresh=False)
                 self.tables.append(table)
 
-    def _write(
-        self,
-        session: Session,
-        described: BatchRange,
-        late: Sequence[bool],
-        fed: Sequence[TableStream],
-    ) -> list[WrittenBatch]:
-        """The files of a batch for each table; none is left if one fails."""
-        done: list[WrittenBatch] = []
-        with ExitStack() as undo:
-            for table, is_late in zip(fed, late, strict=True):
-                batch = table.write(session, described, is_late)
-                undo.callback(table.sink.discard, [batch])
-                done.append(batch)
-            undo.pop_all()
-        return done
-
-    def _take(self) -> list[WrittenBatch]:
-        """Have the oldest batch wait for its commit, as it must be after those before it."""
-        written = self._writing.popleft().result()
-        with ExitStack() as undo:
-            undo.callback(self._discard, written)
-            for number, table in enumerate(self._fed):
-                written[number] = table.set_right(written[number], self.session, self._flush)
-            undo.pop_all()
-        for table, batch in zip(self._fed, written, strict=True):
-            table.take(batch)
-        return written
-
-    def _discard(self, written: Sequence[WrittenBatch]) -> None:
-        for table, batch in zip(self._fed, written, strict=True):
-            table.sink.discard([batch])
-
     def _rest(self, stop: Event, follow: bool) -> bool:
         """Nothing new: commit what waits; False if that is the end."""
         if not follow:
             self._flush()
             return False
-        if self._until is not None or self._is_due():
+        if self._until is not None or self._commits.is_due(self._fed):
             self._flush()
         self._until = None
         self._tell("idle")
@@ -323,68 +276,25 @@ class Stream:
     def _finish(self) -> None:
         """Commit what was begun."""
         while self._writing:
-            self._take()
+            self._writing.take(self._flush)
         self._flush()
-        self._settle()
+        self._commits.settle(self._fed)
 
     @property
     def _is_serial(self) -> bool:
         """Whether each batch must see what the one before it has committed."""
         return any(table.is_serial for table in self._fed)
 
-    def _is_due(self) -> bool:
-        pending = [batch for table in self._fed for batch in table.pending]
-        if sum(len(batch.files) for batch in pending) >= MOST_FILES:
-            return True
-        return time.monotonic() - self._last_commit >= self._options.commit_interval
-
     def _flush(self) -> None:
-        """Commit what waits, and wait for it."""
-        self._submit()
-        self._wait()
-
-    def _submit(self) -> None:
-        """Commit what waits, while the next batches are written."""
-        self._wait()
-        # One that has just come up has no batch before that of the others.
-        tables = [table for table in self._fed if table.pending]
-        if not tables:
-            return
-        parts = [(table.sink, table.take_pending()) for table in tables]
-        self._last_commit = time.monotonic()
-        self._commit = (
-            tables,
-            self._committers.submit(commit_batches, uuid.uuid4().hex, parts),
-        )
-
-    def _wait(self) -> None:
-        if self._commit is None:
-            return
-        (tables, commit), self._commit = self._commit, None
-        try:
-            committed = commit.result()
-        except OSError as error:
-            raise tables[0].storage_refuses(error) from error
-        for table, done in zip(tables, committed, strict=True):
-            if done is not None:
-                table.committed(done)
-
-    def _settle(self) -> None:
-        """Record progress that no snapshot tells."""
-        self._wait()
-        for table in self._fed:
-            table.settle()
+        """Commit what is pending, and wait for it."""
+        self._commits.flush(self._fed)
 
     def _abandon(self) -> None:
-        """What waits is not committed: its files go."""
-        writing, self._writing = self._writing, deque()
-        batches = [(table.sink, table.take_pending()) for table in self.tables]
-        for one in writing:
-            if one.exception() is None:
-                batches += [(t.sink, [b]) for t, b in zip(self._fed, one.result(), strict=True)]
-        for sink, waiting in batches:
-            if waiting:
-                sink.discard(waiting)
+        """Remove the files of what is not committed."""
+        self._writing.discard()
+        for table in self.tables:
+            if pending := table.take_pending():
+                table.sink.discard(pending)
 
     def _fail(self) -> None:
         self._tell("failed")
