@@ -21,8 +21,8 @@ from pyiceberg.table import StaticTable
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import IDS
 from tests.functional.lake import rows, snapshot_ids, summary
-from tests.functional.test_stream_groups import FRONTIER, WRITE_ID
-from tests.functional.test_stream_service import DEADLINE, service, wait_for
+from tests.functional.shop_streams import FRONTIER, WRITE_ID
+from tests.functional.stream_service import DEADLINE, service, wait_for
 from tests.servers.kafka import kafka_server
 
 TABLES = {"accounts": 2, "savings": 3, "transfers": 1}

@@ -15,16 +15,9 @@ from dbt.adapters.iceberg_stream.engines.embedded import stop
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from tests.functional.lake import rows, run, summary, table
-from tests.functional.test_principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
-from tests.functional.test_stream_groups import (
-    ALL_ITEMS,
-    ALL_ORDERS,
-    MODELS,
-    WRITE_ID,
-    item,
-    land,
-    order,
-)
+from tests.functional.principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
+from tests.functional.shop_streams import ALL_ITEMS, ALL_ORDERS, MODELS, WRITE_ID, item, land
+from tests.functional.test_stream_groups import order
 from tests.integration.streams import SINK, Change, make_table, open_sink, write
 from tests.servers.nessie import WAREHOUSES, Nessie, nessie
 from tests.servers.s3 import S3, s3_server

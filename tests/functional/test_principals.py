@@ -13,34 +13,12 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt_common.exceptions import DbtRuntimeError
 
+from tests.functional.principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.servers.rest_catalog import RestCatalog
 
-TABLE = """
-select id, name from {{ ref('people') }}
-{% if var('rows', none) %}where (select sum(sin(id)) from range({{ var('rows') }})) > 0{% endif %}
-"""
-VIEW = "{{ config(materialized='view') }} select * from {{ ref('people') }}"
-INCREMENTAL = """
-{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
-select id, concat(name, '{{ var("suffix", "") }}') as name from {{ ref('people') }}
-"""
 HOOKED = """
 {{ config(materialized='view', pre_hook="delete from {{ ref('people') }} where id = 1") }}
 select 1 as id
-"""
-SNAPSHOT = """
-{% snapshot history %}
-{{ config(unique_key='id', strategy='check', check_cols='all', target_schema=schema) }}
-select id, concat(name, '{{ var("suffix", "") }}') as name from {{ ref('people') }}
-{% endsnapshot %}
-"""
-DROP = """
-{% macro drop_people() %}
-  {% do adapter.drop_relation(adapter.get_relation(target.database, target.schema, 'people')) %}
-{% endmacro %}
-{% macro insert_person() %}
-  {% do run_query("insert into " ~ target.schema ~ ".people values (3, 'Joan')") %}
-{% endmacro %}
 """
 
 
@@ -273,17 +251,3 @@ class TestFixedToken:
         after = json.loads(contents(project))
         changed = {name for name in before if after[name] != before[name]}
         assert changed == {name for name, state in states.items() if state == "success"}
-
-
-def contents(project: Any) -> str:
-    """Every relation of the schema with its current snapshot and columns."""
-    lake = project.adapter.catalog
-    return json.dumps(
-        {
-            name: [
-                next((s.snapshot_id for s in lake.snapshots((project.test_schema, name))), None),
-                [column.name for column in lake.columns((project.test_schema, name))],
-            ]
-            for name, _ in sorted(lake.relations(project.test_schema))
-        }
-    )

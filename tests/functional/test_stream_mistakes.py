@@ -112,4 +112,4 @@ class TestWrongPath:
 
     def test_it_is_told(self, project: Any) -> None:
         _, said = run_dbt_and_capture(["run"])
-        assert "orders has found nothing in landing yet" in said
+        assert "orders: landing has no data yet" in said

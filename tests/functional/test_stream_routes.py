@@ -10,8 +10,8 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, snapshot_ids, summary, table
-from tests.functional.test_stream_groups import SOURCES, WRITE_ID
-from tests.functional.test_stream_service import service, wait_for
+from tests.functional.shop_streams import SOURCES, WRITE_ID
+from tests.functional.stream_service import service, wait_for
 
 SHOP = """
 {{ config(materialized='stream', unique_key='id', apply_as_deletes='deleted', route_by='tbl',

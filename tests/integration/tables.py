@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import uuid
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,6 @@ def read_by_duckdb(location: str) -> pa.Table:
     path = location.removeprefix("file://")
     rows = duckdb_connection().execute(f"select * from iceberg_scan('{path}')")
     return rows.to_arrow_table()
+
+
+LATER = datetime.now(timezone.utc) + timedelta(days=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.manifest import ManifestEntry
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
@@ -33,33 +31,12 @@ from tests.integration.damage import (
     rewrite_parquet,
     snapshot,
 )
-from tests.integration.streams import NAME, Change, commit, make_table, open_sink
+from tests.integration.filled_tables import fill
+from tests.integration.streams import NAME, Change, commit, open_sink
 from tests.integration.writers import open_catalog
 from tests.servers.iceberg_parser import refusal
 
-BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
 DOCS = Path(__file__).parents[2] / "docs" / "check.md"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
-    lake.create_namespace("s")
-    yield lake
-    lake.close()
-
-
-def fill(lake: IcebergCatalog, version: int, partitioned: bool = False) -> None:
-    """Three commits of a stream, with equality deletes, position deletes or vectors."""
-    make_table(lake, version, BY_PART if partitioned else PartitionSpec())
-    sink = open_sink(lake)
-    some = [Change(key, f"v{key}", "ab"[key % 2]) for key in range(6)]
-    commit(sink, some, 6, partitioned=partitioned) if partitioned else commit(sink, some, 6)
-    if partitioned:
-        return
-    again = [Change(key % 2, f"w{key}") for key in range(6)]
-    commit(sink, again, 12, rows=3, max_keys=100)
-    commit(sink, [Change(5, None), Change(7, "new")], 14)
 
 
 def findings(lake: IcebergCatalog, data: bool = True) -> list[Finding]:

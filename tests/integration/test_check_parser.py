@@ -16,7 +16,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-from tests.integration.test_check import fill
+from tests.integration.filled_tables import fill
 from tests.servers.iceberg_parser import refusal
 from tests.unit.local_tables import insert, load, make_catalog, make_table
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitState
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.integration.tables import LATER
 from tests.integration.writers import open_catalog
 from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
 WRITERS, TIMES = 8, 25
-LATER = datetime.now(timezone.utc) + timedelta(days=1)
 ROW = pa.table({"writer": [-1], "n": [0]})
 
 

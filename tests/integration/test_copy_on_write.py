@@ -20,11 +20,10 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import Loss, RowRemoval
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
+from tests.integration.replica import Replica
+from tests.integration.stream_bed import Bed, last_of_each, random_changes
 from tests.integration.streams import NAME, Change, Truth, make_table, open_sink, write
-from tests.integration.tables import duckdb_rows
-from tests.integration.test_commits import LATER
-from tests.integration.test_iceberg_changes import Replica
-from tests.integration.test_stream_options import Bed, last_of_each, random_changes
+from tests.integration.tables import LATER, duckdb_rows
 
 MakeBed = Callable[..., Bed]
 

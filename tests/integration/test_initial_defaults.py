@@ -28,7 +28,7 @@ from pyiceberg.types import (
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session
-from tests.integration.test_iceberg_changes import Replica, new_name
+from tests.integration.replica import Replica, new_name
 
 DEFAULTS = [
     (BooleanType(), True),

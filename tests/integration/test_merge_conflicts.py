@@ -21,8 +21,7 @@ from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge, Runner, in_threads
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
-from tests.integration.tables import insert
-from tests.integration.test_commits import LATER
+from tests.integration.tables import LATER, insert
 
 PLAN = MergePlan(("id",), ("n",), True)
 DELETING = MergePlan(("id",), ("n",), True, Deletes.UNMATCHED)

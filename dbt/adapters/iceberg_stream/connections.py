@@ -86,7 +86,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return not opened or bool(connection.handle.reusable)
 
     def refresh_spark(self, name: tuple[str, str]) -> None:
-        """Have Spark see a commit that it has not made: what it has cached of a table is stale.
+        """Have Spark drop what it has cached of a table, after a commit that was not Spark's.
 
         An engine that has not started yet has cached nothing.
         """

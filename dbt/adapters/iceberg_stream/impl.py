@@ -208,8 +208,8 @@ class IcebergStreamAdapter(SQLAdapter):
     def drop_schema(self, relation: BaseRelation) -> None:
         """Drop a namespace and all that is in it, files included."""
         self._check_database(relation)
-        for found in self.list_relations_without_caching(relation):
-            self.drop_relation(found)
+        for contained in self.list_relations_without_caching(relation):
+            self.drop_relation(contained)
         self.catalog.drop_namespace(str(relation.schema))
         self.cache.drop_schema(relation.database, relation.schema)
 
@@ -222,7 +222,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse_none
     def note_staged(self, relation: BaseRelation) -> None:
-        """Note what takes the place of another object later, to be dropped where it does not."""
+        """Note a staged object: it is dropped if the model fails before it takes its place."""
         self._staged.name = table_name(relation)
 
     @available.parse_none
@@ -230,7 +230,7 @@ class IcebergStreamAdapter(SQLAdapter):
         self._staged.name = None
 
     def post_model_hook(self, config: Mapping[str, Any], context: Any) -> None:
-        """Drop what a model that failed has made to take the place of another object."""
+        """Drop the staged object of a model that failed before it took its place."""
         name, self._staged.name = getattr(self._staged, "name", None), None
         if name is None:
             return
@@ -251,8 +251,8 @@ class IcebergStreamAdapter(SQLAdapter):
         if relation.schema is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
-        found = self.catalog.columns(table_name(relation))
-        return self._columns((column.name, column.type) for column in found)
+        columns = self.catalog.columns(table_name(relation))
+        return self._columns((column.name, column.type) for column in columns)
 
     @available.parse(lambda *a, **k: [])
     def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:
@@ -276,8 +276,8 @@ class IcebergStreamAdapter(SQLAdapter):
     ) -> agate.Table:
         from dbt.adapters.iceberg_stream.catalog.docs import catalog_table
 
-        found = (item for schema in sorted(schemas) for item in self.catalog.describe(schema))
-        return self._catalog_filter_table(catalog_table(self.catalog.name, found), used_schemas)
+        tables = (item for schema in sorted(schemas) for item in self.catalog.describe(schema))
+        return self._catalog_filter_table(catalog_table(self.catalog.name, tables), used_schemas)
 
     def _get_one_catalog_by_relations(
         self,
@@ -293,8 +293,8 @@ class IcebergStreamAdapter(SQLAdapter):
             for schema in {schema for schema, _ in wanted}
             for name, kind in self.catalog.relations(schema)
         }
-        found = [self.catalog.describe_one(n, kinds[n]) for n in sorted(wanted) if n in kinds]
-        table = catalog_table(self.catalog.name, [item for item in found if item is not None])
+        tables = [self.catalog.describe_one(n, kinds[n]) for n in sorted(wanted) if n in kinds]
+        table = catalog_table(self.catalog.name, [item for item in tables if item is not None])
         return self._catalog_filter_table(table, used_schemas)
 
     def get_catalog_for_single_relation(self, relation: BaseRelation) -> Any:
@@ -322,7 +322,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: None)
     def check_model(self, model: Mapping[str, Any]) -> Any:
-        """The model's table layout; raises one error with all faults of its config."""
+        """The model's table layout; raises one error with all errors of its config."""
         layout = check_model_config(model)
         if model["config"].get("materialized") == "stream":
             parse_stream_options(model)
@@ -354,8 +354,8 @@ class IcebergStreamAdapter(SQLAdapter):
         strategy = strategy_of(config)
         if config.get("incremental_strategy") == "merge" and strategy == "append":
             with self._notes_guard:
-                told, self._appends_noted = self._appends_noted, True
-            if not told:
+                is_noted, self._appends_noted = self._appends_noted, True
+            if not is_noted:
                 logger.info(
                     f"{model['unique_id']} has `incremental_strategy: merge` and no `unique_key`: "
                     "its rows are appended, as those of all models like it. To update rows, name "
@@ -544,7 +544,7 @@ class IcebergStreamAdapter(SQLAdapter):
         model: Mapping[str, Any],
         relation: BaseRelation,
         configured: Mapping[str, Any] | None,
-        given: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> str:
         """Note what a stream model reads; the name that it has in the model's query."""
         from dbt.adapters.iceberg_stream.materializations.stream import (
@@ -554,7 +554,7 @@ class IcebergStreamAdapter(SQLAdapter):
         from dbt.adapters.iceberg_stream.materializations.stream_model import VIEW
 
         require_stream(model)
-        self._streams[str(model["unique_id"])] = source_definition(relation, configured, given)
+        self._streams[str(model["unique_id"])] = source_definition(relation, configured, options)
         return VIEW
 
     @available.parse(lambda *a, **k: [])

@@ -31,7 +31,7 @@ class MaterializationContext:
             dbt's.
         check_canceled: raises StatementError once the command was canceled.
         after_commit: to be called after each commit that Spark did not make, with the table and
-            the snapshot: Spark reads the table anew, cached results go, the project's
+            the snapshot: Spark reads the table again, cached results go, the project's
             `iceberg_stream__on_write` is called.
     """
 

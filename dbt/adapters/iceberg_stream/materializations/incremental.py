@@ -90,23 +90,23 @@ def change_rows(
         raise DbtRuntimeError(f"{action}_rows of {relation} needs one query and a unique_key.")
     query = queries[0]
     with context.database_errors(query):
-        given = [columns.named(name) for name, _ in context.session().schema(query)]
+        selected = [columns.named(name) for name, _ in context.session().schema(query)]
     if action == "delete":
         plan = MergePlan(keys, (), False, Deletes.MATCHED)
     else:
-        plan = MergePlan(keys, tuple(name for name in given if name not in keys), False)
+        plan = MergePlan(keys, tuple(name for name in selected if name not in keys), False)
         if not plan.updates:
             raise DbtRuntimeError(
                 f"update_rows of {relation}: the query has no column but the keys "
                 f"({', '.join(keys)}). Select the columns that are to change as well."
             )
-    because = NEARER if context.is_remote else None
-    if because is None:
+    reason = NEARER if context.is_remote else None
+    if reason is None:
         result = _merge(context, relation, plan, {}, query)
-        if (because := result.spark_because) is None:
+        if (reason := result.spark_because) is None:
             return _response(relation, result)
     response = context.execute(_merge_sql(relation, query, plan, columns))
-    response.merge_engine, response.merge_engine_reason = "spark", because
+    response.merge_engine, response.merge_engine_reason = "spark", reason
     return response
 
 

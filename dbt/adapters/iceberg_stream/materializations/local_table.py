@@ -48,8 +48,8 @@ def build_from_rows(
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     name = table_name(relation)
-    if (because := _why_spark(context, name, rows, layout, config)) is not None:
-        logger.debug(f"The rows of {relation} go through Spark: {because}")
+    if (reason := _why_spark(context, name, rows, layout, config)) is not None:
+        logger.debug(f"The rows of {relation} go through Spark: {reason}")
         return None
     properties = stamps(new_write_id(), context.principal)
     try:

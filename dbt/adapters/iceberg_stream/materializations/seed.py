@@ -1,4 +1,4 @@
-"""Seeds: the rows of a CSV file, with the types that dbt found in it, as a table."""
+"""Seeds: the rows of a CSV file, with the types that dbt infers, as a table."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def _as_typed(
         return None
     wanted = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
     for at, field in enumerate(rows.schema):
-        if (asked := wanted.get(field.name.lower())) is None:
+        if (wanted_type := wanted.get(field.name.lower())) is None:
             continue
-        kind = _arrow_type(asked)
+        kind = _arrow_type(wanted_type)
         if kind is None or not pa.types.is_string(field.type):
             return None
         try:
@@ -94,7 +94,7 @@ def _as_typed(
 
 
 def _takes_times_as_utc(context: MaterializationContext) -> bool:
-    """Whether Spark would take times without a zone as UTC, told without asking it."""
+    """Whether Spark would take times without a zone as UTC, decided without asking it."""
     settings = context.credentials.spark_conf
     return settings.keys().isdisjoint((TIME_ZONE, TIMESTAMP_TYPE)) and (
         context.has_default_settings()
@@ -110,11 +110,11 @@ def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return texts.cast(kind)
 
 
-def _arrow_type(asked: str) -> pa.DataType | None:
-    if match := DECIMAL.fullmatch(asked):
+def _arrow_type(spark_type: str) -> pa.DataType | None:
+    if match := DECIMAL.fullmatch(spark_type):
         precision, scale = int(match[1]), int(match[2])
         return pa.decimal128(precision, scale) if 1 <= precision <= 38 else None
-    return TEXT_TYPES.get(asked)
+    return TEXT_TYPES.get(spark_type)
 
 
 def _column(rows: agate.Table, index: int) -> pa.Array:

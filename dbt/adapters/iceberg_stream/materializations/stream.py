@@ -62,15 +62,17 @@ def run_stream(
     def start(all: Sequence[TableStream]) -> None:
         _start(context, list(all), refresh)
 
-    def told(routed: Sequence[TableStream]) -> Sequence[TableStream]:
+    def register(routed: Sequence[TableStream]) -> Sequence[TableStream]:
         if running is not None:
             running.streams |= {f"{name}/{one.status.name}": one.status for one in routed}
         return routed
 
-    def look() -> None:
+    def poll() -> None:
         context.check_canceled()
         if running is not None and running.stop.is_set() and own.status.state == "starting":
-            raise StreamError(f"{name} was told to stop before its commit group had come together.")
+            raise StreamError(
+                f"{name} was stopped before all models of its commit group had started."
+            )
 
     with context.database_errors(sql), explain():
         opened = StreamModel(context, sql, model, source)
@@ -83,12 +85,12 @@ def run_stream(
         try:
             if group is not None:
                 place = source.place
-                group.run(name, place, refresh, own, start, look)
+                group.run(name, place, refresh, own, start, poll)
             elif opened.options.route_by:
                 router = opened.router(relation, own)
                 tables = router.open(opened.routes(relation))
-                told(tables[1:])
-                _start(context, tables, refresh, lambda *batch: told(router.grow(*batch)))
+                register(tables[1:])
+                _start(context, tables, refresh, lambda *batch: register(router.grow(*batch)))
             else:
                 _start(context, tables, refresh)
         except Fenced:
@@ -101,7 +103,7 @@ def run_stream(
             raise
     if own.frontier is None and running is None:
         place = source.spec.get("path") or ".".join(source.name)
-        logger.warning(f"{name} has found nothing in {place} yet.")
+        logger.warning(f"{name}: {place} has no data yet.")
     return _response(relation, tables)
 
 
@@ -113,7 +115,7 @@ def _start(
 ) -> None:
     several = len(tables) > 1 or grow is not None
     if several and not context.catalog.commits_together:
-        _tell_of_no_transactions(context.catalog.name, tables)
+        _report_no_transactions(context.catalog.name, tables)
     # A session with another token ends the one before, whatever runs there.
     window = 1 if context.principal or grow is not None else WINDOW
     stream = Stream(context.session, tables, window, grow)
@@ -124,15 +126,15 @@ def _start(
         stream.follow(running.stop, refresh)
 
 
-def _tell_of_no_transactions(catalog: str, tables: Sequence[TableStream]) -> None:
+def _report_no_transactions(catalog: str, tables: Sequence[TableStream]) -> None:
     options, names = tables[0].writer.options, ", ".join(table.status.name for table in tables)
-    said = (
-        f"The catalog `{catalog}` cannot commit several tables at once, so that {names} will show "
-        "what belongs together one after the other."
+    message = (
+        f"The catalog `{catalog}` cannot commit several tables at once: {names} are committed one "
+        "after the other, and readers may see some of them changed and others not yet."
     )
     if options.on_no_transactions == "stop":
-        raise StreamError(f"{said} Set `on_no_transactions: warn` if that will do.")
-    logger.warning(said)
+        raise StreamError(f"{message} To accept that, set `on_no_transactions: warn`.")
+    logger.warning(message)
 
 
 def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergStreamResponse:
@@ -159,7 +161,7 @@ def require_stream(model: Mapping[str, Any]) -> None:
 
 
 def source_definition(
-    relation: BaseRelation, configured: Mapping[str, Any] | None, given: Mapping[str, Any]
+    relation: BaseRelation, configured: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> SourceDefinition:
     """What `stream(…)` says of a source: its configuration, and what the model adds.
 
@@ -172,4 +174,4 @@ def source_definition(
             f"`config.meta.stream` of the source {'.'.join(name)} is `{configured}`: it takes keys "
             "with their values, such as `type: files`."
         )
-    return SourceDefinition(name, relation.render(), {**(configured or {}), **given})
+    return SourceDefinition(name, relation.render(), {**(configured or {}), **options})

@@ -73,7 +73,7 @@ logger = AdapterLogger("Iceberg_Stream")
 class StreamModel:
     """A model that is materialized as a stream, and what it reads after a frontier.
 
-    `upper` is the end of the batch that tells the columns, where it is known.
+    `upper` is the end of the batch whose columns these are; None for what comes next.
     """
 
     context: MaterializationContext
@@ -145,10 +145,10 @@ class StreamModel:
             ) from error
 
     def _check_conditions(self, session: Session, frame: DataFrame) -> None:
-        """Within the whole query it would not be told which of them is wrong."""
+        """Check each condition by itself, so that the error names the option."""
         options = self.options
-        given = {"apply_as_deletes": options.deletes, "apply_as_truncates": options.truncates}
-        for name, condition in given.items():
+        conditions = {"apply_as_deletes": options.deletes, "apply_as_truncates": options.truncates}
+        for name, condition in conditions.items():
             if condition is None:
                 continue
             sql = f"select ({condition}\n) as condition from (\n{self.carried}\n)"
@@ -168,8 +168,8 @@ class StreamModel:
     def frontier(self, relation: BaseRelation) -> Frontier | None:
         """Where the stream of the model's table stands, as far as the table tells."""
         metadata = self._loaded(table_name(relation)).metadata
-        told = read_property(metadata, self.options.sink_id)
-        return None if told is None else told.frontier
+        progress = read_property(metadata, self.options.sink_id)
+        return None if progress is None else progress.frontier
 
     def columns(self, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns of a table with such options."""
@@ -249,18 +249,18 @@ class StreamModel:
             table = again._table_stream(relation, options, label, begin)
             return table.writer, table.schema_id
 
-        def told(status: StreamStatus) -> None:
+        def committed(status: StreamStatus) -> None:
             if status.snapshot_id is not None:
                 context.after_commit(name, status.snapshot_id)
             report.tell(status)
 
         status = StreamStatus(label)
-        return TableStream(writer, status, told, schema_id=self._columns[0], reopen=reopen)
+        return TableStream(writer, status, committed, schema_id=self._columns[0], reopen=reopen)
 
     def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns in the letters in which the table has them."""
-        known = {column.name.lower(): column.name for column in self.context.catalog.columns(name)}
-        return [(known.get(name.lower(), name), kind) for name, kind in self.columns(options)]
+        existing = {c.name.lower(): c.name for c in self.context.catalog.columns(name)}
+        return [(existing.get(name.lower(), name), kind) for name, kind in self.columns(options)]
 
     def _loaded(self, name: Name) -> LoadedTable:
         table = self.context.catalog.load(name)
@@ -294,12 +294,12 @@ def _bad_records(
 
     def keep(rows: pa.Table) -> None:
         mode = Mode.CREATE_APPEND
-        # Older versions did not tell the reason.
-        known = catalog.load((schema, table))
-        if known is not None:
-            updates = evolving(known.metadata, rows.schema, f"{schema}.{table}")
+        # Tables of older versions have no column for the reason.
+        existing = catalog.load((schema, table))
+        if existing is not None:
+            updates = evolving(existing.metadata, rows.schema, f"{schema}.{table}")
             if updates:
-                catalog.commit(known, (), updates)
+                catalog.commit(existing, (), updates)
         ingest(catalog, (schema, table), rows.to_reader(), mode, stamps=properties)
 
     wanted = options.bad_records == "dead_letters"
