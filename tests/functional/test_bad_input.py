@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dbt.exceptions import DbtProfileError
 from dbt.tests.util import run_dbt
 
 CASES = {
@@ -85,7 +86,7 @@ class TestProfile:
         profile = {"test": {"outputs": {"default": bad}, "target": "default"}}
         with open(profiles_root / "profiles.yml", "w") as file:
             yaml.safe_dump(profile, file)
-        with pytest.raises(Exception) as raised:
+        with pytest.raises(DbtProfileError) as raised:
             run_dbt(["run"])
         text = str(raised.value)
         assert "`schema` is missing" in text

@@ -206,4 +206,4 @@ class TestWithoutTransactions:
     def test_it_is_refused_where_that_is_wanted(self, project: Any) -> None:
         chosen = ["run", "-s", "config.commit_group:strict"]
         _, said = run_dbt_and_capture(chosen, expect_pass=False)
-        assert "Set `on_no_transactions: warn`" in said
+        assert "set `on_no_transactions: warn`" in said
