@@ -28,7 +28,7 @@ from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import FRONTIER, Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
-from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_behind
+from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_after
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
@@ -236,8 +236,8 @@ def set_back(lake: IcebergCatalog, snapshot_id: int, *expired: int) -> None:
 def commit_files(sink: Sink, files: list[LandedFile]) -> int:
     """Commit a batch of a folder's files; the snapshot."""
     write_id, written = write(sink, [Change(1, files[-1].path)], 0)
-    described = BatchRange(None, frontier_behind(sink.progress.frontier, files, 600.0))
-    done = sink.commit(write_id, [replace(written, described=described)])
+    batch_range = BatchRange(None, frontier_after(sink.progress.frontier, files, 600.0))
+    done = sink.commit(write_id, [replace(written, batch_range=batch_range)])
     assert done is not None
     return int(done.snapshot.snapshot_id)
 
@@ -255,7 +255,7 @@ def test_a_rollback_of_a_stream_of_files(lake: IcebergCatalog) -> None:
         snapshot_id = commit_files(sink, landed(number * 10, 10))
         frontiers[snapshot_id] = sink.progress.frontier
         # As where a batch changes nothing: without a snapshot.
-        idle = frontier_behind(sink.progress.frontier, landed(1000 + number, 1), 600.0)
+        idle = frontier_after(sink.progress.frontier, landed(1000 + number, 1), 600.0)
         sink.record(idle)
     base = lake.load(NAME)
     assert base is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
@@ -72,7 +72,7 @@ class Table:
         self.replaces = True
 
     def commit(self, write_id: str, batches: list[WrittenBatch]) -> None:
-        self.commits.append([batch.described.upper for batch in batches])
+        self.commits.append([batch.batch_range.upper for batch in batches])
         self.replaces = False
 
     def record(self, frontier: Any) -> None:
@@ -80,7 +80,7 @@ class Table:
         self.progress.frontier = frontier
 
     def discard(self, batches: list[WrittenBatch]) -> None:
-        self.discarded += [batch.described.upper for batch in batches]
+        self.discarded += [batch.batch_range.upper for batch in batches]
 
 
 @dataclass
@@ -101,12 +101,12 @@ class Writer:
     late: list[bool] = field(default_factory=list)
     schema: Any = None
     query: Query = field(default_factory=Query)
-    looks_up: bool = False
+    reads_target: bool = False
     is_late: bool = False
 
-    def write(self, session: Any, described: BatchRange, name: str, late: bool) -> WrittenBatch:
+    def write(self, session: Any, batch_range: BatchRange, name: str, late: bool) -> WrittenBatch:
         self.late.append(late)
-        return WrittenBatch(described, [], *self.bounds, not_late=late)
+        return WrittenBatch(batch_range, [], *self.bounds, not_late=late)
 
 
 def stream_of(writer: Any) -> Stream:
@@ -191,16 +191,16 @@ def test_what_was_to_be_replaced_is_forgotten_when_another_run_was_faster() -> N
     writer, seen = writer_of(3, commit_interval=0.0), []
     write, commit = writer.write, writer.sink.commit
 
-    def truncates(session: Any, described: BatchRange, *more: Any) -> WrittenBatch:
-        first = described.upper == {"n": 1}
-        return replace(write(session, described, *more), truncates=first)
+    def truncates(session: Any, batch_range: BatchRange, *more: Any) -> WrittenBatch:
+        first = batch_range.upper == {"n": 1}
+        return replace(write(session, batch_range, *more), truncates=first)
 
     def overtaken(write_id: str, batches: list[WrittenBatch]) -> None:
         seen.append(writer.sink.replaces)
         if len(seen) == 1:
             # An older run has committed this very batch.
             writer.sink.progress.frontier = {"n": 1}
-            raise Overtaken("an older run was faster")
+            raise StreamConflict("an older run was faster")
         commit(write_id, batches)
 
     writer.write, writer.sink.commit = truncates, overtaken  # type: ignore[method-assign]
@@ -213,7 +213,7 @@ def test_writers_that_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None
     writer = writer_of(3, commit_interval=0.0)
 
     def overtaken(*_: Any) -> None:
-        raise Overtaken("Another writer has committed.")
+        raise StreamConflict("Another writer has committed.")
 
     writer.sink.commit = overtaken  # type: ignore[method-assign]
     with pytest.raises(StreamError, match="conflicted with other writers 3 times in a row"):
@@ -230,9 +230,9 @@ def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.Monke
         sizes.append([len(batches) for _, batches in parts])
         return [None] * len(parts)
 
-    def grow(session: Any, described: BatchRange) -> list[TableStream]:
+    def grow(session: Any, batch_range: BatchRange) -> list[TableStream]:
         two: Any = new
-        return [TableStream(two, StreamStatus("new"))] if described.upper == {"n": 2} else []
+        return [TableStream(two, StreamStatus("new"))] if batch_range.upper == {"n": 2} else []
 
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.commit_batches", commit)
     one: Any = writer
@@ -289,7 +289,9 @@ def test_a_full_disk(where: str) -> None:
         StreamError, match="m: a file cannot be written or read: .*No space left"
     ) as e:
         stream_of(writer).drain()
-    assert str(e.value).endswith("The stream stands at the beginning, and will go on there.")
+    assert str(e.value).endswith(
+        "The stream stands at the beginning; the next run continues there."
+    )
 
 
 def test_what_is_missing_is_told_by_the_source() -> None:

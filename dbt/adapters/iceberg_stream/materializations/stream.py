@@ -67,7 +67,7 @@ def run_stream(
             running.streams |= {f"{name}/{one.status.name}": one.status for one in routed}
         return routed
 
-    def look() -> None:
+    def poll() -> None:
         context.check_canceled()
         if running is not None and running.stop.is_set() and own.status.state == "starting":
             raise StreamError(f"{name} was told to stop before its commit group had come together.")
@@ -82,8 +82,8 @@ def run_stream(
             running.streams[name] = own.status
         try:
             if group is not None:
-                place = source.place
-                group.run(name, place, refresh, own, start, look)
+                identity = source.identity
+                group.run(name, identity, refresh, own, start, poll)
             elif opened.options.route_by:
                 router = opened.router(relation, own)
                 tables = router.open(opened.routes(relation))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import SchemaChanged, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
@@ -101,14 +101,14 @@ class Stream:
                 return True
             except SchemaChanged as changed:
                 self._follow_schema(changed.upper)
-        except Overtaken as error:
+        except StreamConflict as error:
             # An older run was faster once more, and is fenced now; or another writer has changed
             # what was looked up.
             self._abandon()
             self._let_pass(error, stop)
         return False
 
-    def _let_pass(self, error: Overtaken, stop: Event) -> None:
+    def _let_pass(self, error: StreamConflict, stop: Event) -> None:
         """Wait a moment for a busy writer, but not for ever."""
         commits = sum(table.status.commits for table in self.tables)
         turns = self._overtaken[1] + 1 if self._overtaken[0] == commits else 1
@@ -204,7 +204,7 @@ class Stream:
         truncates = any(batch.truncates for batch in batches)
         if refresh and self._replaces and not truncates and not self._is_serial:
             return True  # all in one commit: a reader sees the old rows or the new ones
-        if any(batch.described.lower is None for batch in batches):
+        if any(batch.batch_range.lower is None for batch in batches):
             # Where the stream has begun is told at once: the latest of a topic is another one soon.
             self._flush()
             self._settle()
@@ -222,7 +222,7 @@ class Stream:
         if quiet:
             self._flush()
             for table in quiet:
-                table.settle()
+                table.record_progress()
 
     def _mint(self) -> None:
         """Describe batches ahead, and begin to write them."""
@@ -290,10 +290,10 @@ class Stream:
         with ExitStack() as undo:
             undo.callback(self._discard, written)
             for number, table in enumerate(self._fed):
-                written[number] = table.set_right(written[number], self.session, self._flush)
+                written[number] = table.reconcile(written[number], self.session, self._flush)
             undo.pop_all()
         for table, batch in zip(self._fed, written, strict=True):
-            table.take(batch)
+            table.enqueue(batch)
         return written
 
     def _discard(self, written: Sequence[WrittenBatch]) -> None:
@@ -364,16 +364,16 @@ class Stream:
         try:
             committed = commit.result()
         except OSError as error:
-            raise tables[0].storage_refuses(error) from error
+            raise tables[0].storage_error(error) from error
         for table, done in zip(tables, committed, strict=True):
             if done is not None:
-                table.committed(done)
+                table.report_commit(done)
 
     def _settle(self) -> None:
         """Record progress that no snapshot tells."""
         self._wait()
         for table in self._fed:
-            table.settle()
+            table.record_progress()
 
     def _abandon(self) -> None:
         """What waits is not committed: its files go."""

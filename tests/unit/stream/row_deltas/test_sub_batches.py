@@ -21,15 +21,15 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     chunks,
     last_changes,
     later,
-    places_of,
+    row_positions,
     split,
     without,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     TASK_RESULT,
     Delta,
-    NoOrder,
-    Unordered,
+    MissingOrderValue,
+    TooManyKeys,
     from_bytes,
     run_task,
     sweep,
@@ -44,8 +44,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     BatchRange,
-    Located,
-    Replaced,
+    RewrittenFile,
+    TargetDeletes,
     WrittenBatch,
 )
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
@@ -191,7 +191,7 @@ def test_rows_without_keys_are_appended(tmp_path: Path) -> None:
 
 def test_too_many_changes_without_order(tmp_path: Path) -> None:
     steps = [Step(n, n, order=5) for n in range(5)]
-    with pytest.raises(Unordered):
+    with pytest.raises(TooManyKeys):
         write_changes(plan(tmp_path, max_keys=2, ordered=False), batches(steps, 1))
     assert list(tmp_path.iterdir()) == []
 
@@ -268,7 +268,7 @@ def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:
 def test_changes_without_order(tmp_path: Path, column: int) -> None:
     (batch,) = batches([Step(1, 1), Step(2, 2)], 9)
     columns = batch.to_pydict() | {f"{ORDER}{column}": pa.array([1, None], pa.int64())}
-    with pytest.raises(NoOrder, match="1 changes have no value"):
+    with pytest.raises(MissingOrderValue, match="1 changes have no value"):
         write_changes(plan(tmp_path), [pa.RecordBatch.from_pydict(columns)])
 
 
@@ -361,9 +361,9 @@ class TestChanges:
         assert later(one, other).to_pylist() == [expected]
 
     def test_places(self) -> None:
-        assert places_of(3).to_pylist() == [0, 1, 2]
-        assert places_of(2, 5).to_pylist() == [5, 6]
-        assert places_of(0).to_pylist() == []
+        assert row_positions(3).to_pylist() == [0, 1, 2]
+        assert row_positions(2, 5).to_pylist() == [5, 6]
+        assert row_positions(0).to_pylist() == []
         assert without(pa.table({"v": [1, 2, 3]}), pa.array([1]))["v"].to_pylist() == [1, 3]
 
 
@@ -402,10 +402,13 @@ class TestWritten:
         assert empty.files == []
 
     def test_by_position(self) -> None:
-        replaced = (Replaced(data_file("old"), made("r")), Replaced(data_file("gone"), None))
-        located = Located(7, {"old": pa.array([1])}, replaced)
-        found = self.BATCH.by_position(located)
-        assert found.located is located
+        replaced = (
+            RewrittenFile(data_file("old"), made("r")),
+            RewrittenFile(data_file("gone"), None),
+        )
+        target_deletes = TargetDeletes(7, {"old": pa.array([1])}, replaced)
+        found = self.BATCH.by_position(target_deletes)
+        assert found.target_deletes is target_deletes
         assert found.equality_deletes == []
         assert sorted(found.files) == [f"x://{name}" for name in "abcr"]
         assert self.BATCH.equality_deletes == ["x://e", "x://f"]

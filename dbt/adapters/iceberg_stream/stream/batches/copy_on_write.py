@@ -17,7 +17,7 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas import row_removal
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
     run_task,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Replaced, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.files import casting, parquet
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
@@ -110,12 +110,12 @@ class CopyOnWrite:
         instead = {old.file.location: file for old, file in zip(dead, made, strict=True)}
         return batch.with_files(instead)
 
-    def of_table(self, positions: Positions) -> list[Replaced]:
+    def of_table(self, positions: Positions) -> list[RewrittenFile]:
         """Files in place of the table's that hold rows at the positions.
 
         Raises:
             StreamError: the table's files cannot be rewritten, or have deletes already.
-            Overtaken: another writer has changed the table meanwhile.
+            StreamConflict: another writer has changed the table meanwhile.
         """
         metadata = self.base.metadata
         self._require_rewritable()
@@ -130,7 +130,7 @@ class CopyOnWrite:
         )
         entries = {entry.data_file.file_path: entry for entry in found}
         if not positions.keys() <= entries.keys():
-            raise Overtaken("Another writer has committed while rows were looked for.")
+            raise StreamConflict("Another writer has committed while rows were looked for.")
         wanted = [entries[path].data_file for path in positions]
         if other := next((f for f in wanted if f.file_format != FileFormat.PARQUET), None):
             raise StreamError(_cannot(self.base.name, f"one is in {other.file_format.value}"))
@@ -138,7 +138,7 @@ class CopyOnWrite:
         v3 = metadata["format-version"] >= 3
         schema = file_schema(with_lineage(target.schema)) if v3 else target.file_schema
         made = self._rewritten("table", schema, losses)
-        return [Replaced(*pair) for pair in zip(wanted, made, strict=True)]
+        return [RewrittenFile(*pair) for pair in zip(wanted, made, strict=True)]
 
     def _require_rewritable(self) -> None:
         name = ".".join(self.base.name)

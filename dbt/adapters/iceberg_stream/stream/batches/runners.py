@@ -17,8 +17,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     TASK_RESULT,
     Delta,
-    NoOrder,
-    Unordered,
+    MissingOrderValue,
+    TooManyKeys,
     from_bytes,
     run_task,
     sweep,
@@ -45,7 +45,7 @@ def in_process(
     try:
         if plan.ordered or plan.max_keys:
             return [_write(session, plan, sql, views)]
-    except Unordered:
+    except TooManyKeys:
         pass
     # More keys than memory is for: Spark puts all changes in their order.
     names = session.arrow_schema(sql, **views).names
@@ -68,7 +68,7 @@ def write_here(plan: DeltaPlan, batches: Iterator[pa.RecordBatch]) -> Delta:
     """
     try:
         return write_changes(plan, batches)
-    except (NoOrder, ColumnError) as error:
+    except (MissingOrderValue, ColumnError) as error:
         raise StreamError(str(error)) from error
 
 

@@ -27,7 +27,7 @@ def last_changes(changes: pa.Table, keys: Sequence[str], ordered: bool = False) 
     """The last change of each key, in their order."""
     if not ordered:
         changes = changes.sort_by([(name, "ascending") for name in order_columns(changes)])
-    places = places_of(changes.num_rows)
+    places = row_positions(changes.num_rows)
     numbered = changes.select(list(keys)).append_column(PLACE, places)
     last = numbered.group_by(list(keys), use_threads=False).aggregate([(PLACE, "max")])
     if last.num_rows == changes.num_rows:
@@ -61,7 +61,7 @@ def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
     struct = rows[PARTITION].combine_chunks()
     names = [f"f{number}" for number in range(struct.type.num_fields)]
     values = pa.table([stored_values(field) for field in struct.flatten()], names=names)
-    places = places_of(rows.num_rows)
+    places = row_positions(rows.num_rows)
     groups = values.append_column(PLACE, places).group_by(names, use_threads=False)
     for group in groups.aggregate([(PLACE, "list")]).to_batches():
         for index in range(group.num_rows):
@@ -81,11 +81,11 @@ def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.Boo
 
 
 def without(rows: pa.Table, places: pa.Int64Array) -> pa.Table:
-    kept = pc.invert(pc.is_in(places_of(rows.num_rows), value_set=places))
+    kept = pc.invert(pc.is_in(row_positions(rows.num_rows), value_set=places))
     return rows.filter(kept)
 
 
-def places_of(count: int, begin: int = 0) -> pa.Int64Array:
+def row_positions(count: int, begin: int = 0) -> pa.Int64Array:
     """So many numbers, from the first one on."""
     return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=begin - 1)
 

@@ -52,11 +52,11 @@ TASK_RESULT = pa.schema(
 )
 
 
-class Unordered(Exception):
+class TooManyKeys(Exception):
     """The changes of a batch are too many to be put in order here."""
 
 
-class NoOrder(ValueError):
+class MissingOrderValue(ValueError):
     """A change has no value in the column that orders it."""
 
     def __init__(self, count: int) -> None:
@@ -87,8 +87,8 @@ def write_changes(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Delta:
     """Write the files of a batch's changes. Whatever goes wrong leaves no file.
 
     Raises:
-        Unordered: memory does not do for changes that come in any order.
-        NoOrder: a change has nothing that orders it.
+        TooManyKeys: memory does not do for changes that come in any order.
+        MissingOrderValue: a change has nothing that orders it.
         ColumnError: a column does not fit the table.
         OSError: the storage refuses.
     """
@@ -144,7 +144,7 @@ class DeltaWriter:
         if self._sub_batch.is_full():
             self._finish_sub_batch()
         if self._finished and not self._plan.ordered:
-            raise Unordered
+            raise TooManyKeys
         last = last_changes(chunk, self._plan.keys, self._plan.ordered)
         upserts, deletes = self._sub_batch.apply(last)
         self._delta.upserts += upserts
@@ -155,7 +155,7 @@ class DeltaWriter:
         delta.changes += chunk.num_rows
         for name in order_columns(chunk):
             if chunk[name].null_count:
-                raise NoOrder(chunk[name].null_count)
+                raise MissingOrderValue(chunk[name].null_count)
         column = chunk[f"{ORDER}0"]
         bounds = pc.min_max(column).as_py()
         delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])
@@ -181,7 +181,7 @@ def run_task(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     """A task of Spark: changes come in, rows for whoever commits them go out."""
     try:
         yield _as_rows(write_changes(plan, batches))
-    except (NoOrder, ColumnError) as error:
+    except (MissingOrderValue, ColumnError) as error:
         # It would be no better the next time, and Spark would show where in the code it arose.
         yield pa.RecordBatch.from_pylist([{"refused": str(error)}], TASK_RESULT)
 

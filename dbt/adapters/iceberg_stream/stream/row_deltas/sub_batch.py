@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     Partition,
     later,
     order_columns,
-    places_of,
+    row_positions,
     split,
     without,
 )
@@ -192,7 +192,7 @@ class OpenSubBatch:
             number, begin = self._write_part(partition, part)
             parts.append(part)
             files.append(pa.repeat(pa.scalar(number, pa.int32()), part.num_rows))
-            places.append(places_of(part.num_rows, begin))
+            places.append(row_positions(part.num_rows, begin))
         return (
             pa.concat_tables(parts),
             pa.chunked_array(files, pa.int32()).combine_chunks(),

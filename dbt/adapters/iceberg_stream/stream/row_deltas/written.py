@@ -28,7 +28,7 @@ class BatchRange:
 
 
 @dataclass(frozen=True)
-class Replaced:
+class RewrittenFile:
     """A data file of the table that has lost rows, and what is in its place, if a row is left."""
 
     old: DataFile
@@ -36,7 +36,7 @@ class Replaced:
 
 
 @dataclass(frozen=True)
-class Located:
+class TargetDeletes:
     """Rows of the table that a batch deletes.
 
     Attributes:
@@ -47,7 +47,7 @@ class Located:
 
     snapshot_id: int | None
     positions: Positions = field(default_factory=dict)
-    replaced: Sequence[Replaced] = ()
+    replaced: Sequence[RewrittenFile] = ()
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class WrittenBatch:
     """A batch whose files are written.
 
     Attributes:
-        described: which part of the source it is.
+        batch_range: which part of the source it is.
         deltas: what each task has made.
         first, last: bounds of what orders its changes, as JSON; None where nothing does.
         watermark: the highest value of it, of this batch and all before.
         bad: records that could not be read.
         truncates: whether all rows go before this batch's come.
         not_late: whether changes that are older than their rows were left out.
-        located: rows of the table that it deletes, where that is not told by their keys.
+        target_deletes: rows of the table that it deletes, where that is not told by their keys.
     """
 
-    described: BatchRange
+    batch_range: BatchRange
     deltas: Sequence[Delta]
     first: Any = None
     last: Any = None
@@ -73,7 +73,7 @@ class WrittenBatch:
     bad: int = 0
     truncates: bool = False
     not_late: bool = False
-    located: Located | None = None
+    target_deletes: TargetDeletes | None = None
 
     @property
     def changes(self) -> int:
@@ -84,7 +84,7 @@ class WrittenBatch:
         """Locations of all its files."""
         subs = [sub for delta in self.deltas for sub in delta.sub_batches]
         data = [made.file.location for sub in subs for made in sub.data]
-        replaced = self.located.replaced if self.located is not None else ()
+        replaced = self.target_deletes.replaced if self.target_deletes is not None else ()
         data += [one.made.location for one in replaced if one.made is not None]
         return data + self.equality_deletes
 
@@ -94,10 +94,10 @@ class WrittenBatch:
         subs = [sub for delta in self.deltas for sub in delta.sub_batches]
         return [file.location for sub in subs for file, _ in sub.equality_deletes]
 
-    def by_position(self, located: Located) -> WrittenBatch:
+    def by_position(self, target_deletes: TargetDeletes) -> WrittenBatch:
         """The same, with rows that were found in place of equality deletes."""
         found = self._with(lambda sub: replace(sub, equality_deletes=[]))
-        return replace(found, located=located)
+        return replace(found, target_deletes=target_deletes)
 
     def with_files(self, instead: Mapping[str, WrittenFile | None]) -> WrittenBatch:
         """The same with files without dead rows in place of some, known by their locations."""

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     position_deletes,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
@@ -70,7 +70,7 @@ class Descriptors:
             deletes += self._vectors(name, dead) if self._v3 else self._positions(name, dead)
         return AddedFiles(tuple(file for file, _ in described), tuple(deletes))
 
-    def located(self, found: Located, base: LoadedTable) -> tuple[AddedFiles, list[DataFile]]:
+    def located(self, found: TargetDeletes, base: LoadedTable) -> tuple[AddedFiles, list[DataFile]]:
         """What deletes rows that the table has, and files that it takes the place of."""
         if found.replaced:
             made = tuple(self._in_place(one.old, one.made) for one in found.replaced if one.made)

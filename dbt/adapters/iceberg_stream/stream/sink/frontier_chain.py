@@ -33,7 +33,7 @@ class FrontierChain:
     frontier: Frontier | None = None
     size: int = 0
 
-    def following(
+    def next_summary(
         self, frontier: Frontier | None, write_id: str
     ) -> tuple[Frontier | None, FrontierChain]:
         """What the summary of the next commit has of its frontier, and the chain behind it."""

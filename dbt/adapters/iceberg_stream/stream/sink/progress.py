@@ -20,8 +20,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.stream.errors import (
     Fenced,
-    Overtaken,
     RolledBack,
+    StreamConflict,
     StreamError,
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import whole_frontier
@@ -122,7 +122,7 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
     raise _rolled_back(sink_id, committed, noted)
 
 
-def begin_anew(metadata: Metadata, sink_id: str) -> Progress:
+def restart_progress(metadata: Metadata, sink_id: str) -> Progress:
     """The progress of a run that replaces all that the table has, rolled back or not."""
     committed = next(_committed(_ancestors(metadata), sink_id), Progress(sink_id))
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
@@ -149,14 +149,14 @@ def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
     return replace(commits[0], frontier=frontier)
 
 
-def check_turn(metadata: Metadata, ours: Progress) -> Progress:
+def require_current_run(metadata: Metadata, ours: Progress) -> Progress:
     """Whether a run may commit what follows on its progress; asked on every attempt.
 
     Returns the progress as the table's property tells it.
 
     Raises:
         Fenced: another run has taken over.
-        Overtaken: an older run has committed meanwhile.
+        StreamConflict: an older run has committed meanwhile.
         RolledBack: the table was set back.
     """
     noted = read_property(metadata, ours.sink_id)
@@ -170,7 +170,7 @@ def check_turn(metadata: Metadata, ours: Progress) -> Progress:
     if committed is not None:
         _require_same_run(committed, ours)
     if noted.write_id != ours.write_id:
-        raise Overtaken(
+        raise StreamConflict(
             f"The run {noted.run} of the stream {ours.sink_id} has committed after this one began."
         )
     if committed is not None and committed.write_id != ours.write_id:

@@ -30,12 +30,12 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     live_deletes,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
@@ -45,13 +45,13 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
-    begin_anew,
-    check_turn,
     committed_progress,
     read_property,
     recover,
+    require_current_run,
+    restart_progress,
 )
-from dbt.adapters.iceberg_stream.stream.sink.widened_keys import with_wide_keys
+from dbt.adapters.iceberg_stream.stream.sink.widened_keys import rewrite_widened_deletes
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
@@ -134,7 +134,7 @@ class Sink:
 
         Raises:
             Fenced: another run has taken over; the batches' files are removed.
-            Overtaken: an older run was faster; likewise.
+            StreamConflict: an older run was faster; likewise.
             CatalogError: the catalog refuses; likewise.
             CommitStateUnknown: an answer was lost, and the table does not tell; the files are kept.
         """
@@ -145,7 +145,7 @@ class Sink:
     def prepare(self, write_id: str, batches: Sequence[WrittenBatch]) -> SinkCommit | None:
         """What is to be committed; None if the batches change nothing. Asks for the sink's turn."""
         last = batches[-1]
-        frontier, watermark = last.described.upper, last.watermark
+        frontier, watermark = last.batch_range.upper, last.watermark
         ahead = replace(self.progress, frontier=frontier, write_id=write_id, watermark=watermark)
         base = self._load(history=False)
         head = parent_snapshot(base.metadata, MAIN) or {}
@@ -159,13 +159,13 @@ class Sink:
             for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
         )
         removed: list[DataFile] = []
-        located = last.located
-        if located is not None and (located.positions or located.replaced):
-            found, removed = maker.located(located, base)
+        target_deletes = last.target_deletes
+        if target_deletes is not None and (target_deletes.positions or target_deletes.replaced):
+            found, removed = maker.target_deletes(target_deletes, base)
             added = (found, *added)
         if not added and not self.replaces:
             return None
-        covered, summaries = self._summaries.following(frontier, write_id)
+        covered, summaries = self._summaries.next_summary(frontier, write_id)
         change = Change(
             _operation(added, removed, self.replaces),
             added,
@@ -173,7 +173,7 @@ class Sink:
             removes_all=self.replaces,
             properties={**self.properties, **ahead.summary(covered)},
         )
-        return SinkCommit(self._committer(base, change, ahead, located), ahead, summaries)
+        return SinkCommit(self._committer(base, change, ahead, target_deletes), ahead, summaries)
 
     def committed(self, ready: SinkCommit, done: Committed) -> Committed:
         """Go on from a commit."""
@@ -182,13 +182,19 @@ class Sink:
         return done
 
     def _committer(
-        self, base: LoadedTable, change: Change, ahead: Progress, located: Located | None
+        self,
+        base: LoadedTable,
+        change: Change,
+        ahead: Progress,
+        target_deletes: TargetDeletes | None,
     ) -> Committer:
         def check(metadata: Metadata) -> None:
-            check_turn(metadata, self.progress)
+            require_current_run(metadata, self.progress)
             self._check_partitions(base, change, metadata)
-            if located is not None and located.snapshot_id != current_snapshot_id(metadata):
-                raise Overtaken("Another writer has committed after rows were looked for.")
+            if target_deletes is not None and target_deletes.snapshot_id != current_snapshot_id(
+                metadata
+            ):
+                raise StreamConflict("Another writer has committed after rows were looked for.")
             if self.updates and schemas_changed(self._replaced or base.metadata, metadata):
                 raise StreamError(
                     f"The schema of {'.'.join(self.name)} was changed while it was replaced. "
@@ -209,7 +215,7 @@ class Sink:
             for file in change.new_files
         )
         if of_partitions and specs_with_data(base.io, metadata) - {self.spec_id}:
-            raise Overtaken("Another writer has written rows by an older partition spec.")
+            raise StreamConflict("Another writer has written rows by an older partition spec.")
 
     def _require_spec(self, metadata: Metadata) -> None:
         if metadata["default-spec-id"] != self.spec_id:
@@ -222,7 +228,7 @@ class Sink:
         """Record progress that changed nothing, without a snapshot.
 
         Raises:
-            Fenced, Overtaken: as for a commit.
+            Fenced, StreamConflict: as for a commit.
         """
         with self.turn:
             self._set(replace(self.progress, frontier=frontier))
@@ -257,7 +263,9 @@ class Sink:
         # Rows come with partition values of the spec that the stream was opened with.
         self._require_spec(base.metadata)
         sink_id = self.progress.sink_id
-        known = begin_anew(base.metadata, sink_id) if anew else recover(base.metadata, sink_id)
+        known = (
+            restart_progress(base.metadata, sink_id) if anew else recover(base.metadata, sink_id)
+        )
         if known is not None:
             self.progress = replace(known.next_run(), run=self.progress.run)
         updates = (self.progress.as_property(), *_unpartitioned_spec(base.metadata))
@@ -267,7 +275,7 @@ class Sink:
             updates += (SetPropertiesUpdate(updates=dict(TABLE_DEFAULTS)),)
         if arrow is not None:
             updates += evolving(base.metadata, arrow, ".".join(self.name))
-        deletes = with_wide_keys(base, updates, self.properties)
+        deletes = rewrite_widened_deletes(base, updates, self.properties)
         if deletes is None:
             required = (*_unchanged(base), *requirements(base.metadata, updates))
             self.catalog.commit(base, required, updates)
@@ -282,7 +290,7 @@ class Sink:
     )
     def _set(self, progress: Progress) -> None:
         base = self._load()
-        noted = check_turn(base.metadata, self.progress)
+        noted = require_current_run(base.metadata, self.progress)
         progress = replace(progress, sequence_number=noted.sequence_number)
         self.catalog.commit(base, _unchanged(base), (progress.as_property(),))
         self.progress = progress

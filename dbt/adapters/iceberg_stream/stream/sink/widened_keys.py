@@ -43,7 +43,7 @@ FIELD_ID = b"PARQUET:field_id"
 ROWS_AT_ONCE = 1_000_000
 
 
-def with_wide_keys(
+def rewrite_widened_deletes(
     base: LoadedTable, updates: Sequence[TableUpdate], properties: Mapping[str, str]
 ) -> Change | None:
     """What is committed along with the schema: the same deletes, with the sequence numbers that

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 MESSAGES_VIEW = "__stream_messages"
@@ -29,7 +29,7 @@ TYPES = {
 MORE = r"\}\s*[^,}\]\s]"
 
 
-def decoded(
+def decode_messages(
     messages: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     columns: Mapping[str, str],
@@ -40,14 +40,14 @@ def decoded(
     Required ones must be there: whether one is null or absent is not known here.
 
     Raises:
-        NotPlain: a message may be bad, or Spark may see it differently.
+        ArrowFallback: a message may be bad, or Spark may see it differently.
     """
     for batch in messages:
         if not batch.num_rows:
             continue
         records = _decode(batch["value"], schema)
         if any(records[name].null_count for name in required):
-            raise NotPlain
+            raise ArrowFallback
         found = {name: records[column] for name, column in columns.items()}
         found[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         found[MINOR] = batch["offset"]
@@ -58,7 +58,7 @@ def _decode(values: pa.Array, schema: pa.Schema) -> pa.Table:
     try:
         texts = values.cast(pa.string())
         if not _are_objects(texts):
-            raise NotPlain
+            raise ArrowFallback
         # A line for each. An object that does not end runs into the next, and is an error.
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         records = pj.read_json(
@@ -67,9 +67,9 @@ def _decode(values: pa.Array, schema: pa.Schema) -> pa.Table:
             parse_options=pj.ParseOptions(schema, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowException as error:
-        raise NotPlain from error
+        raise ArrowFallback from error
     if records.num_rows != len(values):
-        raise NotPlain
+        raise ArrowFallback
     return records
 
 
@@ -83,7 +83,7 @@ def _are_objects(texts: pa.StringArray) -> bool:
     return bool(pc.all(framed).as_py() and not pc.any(more).as_py())
 
 
-def plain_schema(types: Mapping[str, str]) -> pa.Schema | None:
+def json_arrow_schema(types: Mapping[str, str]) -> pa.Schema | None:
     """The schema of records whose columns have such types of Spark's; None for other types."""
     if not TYPES.keys() >= set(types.values()):
         return None

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ SPARK_VERSION, THIS_CALENDAR = b"org.apache.spark.version", 3
 REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
 
 
-def is_plain(kind: pa.DataType) -> bool:
+def is_arrow_readable(kind: pa.DataType) -> bool:
     """Whether PyArrow and Spark see the same in a column of such a type."""
     return kind in TYPES or pa.types.is_decimal128(kind)
 
 
-def plain_schema(columns: StructType) -> pa.Schema:
+def parquet_arrow_schema(columns: StructType) -> pa.Schema:
     """Those of Spark's columns that may be read here."""
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_type
@@ -64,10 +64,10 @@ def plain_schema(columns: StructType) -> pa.Schema:
         # Arrow does not have all types, and the query may not pick such a column.
         with contextlib.suppress(PySparkTypeError):
             fields.append(pa.field(column.name, to_arrow_type(column.dataType)))
-    return pa.schema([field for field in fields if is_plain(field.type)])
+    return pa.schema([field for field in fields if is_arrow_readable(field.type)])
 
 
-def read_plain(
+def read_arrow(
     filesystem: fs.FileSystem,
     files: Sequence[tuple[str, int]],
     schema: pa.Schema,
@@ -78,7 +78,7 @@ def read_plain(
     The files come in their order, each with its MAJOR.
 
     Raises:
-        NotPlain: a file cannot be read, or has something else than the schema says.
+        ArrowFallback: a file cannot be read, or has something else than the schema says.
     """
     needed = pa.schema([schema.field(name) for name in dict.fromkeys(columns.values())])
     for path, major in files:
@@ -86,7 +86,7 @@ def read_plain(
             with filesystem.open_input_file(path) as opened:
                 yield from _rows(pq.ParquetFile(opened), major, needed, columns)
         except (OSError, pa.ArrowException) as error:
-            raise NotPlain(f"{path}: {error}") from error
+            raise ArrowFallback(f"{path}: {error}") from error
 
 
 def _rows(
@@ -114,13 +114,13 @@ def _check(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
     names = [name.lower() for name in found.names]
     for field in schema:
         if found.names.count(field.name) != 1 or names.count(field.name.lower()) != 1:
-            raise NotPlain(f"it has no column {field.name}, or several")
+            raise ArrowFallback(f"it has no column {field.name}, or several")
         kind = found.field(field.name).type
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if SMALLER.get(value, value) != field.type:
-            raise NotPlain(f"{field.name} is {kind}")
+            raise ArrowFallback(f"{field.name} is {kind}")
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     if OTHER_CALENDAR in told or version is None or int(version[1]) < THIS_CALENDAR:
-        raise NotPlain("it may be of another calendar")
+        raise ArrowFallback("it may be of another calendar")
     if any(group.total_byte_size > ROW_GROUP_BYTES for group in groups):
-        raise NotPlain("its row groups are large")
+        raise ArrowFallback("its row groups are large")

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import file_rows
 from dbt.adapters.iceberg_stream.stream.sources.file_rows import CHANGE_TYPE, PIECE, FileRows
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import Piece, SnapshotChanges
-from dbt.adapters.iceberg_stream.stream.sources.schema_projection import columns_today
+from dbt.adapters.iceberg_stream.stream.sources.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
 from dbt.adapters.iceberg_stream.tables.files import casting
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
@@ -109,7 +109,7 @@ class ChangesFrame:
             "'deleted', true, 'truncated', false)"
         )
         return rows.selectExpr(
-            *columns_today(self.table.metadata, changes.parent_id, self._columns),
+            *current_columns(self.table.metadata, changes.parent_id, self._columns),
             f"{change} as {CHANGE}",
             f"{changes.snapshot_id}L as {SNAPSHOT}",
         )

@@ -74,7 +74,7 @@ class Envelope:
         return unpack[self.name](spark, text)
 
     @property
-    def is_plain(self) -> bool:
+    def has_only_records(self) -> bool:
         """Whether a message with a value is a record, and nothing else is a change."""
         return self.name == "json" and not self.tombstone_deletes
 
@@ -94,13 +94,13 @@ class Envelope:
         row = [f"r.{quote(name)} as {quote(name)}" for name in self._names(spark)]
         # An empty text or `null` is no record, and Spark does not call it corrupt.
         reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
-        for name in self.required_of(self._names(spark)):
+        for name in self.required_columns(self._names(spark)):
             there = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
             reasons[f"not {there}"] = f"lacks the key `{name}`"
         change = f"{_change('v is null', 'false')} as {CHANGE}"
         return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
 
-    def required_of(self, names: Sequence[str]) -> list[str]:
+    def required_columns(self, names: Sequence[str]) -> list[str]:
         """Columns that a record must have, as it spells them."""
         return spelled_as(names, self.required)
 

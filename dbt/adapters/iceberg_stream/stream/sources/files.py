@@ -17,15 +17,15 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.arrow_parquet import (
     REBASE,
-    plain_schema,
-    read_plain,
+    parquet_arrow_schema,
+    read_arrow,
 )
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import spelled_as
 from dbt.adapters.iceberg_stream.stream.sources.footers import Footers
 from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_lines, json_records
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
-    frontier_behind,
+    frontier_after,
     membership,
     names_of,
     ranks,
@@ -141,7 +141,7 @@ class FilesSource:
     def present(self, lower: Frontier | None) -> Frontier | None:
         files = self._after(lower)
         return (
-            {**frontier_behind(lower, files, self.late_seconds), "read": names_of(files)}
+            {**frontier_after(lower, files, self.late_seconds), "read": names_of(files)}
             if files
             else None
         )
@@ -162,7 +162,7 @@ class FilesSource:
             if chosen and (size > rows * BYTES_PER_ROW or self._differs(file, chosen)):
                 break
             chosen.append(file)
-        return frontier_behind(lower, chosen, self.late_seconds) if chosen else None
+        return frontier_after(lower, chosen, self.late_seconds) if chosen else None
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
         return any(map(membership(other), self._after(lower)))
@@ -177,7 +177,7 @@ class FilesSource:
         torn = self._footers.all_torn(self._batch(lower, upper))
         return {file.path: reason for file, reason in torn.items()}
 
-    def plain_rows(
+    def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
         if self.file_format != "parquet" or self.options or not self._is_corrected(session):
@@ -185,7 +185,9 @@ class FilesSource:
         spark, files = session.spark, self._whole(self._batch(lower, upper))
         if not files:
             return iter(())
-        schema = plain_schema(self._given(spark) if self.columns else self._schema(spark, files[0]))
+        schema = parquet_arrow_schema(
+            self._given(spark) if self.columns else self._schema(spark, files[0])
+        )
         columns = pick(schema.names)
         if columns is None:
             return None
@@ -193,7 +195,7 @@ class FilesSource:
             file.modified * AT_ONCE + rank for file, rank in zip(files, ranks(files), strict=True)
         ]
         placed = list(zip((file.path for file in files), majors, strict=True))
-        return read_plain(self.filesystem, placed, schema, columns)
+        return read_arrow(self.filesystem, placed, schema, columns)
 
     def require(self, lower: Frontier | None, upper: Frontier) -> None:
         self._listed = float("-inf"), []

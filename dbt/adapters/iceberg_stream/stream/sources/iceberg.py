@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sources.file_order import (
     order_of_all,
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
-from dbt.adapters.iceberg_stream.stream.sources.schema_projection import columns_today
+from dbt.adapters.iceberg_stream.stream.sources.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     CHANGE,
     MAJOR,
@@ -141,7 +141,7 @@ class IcebergSource:
         rows, table = reader.table(self.relation), self._table()
         # Spark gives them the columns of the snapshot, and what comes later those of today.
         types = spark.table(self.relation).schema
-        today = columns_today(table.metadata, upper["snapshot-id"], types)
+        today = current_columns(table.metadata, upper["snapshot-id"], types)
         order = None
         if self.keyed:
             ancestors = list(_ancestors(table.metadata, upper["snapshot-id"]))

@@ -39,7 +39,7 @@ class LandedFile:
         return hashlib.sha256(self.path.encode()).digest()
 
 
-def frontier_behind(
+def frontier_after(
     lower: Frontier | None, files: Sequence[LandedFile], late_seconds: float
 ) -> Frontier:
     """The frontier behind files, which are the oldest of those not read yet."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Field = Mapping[str, Any]
 
 
-def columns_today(metadata: Metadata, snapshot_id: int, types: StructType) -> list[str]:
+def current_columns(metadata: Metadata, snapshot_id: int, types: StructType) -> list[str]:
     """Today's columns as expressions on those of a snapshot; `types` are today's for Spark."""
     by_id = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
     today = metadata["current-schema-id"]

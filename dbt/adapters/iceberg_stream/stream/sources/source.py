@@ -111,10 +111,10 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class PlainSource(Protocol):
+class ArrowSource(Protocol):
     """A source whose records can be read here, where Spark would make the same of them."""
 
-    def plain_rows(
+    def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
         """What is picked of a batch, MAJOR and MINOR, in the order of the changes.
@@ -122,7 +122,7 @@ class PlainSource(Protocol):
         None if Spark has to read the batch.
 
         Raises:
-            NotPlain: the same, seen while the rows are taken.
+            ArrowFallback: the same, seen while the rows are taken.
         """
 
 
