@@ -65,7 +65,7 @@ class Table:
     discarded: list[Any] = field(default_factory=list)
     progress: Any = field(default_factory=lambda: SimpleNamespace(frontier=None, watermark=None))
 
-    def claim(self, schema: Any, anew: bool) -> None:
+    def claim(self, schema: Any, refresh: bool) -> None:
         """No other run is there."""
 
     def replace_with(self, schema: Any) -> None:
@@ -195,15 +195,15 @@ def test_what_was_to_be_replaced_is_forgotten_when_another_run_was_faster() -> N
         first = batch_range.upper == {"n": 1}
         return replace(write(session, batch_range, *more), truncates=first)
 
-    def overtaken(write_id: str, batches: list[WrittenBatch]) -> None:
+    def conflicting(write_id: str, batches: list[WrittenBatch]) -> None:
         seen.append(writer.sink.replaces)
         if len(seen) == 1:
             # An older run has committed this very batch.
             writer.sink.progress.frontier = {"n": 1}
-            raise StreamConflict("an older run was faster")
+            raise StreamConflict("an older run committed first")
         commit(write_id, batches)
 
-    writer.write, writer.sink.commit = truncates, overtaken  # type: ignore[method-assign]
+    writer.write, writer.sink.commit = truncates, conflicting  # type: ignore[method-assign]
     stream_of(writer).drain()
     assert seen == [True, False, False]
 
@@ -212,10 +212,10 @@ def test_writers_that_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.MOST_TURNS", 2)
     writer = writer_of(3, commit_interval=0.0)
 
-    def overtaken(*_: Any) -> None:
+    def conflicting(*_: Any) -> None:
         raise StreamConflict("Another writer has committed.")
 
-    writer.sink.commit = overtaken  # type: ignore[method-assign]
+    writer.sink.commit = conflicting  # type: ignore[method-assign]
     with pytest.raises(StreamError, match="conflicted with other writers 3 times in a row"):
         stream_of(writer).drain()
 

@@ -87,7 +87,7 @@ def test_expressions_stay_as_they_are(expression: str, of_rows: bool) -> None:
         ("select v.id from v full join s.c as c on c.id = v.id", "FULL JOIN"),
         ("select id from s.c where id in (select id from v)", "outside of `from` and `join`"),
         ("with a as (select * from v) select * from a join a as b on a.id = b.id", "read 2 times"),
-        ("select from", "cannot be understood"),
+        ("select from", "cannot be parsed"),
     ],
 )
 def test_what_a_stream_cannot_be(sql: str, because: str) -> None:
@@ -116,7 +116,7 @@ def test_columns_of_the_table() -> None:
     [
         (StreamOptions("s", keys=("key",)), "names `key`"),
         (StreamOptions("s", keys=("id",), excluded=("id",)), "key `id` is not among"),
-        (StreamOptions("s", ("id",), ("at",), excluded=("at",)), "late change is known by it"),
+        (StreamOptions("s", ("id",), ("at",), excluded=("at",)), "which identifies late changes"),
     ],
 )
 def test_columns_that_are_not_there(options: StreamOptions, because: str) -> None:
