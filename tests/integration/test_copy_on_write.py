@@ -284,7 +284,7 @@ def test_changes_within_a_batch(tmp_path: Path, version: int, seed: int) -> None
     ]
     write_id, batch = write(sink, changes, 60, rows=7, max_keys=1000)
     rewriting = CopyOnWrite(None, in_threads, sink.table(), sink.plan(write_id))  # type: ignore[arg-type]
-    rest = rewriting.own(batch).by_position(TargetDeletes(None))
+    rest = rewriting.remove_dead_rows(batch).by_position(TargetDeletes(None))
     sink.remove(sorted({*batch.files} - {*rest.files}))
     sink.commit(write_id, [rest])
     truth.apply(changes)

@@ -175,7 +175,7 @@ class Router:
         if not self.creates:
             return []
         writer = self.own.writer
-        frame = writer.good(session, batch_range)
+        frame = writer.readable_records(session, batch_range)
         sql = (
             f"select distinct {self._route} as route from (\n{writer.query.change_sql}\n) "
             f"where {self._is_rest} and {self._route} not in ('', '{NO_ROUTE}') "

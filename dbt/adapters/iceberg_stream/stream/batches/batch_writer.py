@@ -1,4 +1,4 @@
-"""One batch: a range of the source, through the model's query, into files of the table."""
+"""Write one batch: a range of the source, through the model's query, into the table's files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
     BadRecords,
-    Seen,
-    counted,
-    observed,
+    RecordCounts,
+    with_counts,
+    with_observation,
 )
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     CopyOnWrite,
@@ -51,23 +51,26 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-# Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
+# Makes a batch one sub-batch, in which rows are deleted by position and not by equality deletes.
 ALL_KEYS = 1 << 62
-# Batches one after the other that Spark had to decode after all.
-MOST_NOT_PLAIN = 3
+# Batches in a row that fell back to Spark, after which PyArrow is not tried any more.
+MAX_ARROW_FALLBACKS = 3
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 
 
 @dataclass
 class BatchWriter:
-    """Writes batches of one stream; several at once, where none looks at the table.
+    """Writes the batches of one stream; several at once, unless they read the table.
 
     Attributes:
-        source, query, sink: where changes come from, what they become, and where they go.
-        runner: where files are written.
-        bad_records: takes what cannot be read.
-        schema: of the table's columns, as the query gives them.
-        rewriter: where files of the table are rewritten.
+        source: the source of the changes.
+        query: the model's query.
+        sink: the table that the changes go to.
+        options: the model's options.
+        runner: writes files, in this process or in Spark's tasks.
+        bad_records: handles records that cannot be read.
+        schema: of the table's columns, with the types that the query returns.
+        rewriter: rewrites files of the table, in this process or in Spark's tasks.
     """
 
     source: Source
@@ -78,26 +81,32 @@ class BatchWriter:
     bad_records: BadRecords
     schema: pa.Schema
     rewriter: Rewriter = in_threads
-    _not_plain: int = field(default=0, init=False)
+    _arrow_fallbacks: int = field(default=0, init=False)
 
     @property
     def reads_target(self) -> bool:
-        """Whether each batch must see what the one before it has committed."""
-        return self._locates or self.query.reads_target
+        """Whether each batch must read the table as the batch before has committed it."""
+        return self._locates_rows or self.query.reads_target
 
     @property
     def is_late(self) -> bool:
-        """Whether each batch leaves out what is older than its row."""
+        """Whether each batch leaves out changes that are older than their rows."""
         versions = self.options.scd_type == 2
         return self.reads_target and bool(self.options.sequence_by) and not versions
 
     def write(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool = False
     ) -> WrittenBatch:
-        """Write the files of a batch; with `late`, changes older than their rows are left out.
+        """Write the files of a batch.
+
+        Args:
+            session: of the engine.
+            batch_range: the range of the source.
+            write_id: of the batch, in the names of its files.
+            late: whether to leave out changes that are older than the rows they change.
 
         Raises:
-            StreamError: the stream cannot go on; nothing is left of the batch.
+            StreamError: the batch cannot be written; no file of it is left.
         """
         unreadable = self._unreadable(batch_range)
         batch = self._write_readable(session, batch_range, write_id, late)
@@ -105,57 +114,57 @@ class BatchWriter:
             return batch
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            bad = batch.bad + self.bad_records.take_files(unreadable)
+            bad = batch.bad + self.bad_records.handle_files(unreadable)
             undo.pop_all()
         return replace(batch, bad=bad)
 
     def _unreadable(self, batch_range: BatchRange) -> Mapping[str, str]:
-        """Files that cannot be read, and why; StreamError if they are to stop the stream."""
+        """Return why files of the batch cannot be read; raise StreamError if that is an error."""
         if not isinstance(self.source, FileSource):
             return {}
         unreadable = self.source.unreadable(batch_range.lower, _end(batch_range))
-        if self.bad_records.keep is None:
-            self.bad_records.take_files(unreadable)
+        if self.bad_records.write is None:
+            self.bad_records.handle_files(unreadable)
         return unreadable
 
     def _write_readable(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
-        plain = self._plain_changes(session, batch_range)
-        if plain is not None:
+        arrow_changes = self._arrow_changes(session, batch_range)
+        if arrow_changes is not None:
             with suppress(ArrowFallback):
-                return self._write_plain(plain, batch_range, write_id)
-            self._not_plain += 1
+                return self._write_arrow(arrow_changes, batch_range, write_id)
+            self._arrow_fallbacks += 1
         frame = source.read(session.spark, batch_range.lower, _end(batch_range))
         if not self.query.reads_target:
-            watched = observed(frame, source.has_bad, source.has_truncates)
-            return self._write(session, batch_range, write_id, late, *watched)
+            counted = with_observation(frame, source.has_bad, source.has_truncates)
+            return self._write(session, batch_range, write_id, late, *counted)
         # The query reads the batch several times.
         frame = frame.persist()
         try:
-            watched = counted(session, frame, source.has_bad, source.has_truncates)
-            return self._write(session, batch_range, write_id, late, *watched)
+            counted = with_counts(session, frame, source.has_bad, source.has_truncates)
+            return self._write(session, batch_range, write_id, late, *counted)
         finally:
             frame.unpersist()
 
-    def _plain_changes(
+    def _arrow_changes(
         self, session: Session, batch_range: BatchRange
     ) -> Iterator[pa.RecordBatch] | None:
-        """Changes without Spark's reading, if that has done for most batches."""
+        """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
-        if not isinstance(source, ArrowSource) or self._not_plain >= MOST_NOT_PLAIN:
+        if not isinstance(source, ArrowSource) or self._arrow_fallbacks >= MAX_ARROW_FALLBACKS:
             return None
         if self.reads_target or self.runner is not in_process:
             return None
         rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), self.query.picked)
         return None if rows is None else map(_as_changes, rows)
 
-    def _write_plain(
+    def _write_arrow(
         self, changes: Iterator[pa.RecordBatch], batch_range: BatchRange, write_id: str
     ) -> WrittenBatch:
         delta = write_here(self._plan(write_id, in_order=True), changes)
-        self._not_plain = 0
+        self._arrow_fallbacks = 0
         return WrittenBatch(batch_range, [delta])
 
     def _write(
@@ -165,7 +174,7 @@ class BatchWriter:
         write_id: str,
         late: bool,
         frame: DataFrame,
-        seen: Callable[[], Seen],
+        get_counts: Callable[[], RecordCounts],
     ) -> WrittenBatch:
         plan, query = self._plan(write_id), self.query
         views = {query.view: frame}
@@ -180,11 +189,11 @@ class BatchWriter:
         batch = self._written(session, plan, sql, views, batch_range, self.sink.replaces)
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            found = seen()
-            if found.bad:
-                batch = replace(batch, bad=self._take_bad(session, batch_range))
-            watches = found.truncates or self.options.truncates is not None
-            if not watches or not self._truncates(session, batch_range):
+            counts = get_counts()
+            if counts.bad:
+                batch = replace(batch, bad=self._write_bad_records(session, batch_range))
+            may_truncate = counts.truncates or self.options.truncates is not None
+            if not may_truncate or not self._count_truncates(session, batch_range):
                 undo.pop_all()
                 return replace(batch, not_late=late)
         return self._after_truncate(session, plan, batch_range)
@@ -192,44 +201,44 @@ class BatchWriter:
     def _require_order(
         self, session: Session, views: dict[str, DataFrame], batch_range: BatchRange
     ) -> None:
-        """Raise StreamError if it is not known which of a key's changes is the last."""
+        """Raise StreamError if the source does not order several changes of a key."""
         source, options = self.source, self.options
         if not options.keys or options.sequence_by:
             return
         if not isinstance(source, UnorderedSource) or not source.lacks_order(batch_range.lower):
             return
-        if found := session.rows(self.query.unknown_order(), **views).to_pylist():
+        if keys := session.rows(self.query.unknown_order(), **views).to_pylist():
             raise StreamError(
-                "The source has several rows of a key in files that were rewritten since, by a "
-                f"compaction for example, so that it is not known which is the last: {found[0]}. "
+                "The source has several rows of a key in files that were rewritten, for example by "
+                f"a compaction, so that it is not known which is the last one: {keys[0]}. "
                 "Nothing was written. Set `sequence_by` to columns that order the rows of a key."
             )
 
     def _after_truncate(
         self, session: Session, plan: DeltaPlan, batch_range: BatchRange
     ) -> WrittenBatch:
-        self._require_one_order(batch_range)
-        views = {self.query.view: self.good(session, batch_range)}
+        self._require_single_partition(batch_range)
+        views = {self.query.view: self.readable_records(session, batch_range)}
         query = self._without_rows(session, views)
         sql = query.after_truncate()
         batch = self._written(session, plan, sql, views, batch_range, replaces=True)
-        # Nothing is older than a row where none is left.
+        # No change is late in an empty table.
         return replace(batch, truncates=True, not_late=True)
 
-    def _require_one_order(self, batch_range: BatchRange) -> None:
-        """Raise StreamError where it is not known which changes come before a truncate."""
+    def _require_single_partition(self, batch_range: BatchRange) -> None:
+        """Raise StreamError if the source does not order a truncate among other changes."""
         source = self.source
         count = source.partitions(_end(batch_range)) if isinstance(source, PartitionedSource) else 1
         if count > 1:
             raise StreamError(
                 f"The source has a truncate, and {count} partitions, between which the order is "
-                "not known: which rows came before it cannot be told. Nothing of this batch was "
-                "written. Use a topic of one partition, or have Debezium leave truncates out "
+                "not known, so that it is not known which rows to delete. Nothing of this batch "
+                "was written. Use a topic of one partition, or let Debezium skip truncates "
                 "(`skipped.operations: t`), and rebuild the table with --full-refresh."
             )
 
     def _without_rows(self, session: Session, views: dict[str, DataFrame]) -> StreamQuery:
-        """The query with a table without rows: what is to be replaced decides nothing."""
+        """Return the query on an empty table, because the table's rows will be replaced."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         if not self.query.reads_target:
@@ -250,19 +259,19 @@ class BatchWriter:
         deltas = self.runner(session, plan, sql, views)
         first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
         batch = WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
-        if not self._locates:
+        if not self._locates_rows:
             return batch
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            target_deletes = self._located(session, plan, batch, replaces)
+            target_deletes = self._locate_rows(session, plan, batch, replaces)
             undo.pop_all()
         self.sink.remove(sorted({*batch.files} - {*target_deletes.files}))
         return target_deletes
 
-    def _located(
+    def _locate_rows(
         self, session: Session, plan: DeltaPlan, batch: WrittenBatch, replaces: bool
     ) -> WrittenBatch:
-        """The batch with the rows that it deletes, for its keys are looked up now."""
+        """Locate the table's rows that the batch deletes, and replace its equality deletes."""
         base = self.sink.table()
         snapshot_id = current_snapshot_id(base.metadata)
         paths = [] if replaces else batch.equality_deletes
@@ -271,27 +280,27 @@ class BatchWriter:
             positions = find_positions(session, self.query.relation, self.query.keys, paths)
         if self.options.delete_encoding == "position":
             return batch.by_position(TargetDeletes(snapshot_id, positions))
-        rewriting = CopyOnWrite(session, self.rewriter, base, plan)
-        rest = rewriting.own(batch)
+        copy_on_write = CopyOnWrite(session, self.rewriter, base, plan)
+        rewritten = copy_on_write.remove_dead_rows(batch)
         with ExitStack() as undo:
-            undo.callback(self.sink.discard, [rest])
-            replaced = [] if replaces else rewriting.of_table(positions)
+            undo.callback(self.sink.discard, [rewritten])
+            replaced = [] if replaces else copy_on_write.rewrite_table_files(positions)
             undo.pop_all()
-        return rest.by_position(TargetDeletes(snapshot_id, replaced=replaced))
+        return rewritten.by_position(TargetDeletes(snapshot_id, replaced=replaced))
 
-    def _truncates(self, session: Session, batch_range: BatchRange) -> int:
-        """How many changes that come through the query delete all rows."""
-        views = {self.query.view: self.good(session, batch_range)}
+    def _count_truncates(self, session: Session, batch_range: BatchRange) -> int:
+        """Count the changes that the query returns and that delete all rows."""
+        views = {self.query.view: self.readable_records(session, batch_range)}
         return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
 
-    def good(self, session: Session, batch_range: BatchRange) -> DataFrame:
-        """The records of a batch that can be read."""
+    def readable_records(self, session: Session, batch_range: BatchRange) -> DataFrame:
+        """Return the records of a batch that can be read."""
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
         return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 
-    def _take_bad(self, session: Session, batch_range: BatchRange) -> int:
+    def _write_bad_records(self, session: Session, batch_range: BatchRange) -> int:
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
-        return self.bad_records.take(session, frame)
+        return self.bad_records.handle(session, frame)
 
     def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
         in_order = in_order or (self.source.ordered and self.query.keeps_order)
@@ -305,32 +314,32 @@ class BatchWriter:
         )
 
     @property
-    def _locates(self) -> bool:
-        """Whether the rows that a batch deletes are looked for in the table."""
-        by_place = self.options.delete_encoding in ("position", "copy_on_write")
-        return by_place and bool(self.query.keys)
+    def _locates_rows(self) -> bool:
+        """Whether the rows that a batch deletes are located in the table."""
+        locates = self.options.delete_encoding in ("position", "copy_on_write")
+        return locates and bool(self.query.keys)
 
     def _max_keys(self, ordered: bool) -> int:
-        if self._locates:
+        if self._locates_rows:
             return ALL_KEYS
         choice = self.options.sequence_numbers
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
 
 
 def _as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that change nothing but their own key, as `StreamQuery.changes` has them."""
+    """Return rows that PyArrow has read with the columns that `StreamQuery.changes` returns."""
     names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1"}
     renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
     return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
 def _end(batch_range: BatchRange) -> Frontier:
-    assert batch_range.upper is not None, "a batch that is read has an end"
+    assert batch_range.upper is not None, "a batch without an end is not read"
     return batch_range.upper
 
 
 def _bounds(deltas: Sequence[Delta]) -> tuple[Any, Any]:
-    """The first and the last value of what orders the changes of all tasks."""
+    """Return the lowest and highest value of the first order column, of all tasks."""
     firsts = [delta.first for delta in deltas if delta.first is not None]
     lasts = [delta.last for delta in deltas if delta.last is not None]
     return min(firsts, default=None), max(lasts, default=None)
