@@ -48,7 +48,7 @@ SOURCE_MISTAKES = {
     "options": "`options` must be a mapping of names to values; got ['a']",
     "flag": "`changes` must be true or false; got 'maybe'",
     "text": "`config.meta.stream` of the source landing.text is `files`: it takes keys",
-    "unknown": "A source that is no Iceberg table says in its `config.meta.stream` what it is",
+    "unknown": "Create it, or set `config.meta.stream` of a source that is not an Iceberg table",
 }
 
 

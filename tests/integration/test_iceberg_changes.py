@@ -275,7 +275,7 @@ def test_appends_alone(lake: IcebergCatalog, spark: Session) -> None:
     spark.run(f"insert into lake.s.{name} values (11, 'new')")
     assert changed(replica.read()) == [(11, "new", False)]
     spark.run(f"delete from lake.s.{name} where id = 1")
-    with pytest.raises(StreamError, match="`changes: true` to stream them"):
+    with pytest.raises(StreamError, match="`changes: true` to stream its changes"):
         replica.read()
 
 

@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, LosableSource, describe
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, VolatileSource, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
@@ -108,7 +108,7 @@ class TableStream:
             raise self.storage_error(error) from error
         except StatementError:
             # Spark's message is about tables; the source knows which files are missing.
-            if isinstance(writer.source, LosableSource) and batch_range.upper is not None:
+            if isinstance(writer.source, VolatileSource) and batch_range.upper is not None:
                 writer.source.require(batch_range.lower, batch_range.upper)
             raise
 

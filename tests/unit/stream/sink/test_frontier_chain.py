@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
     frontier_after,
-    membership,
+    read_check,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
@@ -57,7 +57,7 @@ def test_every_frontier_is_put_together_again(seed: int, late_seconds: float) ->
         again = whole_frontier(reversed(summaries[: number + 1]))
         assert again is not None
         assert (again["settled"], again["last"]) == (frontier["settled"], frontier["last"])
-        is_in, was_in = membership(again), membership(frontier)
+        is_in, was_in = read_check(again), read_check(frontier)
         for batch in batches:
             assert [is_in(file) for file in batch] == [was_in(file) for file in batch]
 
