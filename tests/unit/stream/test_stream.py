@@ -24,13 +24,13 @@ Offset = Mapping[str, int]
 
 @dataclass
 class Numbers:
-    """A source of so many batches, which notes what was known of its lag when it was asked."""
+    """A source of so many batches, which notes the lag in its status at each poll."""
 
     batches: int
     status: StreamStatus = field(default_factory=lambda: StreamStatus("m"))
     lags: list[Lag | None] = field(default_factory=list)
     columns: tuple[str, ...] = ()
-    asked: list[tuple[Any, bool]] = field(default_factory=list)
+    polls: list[tuple[Any, bool]] = field(default_factory=list)
 
     def present(self, lower: Offset | None) -> dict[str, int] | None:
         return {"n": self.batches} if self.batches else None
@@ -41,10 +41,10 @@ class Numbers:
     def plan_batch(
         self, lower: Offset | None, rows: int, until: Any = None, whole: bool = False
     ) -> dict[str, int] | None:
-        self.asked.append((until, whole))
+        self.polls.append((until, whole))
         self.lags.append(self.status.lag)
-        done = 0 if lower is None else lower["n"]
-        return {"n": done + 1} if done < self.batches else None
+        read = 0 if lower is None else lower["n"]
+        return {"n": read + 1} if read < self.batches else None
 
     def schema_id(self, lower: Offset | None, upper: Offset | None = None) -> str:
         """Of batches by their number, where they have columns of their own."""
@@ -178,9 +178,9 @@ def test_progress_of_a_table_that_is_quiet_beside_a_busy_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy, quiet = (writer_of(5, commit_interval=0.0, idle_interval=0.0) for _ in range(2))
-    done: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
+    committed: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
     monkeypatch.setattr(
-        "dbt.adapters.iceberg_stream.stream.stream.commit_batches", lambda *_: [done, None]
+        "dbt.adapters.iceberg_stream.stream.stream.commit_batches", lambda *_: [committed, None]
     )
     tables = [TableStream(writer, StreamStatus("m")) for writer in (busy, quiet)]  # type: ignore[arg-type]
     Stream(object, tables).drain()  # type: ignore[arg-type]
@@ -270,8 +270,8 @@ def test_a_table_that_is_behind_catches_up(gives: int) -> None:
             stream.drain()
         return
     stream.drain()
-    assert ({"n": 5}, True) in source.asked
-    assert source.asked[-1][1] is False
+    assert ({"n": 5}, True) in source.polls
+    assert source.polls[-1][1] is False
     assert [table.frontier for table in stream.tables] == [{"n": 5}] * 2
 
 

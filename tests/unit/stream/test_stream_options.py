@@ -13,17 +13,17 @@ def route_options(**config: Any) -> Any:
 
 
 def test_names_as_databricks_has_them() -> None:
-    found = route_options(
+    options = route_options(
         unique_key="id",
         sequence_by="`at`",
         except_column_list=["op"],
         ignore_null_updates=True,
         commit_interval="0.5",
     )
-    assert found.sink_id == "model.shop.orders"
-    assert (found.keys, found.sequence_by, found.excluded) == (("id",), ("at",), ("op",))
-    assert found.ignore_null_updates is True
-    assert found.commit_interval == 0.5
+    assert options.sink_id == "model.shop.orders"
+    assert (options.keys, options.sequence_by, options.excluded) == (("id",), ("at",), ("op",))
+    assert options.ignore_null_updates is True
+    assert options.commit_interval == 0.5
 
 
 def test_all_faults_at_once() -> None:

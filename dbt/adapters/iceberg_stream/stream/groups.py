@@ -233,7 +233,7 @@ class Grouping:
                 "waits for it. Models of a group must not read each other, directly or through "
                 "other models."
             )
-        needed = sum(len(self.selected & set(several)) for several in self.members.values())
+        needed = sum(len(self.selected & set(models)) for models in self.members.values())
         if threads < needed:
             raise StreamError(
                 f"The {needed} models of commit groups run at the same time, and dbt has {threads} "
@@ -242,15 +242,15 @@ class Grouping:
 
     def _reads_itself(self, group: str) -> str | None:
         """Return a node that reads a group and that the group reads; a group ends as a whole."""
-        group_of = {name: group for group, several in self.members.items() for name in several}
-        waiting, seen = list(self.members[group]), set(self.members[group])
-        while waiting:
-            name = waiting.pop()
+        group_of = {name: group for group, models in self.members.items() for name in models}
+        pending, visited = list(self.members[group]), set(self.members[group])
+        while pending:
+            name = pending.pop()
             for read in self.reads.get(name, ()):
                 if group_of.get(read) == group:
                     return name
-                for more in self.members.get(group_of.get(read, ""), [read]):
-                    if more not in seen:
-                        seen.add(more)
-                        waiting.append(more)
+                for node in self.members.get(group_of.get(read, ""), [read]):
+                    if node not in visited:
+                        visited.add(node)
+                        pending.append(node)
         return None

@@ -113,7 +113,11 @@ class TableStream:
             raise
 
     def storage_error(self, error: OSError) -> StreamError:
-        """Return the error for a file that cannot be written, or read from the source."""
+        """Return the error to raise if a file cannot be written, or read from the source.
+
+        Args:
+            error: the storage's error.
+        """
         return StreamError(
             f"{self.status.name}: a file cannot be written or read: {error}. Nothing of this batch "
             f"was written. {self._position}"

@@ -20,8 +20,8 @@ def records(*values: bytes) -> pa.Table:
 
 
 def test_messages_become_rows() -> None:
-    made = records(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
-    assert made.to_pylist() == [
+    decoded = records(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
+    assert decoded.to_pylist() == [
         {"id": 1, "called": "a\n", MAJOR: 0, MINOR: 7},
         {"id": None, "called": None, MAJOR: 0, MINOR: 8},
     ]

@@ -35,8 +35,8 @@ def write(path: Path, rows: pa.Table, **options: object) -> Path:
 
 def test_rows_come_in_the_order_of_files_with_their_places(tmp_path: Path) -> None:
     more = pa.table({"more": [1], "name": ["c"], "id": [3]})
-    found = read(write(tmp_path / "a", ROWS, row_group_size=1), write(tmp_path / "b", more))
-    assert found.to_pylist() == [
+    rows = read(write(tmp_path / "a", ROWS, row_group_size=1), write(tmp_path / "b", more))
+    assert rows.to_pylist() == [
         {"id": 1, "called": "a", MAJOR: 0, MINOR: 0},
         {"id": 2, "called": None, MAJOR: 0, MINOR: 1},
         {"id": 3, "called": "c", MAJOR: 10, MINOR: 0},
@@ -44,9 +44,9 @@ def test_rows_come_in_the_order_of_files_with_their_places(tmp_path: Path) -> No
 
 
 def test_a_column_may_be_picked_twice_or_not(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "a", ROWS), columns={"a": "id", "b": "id"})
-    assert found.select(["a", "b"]).to_pylist() == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
-    assert MINOR in found.column_names
+    rows = read(write(tmp_path / "a", ROWS), columns={"a": "id", "b": "id"})
+    assert rows.select(["a", "b"]).to_pylist() == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
+    assert MINOR in rows.column_names
 
 
 def test_large_strings_are_strings(tmp_path: Path) -> None:

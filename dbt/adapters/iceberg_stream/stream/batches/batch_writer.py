@@ -294,7 +294,12 @@ class BatchWriter:
         return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
 
     def readable_records(self, session: Session, batch_range: BatchRange) -> DataFrame:
-        """Return the records of a batch that can be read."""
+        """Return the records of a batch that can be read.
+
+        Args:
+            session: of the engine.
+            batch_range: the range of the source.
+        """
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
         return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 

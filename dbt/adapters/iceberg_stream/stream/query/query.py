@@ -178,7 +178,11 @@ def _covers(projection: exp.Expression, alias: str) -> bool:
 
 
 def returned_columns(names: Sequence[str]) -> list[str]:
-    """Return the columns of the user's query, without those that the source has added."""
+    """Return the columns of the user's query.
+
+    Args:
+        names: columns of the query by `get_change_sql`, with those that the source has added.
+    """
     return [name for name in names if name not in (CHANGE, BAD, WHERE, REASON)]
 
 
@@ -246,7 +250,11 @@ def _named(options: StreamOptions) -> dict[str, Sequence[str]]:
 
 
 def added_names(options: StreamOptions) -> tuple[str, ...]:
-    """Return the columns that the options add to the query's."""
+    """Return the columns that the options add to the query's.
+
+    Args:
+        options: the model's options.
+    """
     if options.scd_type == 2:
         return START, END
     return (options.soft_deletes,) if options.soft_deletes else ()

@@ -63,9 +63,13 @@ def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
 
 
 def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-    """Yield partitions, as tuples of their stored values, and their rows.
+    """Divide rows by their partition.
 
-    Rows without partition values are yielded at once, with an empty tuple.
+    Args:
+        rows: rows, with the column PARTITION if the table is partitioned.
+
+    Yields:
+        The stored values of a partition, empty for an unpartitioned table, and its rows.
     """
     if not rows.num_rows:
         return

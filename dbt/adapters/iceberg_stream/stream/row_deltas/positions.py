@@ -1,7 +1,7 @@
 """Deletes by position, for readers that refuse equality deletes.
 
 A query of the table finds the positions of the keys' rows. Iceberg spec, "Position Delete Files"
-and "Deletion Vectors".
+and "Deletion Vectors": https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations
@@ -146,6 +146,11 @@ def _read(io: FileIO, file: DataFile, paths: Set[str]) -> Iterator[tuple[str, Se
 
 
 def live_deletes(io: FileIO, metadata: Metadata) -> list[DataFile]:
-    """Return the delete files of the table's current snapshot."""
+    """Return the delete files of the table's current snapshot.
+
+    Args:
+        io: of the table.
+        metadata: of the table.
+    """
     entries = live_entries(io, metadata, ManifestContent.DELETES)
     return [item.data_file for item in entries]

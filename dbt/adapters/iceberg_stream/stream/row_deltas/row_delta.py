@@ -180,7 +180,11 @@ class DeltaWriter:
 
 
 def sweep(plan: DeltaPlan) -> None:
-    """Remove all files of a write from its folder, including those of failed tasks."""
+    """Remove all files of a write from its folder, including those of failed tasks.
+
+    Args:
+        plan: of the write; files are matched by its `write_id`.
+    """
     with contextlib.suppress(OSError):
         for info in plan.filesystem.get_file_info(fs.FileSelector(plan.path)):
             if info.base_name.startswith(f"stream-{plan.write_id}-"):
@@ -217,6 +221,9 @@ def to_bytes(values: Sequence[Any]) -> bytes:
 
 def from_bytes(data: bytes) -> tuple[Any, ...]:
     """Return the values that `to_bytes` has serialized.
+
+    Args:
+        data: an Arrow IPC stream.
 
     Raises:
         ArrowInvalid: the bytes are not from `to_bytes`.

@@ -193,7 +193,13 @@ def _file_fields(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
 
 
 def read_task_result(row: Mapping[str, Any]) -> WrittenFile | None:
-    """Return the file in a row of TASK_RESULT; None if no row of it is left.
+    """Return the new file that a task has written.
+
+    Args:
+        row: a row of TASK_RESULT.
+
+    Returns:
+        The file; None if no row of the old file is left.
 
     Raises:
         NotByRewriting, OSError: as for `require_done`.

@@ -82,9 +82,15 @@ class DeltaPlan:
         return f"{self.location}/stream-{self.write_id}-{uuid.uuid4().hex[:12]}.parquet"
 
     def path_of(self, location: str) -> str:
+        """Return the path on the filesystem of a new file.
+
+        Args:
+            location: of the file, in the table's metadata.
+        """
         return f"{self.path}/{location.rsplit('/', 1)[1]}"
 
     def writer(self, schema: pa.Schema, uploads: Uploads) -> RollingWriter:
+        """Return a writer of new files with a schema."""
         return RollingWriter(
             self.filesystem, schema, self.options, self.new_location, self.path_of, uploads
         )
@@ -166,16 +172,16 @@ class OpenSubBatch:
             changes = self._replace_last(changes)
         deleted = pc.fill_null(changes[DELETED], False)
         live = changes.filter(pc.invert(deleted))
-        gone = changes.filter(deleted)
+        deletes = changes.filter(deleted)
         written, file, pos = self._write(live)
         columns = [*self._plan.keys, *order_columns(changes), *_partition_columns(changes)]
         last = [
             _with_positions(written.select(columns), file, pos),
-            _with_positions(gone.select(columns), *_no_positions(gone.num_rows)),
+            _with_positions(deletes.select(columns), *_no_positions(deletes.num_rows)),
         ]
         earlier = [] if self._last is None else [self._last]
         self._last = pa.concat_tables([*earlier, *last]).combine_chunks()
-        return live.num_rows, gone.num_rows
+        return live.num_rows, deletes.num_rows
 
     def close(self) -> SubBatch:
         """Finish the data files, and write the equality deletes."""

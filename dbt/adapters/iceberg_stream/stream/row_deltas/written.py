@@ -107,7 +107,11 @@ class WrittenBatch:
         return [file.location for sub in subs for file, _ in sub.equality_deletes]
 
     def by_position(self, target_deletes: TargetDeletes) -> WrittenBatch:
-        """Return the batch with deletes of the table's rows in place of equality deletes."""
+        """Return the batch with deletes by position or copy-on-write in place of equality deletes.
+
+        Args:
+            target_deletes: the table's rows that the equality deletes would delete.
+        """
         batch = self._map_sub_batches(lambda sub: replace(sub, equality_deletes=[]))
         return replace(batch, target_deletes=target_deletes)
 

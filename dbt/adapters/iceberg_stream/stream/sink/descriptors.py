@@ -1,4 +1,7 @@
-"""Manifest entries' descriptions of the files of a stream (Iceberg spec, "Data File Fields")."""
+"""Describe the files of a stream for manifests.
+
+Iceberg spec, "Data File Fields": https://iceberg.apache.org/spec/
+"""
 
 from __future__ import annotations
 

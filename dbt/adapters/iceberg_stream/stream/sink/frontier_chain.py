@@ -52,14 +52,14 @@ class FrontierChain:
         """Return the frontier without the last one's names; None if a whole one is due."""
         if self.frontier is None or frontier is None or READ not in frontier:
             return None
-        before, now = self.frontier.get(READ) or {}, frontier[READ]
-        if any(not now[time].startswith(before.get(time, "")) for time in now):
+        before, current = self.frontier.get(READ) or {}, frontier[READ]
+        if any(not current[time].startswith(before.get(time, "")) for time in current):
             return None
         # Write a whole frontier once the names since the last one are longer than it.
-        if self.size > len(json.dumps(now)):
+        if self.size > len(json.dumps(current)):
             return None
-        names = {time: now[time][len(before.get(time, "")) :] for time in now}
-        added = {time: several for time, several in names.items() if several}
+        names = {time: current[time][len(before.get(time, "")) :] for time in current}
+        added = {time: added_names for time, added_names in names.items() if added_names}
         return {**frontier, READ: added, SINCE: self.write_id}
 
 

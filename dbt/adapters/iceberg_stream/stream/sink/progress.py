@@ -101,7 +101,11 @@ class Progress:
 
 
 def property_name(sink_id: str) -> str:
-    """Return the name of the table property with the progress of a stream."""
+    """Return the name of the table property with the progress of a stream.
+
+    Args:
+        sink_id: of the stream.
+    """
     return f"{PREFIX}sink.{sink_id}"
 
 
@@ -235,7 +239,11 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
 
 
 def sinks(metadata: Metadata) -> list[Progress]:
-    """Return the progress of all streams that write to a table, from its properties."""
+    """Return the progress of all streams that write to a table, from its properties.
+
+    Args:
+        metadata: of the table.
+    """
     prefix = property_name("")
     names = (metadata.get("properties") or {}).keys()
     all_progress = (

@@ -360,11 +360,19 @@ class Sink:
         ]
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
-        """Remove the files of batches that will not be committed."""
+        """Remove the files of batches that will not be committed.
+
+        Args:
+            batches: the batches.
+        """
         self.remove([location for batch in batches for location in batch.files])
 
     def remove(self, locations: Sequence[str]) -> None:
-        """Remove files that no snapshot refers to."""
+        """Remove files that no snapshot refers to.
+
+        Args:
+            locations: of the files.
+        """
         base = self.catalog.load(self.name)
         if base is None:
             return
@@ -421,7 +429,11 @@ def _unpartitioned_spec(metadata: Metadata) -> tuple[TableUpdate, ...]:
 
 
 def current_snapshot_id(metadata: Metadata) -> int | None:
-    """Return the id of a table's current snapshot; None for a table without snapshots."""
+    """Return the id of a table's current snapshot; None for a table without snapshots.
+
+    Args:
+        metadata: of the table.
+    """
     snapshot = parent_snapshot(metadata, MAIN)
     return None if snapshot is None else int(snapshot["snapshot-id"])
 

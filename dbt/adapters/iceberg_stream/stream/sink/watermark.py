@@ -23,7 +23,11 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value of `as_json`."""
+    """Return the value that `as_json` has converted.
+
+    Args:
+        value: the result of `as_json`.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, text),) = value.items()

@@ -90,7 +90,11 @@ class Envelope:
         return self.name == "json" and not self.tombstone_deletes
 
     def fields(self, spark: SparkSession) -> list[StructField]:
-        """Return Spark's fields of the record's columns."""
+        """Return Spark's fields of the record's columns.
+
+        Args:
+            spark: the Spark session, whose server parses `columns`.
+        """
         if self.columns not in _fields:
             _fields[self.columns] = spark.createDataFrame([], self.columns).schema.fields
         return _fields[self.columns]
@@ -112,7 +116,11 @@ class Envelope:
         return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
 
     def required_columns(self, names: Sequence[str]) -> list[str]:
-        """Return the required columns, spelled as in some names."""
+        """Return the required columns, spelled as the record spells them.
+
+        Args:
+            names: columns of the record.
+        """
         return spelled_as(names, self.required)
 
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:

@@ -1,6 +1,7 @@
 """The order of a table's rows: by snapshot, then by file, then by position in the file.
 
-Iceberg spec, "Sequence Numbers". Spark reads files in an order of its own.
+Iceberg spec, "Sequence Numbers": https://iceberg.apache.org/spec/. Spark reads files in an order of
+its own.
 """
 
 from __future__ import annotations

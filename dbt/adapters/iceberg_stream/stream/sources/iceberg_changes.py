@@ -1,6 +1,7 @@
-"""Plan the row changes of a snapshot as pieces of files (Iceberg spec, "Scan Planning").
+"""Plan the row changes of a snapshot as pieces of files.
 
-In each data sequence number deletes come before rows, because an update is both.
+In each data sequence number deletes come before rows, because an update is both. Iceberg spec,
+"Scan Planning": https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Project rows of an older snapshot to the table's current schema, by field ids.
 
-A column that was added since has its initial default (Iceberg spec, "Default values").
+A column that was added since has its initial default. Iceberg spec, "Default values":
+https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations

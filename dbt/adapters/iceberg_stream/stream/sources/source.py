@@ -50,7 +50,11 @@ class Lag:
 
 
 def describe(frontier: Frontier | None) -> str:
-    """Return a frontier as text for messages; for files, their time instead of their names."""
+    """Return a frontier as text for messages; for files, their time instead of their names.
+
+    Args:
+        frontier: of any source; None for the source's beginning.
+    """
     if frontier is None:
         return "the beginning"
     if "settled" not in frontier:
@@ -104,7 +108,14 @@ class Source(Protocol):
         """
 
     def present(self, lower: Frontier | None) -> Frontier | None:
-        """Return the end of all that the source has now; None if nothing is after `lower`."""
+        """Return the end of all that the source has now.
+
+        Args:
+            lower: the frontier up to which the source was read.
+
+        Returns:
+            The frontier; None if nothing is after `lower`.
+        """
 
     def plan_batch(
         self,
@@ -130,7 +141,12 @@ class Source(Protocol):
         """
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        """Return whether there are changes between a frontier and a later one."""
+        """Return whether there are changes between two frontiers.
+
+        Args:
+            lower: a frontier.
+            other: a frontier that may be later.
+        """
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         """Return the rows of a batch.
@@ -145,7 +161,11 @@ class Source(Protocol):
         """
 
     def lag(self, frontier: Frontier | None) -> Lag:
-        """Return how much the source has after a frontier."""
+        """Return how much the source has after a frontier.
+
+        Args:
+            frontier: the frontier up to which the source was read.
+        """
 
 
 @runtime_checkable
@@ -177,7 +197,11 @@ class UnorderedSource(Protocol):
     """A source that may not know the order of some of its rows."""
 
     def lacks_order(self, lower: Frontier | None) -> bool:
-        """Return whether rows of the batch that begins at a frontier have UNKNOWN_ORDER."""
+        """Return whether rows of a batch have UNKNOWN_ORDER; asked after `read`.
+
+        Args:
+            lower: the frontier that the batch begins at.
+        """
 
 
 @runtime_checkable
@@ -185,7 +209,11 @@ class PartitionedSource(Protocol):
     """A source of several partitions, each of which has an order of its own."""
 
     def partitions(self, upper: Frontier) -> int:
-        """Return how many partitions a batch that ends at a frontier is read from."""
+        """Return how many partitions a batch is read from.
+
+        Args:
+            upper: the frontier that the batch ends at.
+        """
 
 
 @runtime_checkable
@@ -193,7 +221,12 @@ class FileSource(Protocol):
     """A source of files, some of which may be incomplete."""
 
     def unreadable(self, lower: Frontier | None, upper: Frontier) -> Mapping[str, str]:
-        """Return why `read` leaves out files of a batch, by their path."""
+        """Return why `read` leaves out files of a batch, by their path.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+        """
 
 
 @runtime_checkable
@@ -201,4 +234,12 @@ class VolatileSource(Protocol):
     """A source whose changes may be removed while they are read."""
 
     def require(self, lower: Frontier | None, upper: Frontier) -> None:
-        """Raise StreamError if changes of the batch were removed from the source."""
+        """Check that the source still has the changes of a batch.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+
+        Raises:
+            StreamError: changes of the batch were removed from the source.
+        """
