@@ -236,7 +236,7 @@ class TestBadRecords:
             assert "1 records cannot be read" in said, model
 
 
-class TestTornFiles:
+class TestIncompleteFiles:
     """A Parquet file whose writer has died is as a line that is no JSON; the others are read."""
 
     @pytest.fixture(scope="class")

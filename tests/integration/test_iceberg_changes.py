@@ -297,7 +297,7 @@ def test_a_format_that_cannot_be_read(lake: IcebergCatalog, spark: Session) -> N
     replica.read()
     spark.run(f"alter table lake.s.{name} set tblproperties ('write.format.default' = 'orc')")
     spark.run(f"insert into lake.s.{name} values (20, 'orc')")
-    with pytest.raises(StreamError, match="of the format ORC"):
+    with pytest.raises(StreamError, match="has the format ORC"):
         replica.read()
 
 

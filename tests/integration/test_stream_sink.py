@@ -145,10 +145,10 @@ def test_partitions_that_change_under_a_stream(lake: IcebergCatalog) -> None:
     by_value = PartitionSpec(PartitionField(3, 1001, IdentityTransform(), "value"), spec_id=7)
     default = SetDefaultSpecUpdate.model_validate({"spec-id": -1})
     lake.commit(base, (), (AddPartitionSpecUpdate(spec=by_value), default))
-    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+    with pytest.raises(StreamError, match="partition spec of s.t was changed"):
         commit(sink, [Change(1, "z")], 2, partitioned=True)
     assert duckdb_rows(lake, "t") == [(1, "a", "x"), (2, "a", "y")]
-    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+    with pytest.raises(StreamError, match="partition spec of s.t was changed"):
         # It would go on after another writer was faster, with partition values of before.
         sink.claim()
     again = Sink(lake, NAME, Progress(SINK), ("id", "part"))
@@ -352,5 +352,5 @@ def test_partitions_that_change_before_the_claim(lake: IcebergCatalog) -> None:
     spec_id = opened.metadata["default-spec-id"]
     sink = Sink(lake, NAME, Progress(SINK), ("id", "part"), spec_id=spec_id)
     set_spec(lake, BY_VALUE)
-    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+    with pytest.raises(StreamError, match="partition spec of s.t was changed"):
         sink.claim()

@@ -197,7 +197,7 @@ class UnorderedSource(Protocol):
     """A source that may not know the order of some of its rows."""
 
     def lacks_order(self, lower: Frontier | None) -> bool:
-        """Return whether rows of a batch have UNKNOWN_ORDER; asked after `read`.
+        """Return whether rows of a batch have UNKNOWN_ORDER; call it after `read`.
 
         Args:
             lower: the frontier that the batch begins at.
