@@ -123,7 +123,7 @@ class Group:
         if source_identity != others_source:
             raise StreamError(
                 f"{member} and {other} are in the commit group `{self.name}` and read different "
-                "sources. Have all models of a group read one source, such as one topic: only one "
+                "sources. Let all models of a group read one source, such as one topic: only one "
                 "source says which changes belong together."
             )
         for table in self._tables.values():

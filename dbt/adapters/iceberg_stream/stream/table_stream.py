@@ -131,7 +131,7 @@ class TableStream:
     def reconcile(
         self, batch: WrittenBatch, session: Callable[[], Session], flush: Callable[[], None]
     ) -> WrittenBatch:
-        """Return the batch as it must be once the batches before it are known.
+        """Return the batch as it must be after the batches before it.
 
         It is written again if some of its changes are older than rows that are written already.
 

@@ -232,7 +232,7 @@ class BatchWriter:
         if count > 1:
             raise StreamError(
                 f"The source has a truncate, and {count} partitions, between which the order is "
-                "not known, so that it is not known which rows to delete. Nothing of this batch "
+                "not known, so that the rows to delete are not known either. Nothing of this batch "
                 "was written. Use a topic of one partition, or let Debezium skip truncates "
                 "(`skipped.operations: t`), and rebuild the table with --full-refresh."
             )

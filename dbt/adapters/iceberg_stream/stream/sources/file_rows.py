@@ -107,7 +107,7 @@ class FileRows:
         names = {}
         for stored in parquet.schema_arrow:
             if _id(stored) is None:
-                raise ValueError("it has no field ids, as imported files")
+                raise ValueError("it has no field ids, like files that were imported")
             field = by_id.get(_id(stored))
             if field is None:
                 continue
