@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -69,7 +69,7 @@ class Rig:
         """A stream into the table `s.name`, upserting by id."""
         chosen = StreamOptions(sink_id=f"model.bench.{name}", keys=("id",), **options)  # type: ignore[arg-type]
         definition = SourceDefinition(("s", "source"), "s.source", source)
-        query = StreamQuery(carry_change(sql, VIEW), VIEW, f"s.{name}", COLUMNS, chosen)
+        query = StreamQuery(get_change_sql(sql, VIEW), VIEW, f"s.{name}", COLUMNS, chosen)
         writer = BatchWriter(
             source=open_source(definition, self.lake, self.folder, {}),
             query=query,

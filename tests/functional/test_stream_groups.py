@@ -164,7 +164,7 @@ class TestMembersThatDoNotCome:
     def test_one_that_reads_another(self, project: Any) -> None:
         chosen = ["run", "-s", "first", "second", "between"]
         _, said = run_dbt_and_capture(chosen, expect_pass=False)
-        assert "models of a group must not read each other" in said
+        assert "Models of a group must not read each other" in said
 
 
 class TestFullRefresh:
@@ -176,7 +176,7 @@ class TestFullRefresh:
         land(project, "1", order(1, "old"), item(10, 1))
         run_dbt(["run"])
         _, said = run_dbt_and_capture(["run", "--full-refresh"], expect_pass=False)
-        assert "set `full_refresh` alike" in said
+        assert "Set `full_refresh` alike" in said
         assert rows(project, ALL_ORDERS) == [(1, "old")]
 
 

@@ -39,16 +39,16 @@ MISTAKES = {
     "no_key": ("sequence_by='at'", "id", "`sequence_by` names `at`, which the query does not"),
     "twice": ("", "id, id", "The query returns id more than once"),
     "taken": ("soft_deletes='op'", "*", "The stream adds the column op to the table, and the"),
-    "group": ("commit_group=['g']", "*", "`commit_group: ['g']` must be a name"),
+    "group": ("commit_group=['g']", "*", "`commit_group` must be a name; got ['g']"),
 }
 SOURCE_MISTAKES = {
     "mistyped": "The `columns` of the stream's source cannot be understood.",
-    "listed": "`columns: ['id bigint']` must be text, as `name type, name type`",
-    "late": "`late_seconds: 'soon'` must be a number of seconds",
-    "options": "`options: ['a']` must be names with their values",
-    "flag": "`changes: 'maybe'` must be true or false",
+    "listed": "`columns` must be text, as `name type, name type`; got ['id bigint']",
+    "late": "`late_seconds` must be a number of seconds; got 'soon'",
+    "options": "`options` must be a mapping of names to values; got ['a']",
+    "flag": "`changes` must be true or false; got 'maybe'",
     "text": "`config.meta.stream` of the source landing.text is `files`: it takes keys",
-    "unknown": "A source that is no Iceberg table says in its `config.meta.stream` what it is",
+    "unknown": "Create it, or set `config.meta.stream` of a source that is not an Iceberg table",
 }
 
 

@@ -157,7 +157,10 @@ class TestFaults:
         ("model", "messages"),
         [
             ("lost", ["`routes` needs a `route_by`"]),
-            ("both", ["exclude each other", "cannot be in a table's name", "has no sequence_by"]),
+            (
+                "both",
+                ["exclude each other", "cannot be part of a table's name", "has no sequence_by"],
+            ),
             ("gone", ["`route_by` names `kind`, which the query does not return"]),
         ],
     )

@@ -205,7 +205,7 @@ class TestBadRecords:
             assert "1 records cannot be read" in said, model
 
 
-class TestTornFiles:
+class TestIncompleteFiles:
     """A Parquet file whose writer has died is as a line that is no JSON; the others are read."""
 
     @pytest.fixture(scope="class")
@@ -233,7 +233,7 @@ class TestTornFiles:
         for number, length in enumerate((100, None, 0, 300, None)):
             self.put(project, str(number), number, length)
         _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
-        assert "orders/0.parquet is no whole Parquet file" in said
+        assert "orders/0.parquet is not a complete Parquet file" in said
         assert "on_bad_record: dead_letters" in said
         for model, status in (("letters", "new"), ("computed", "NEW")):
             run_dbt(["run", "-s", model])
@@ -247,7 +247,9 @@ class TestTornFiles:
                 "orders/0.parquet",
                 "orders/3.parquet",
             ]
-            assert all(record is None and "no whole" in reason for _, record, reason in letters)
+            assert all(
+                record is None and "not a complete" in reason for _, record, reason in letters
+            )
 
     def test_nothing_but_such(self, project: Any) -> None:
         self.put(project, "9", 9, 200)

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -72,9 +72,9 @@ class Bed:
     def drain(self) -> StreamStatus:
         options = StreamOptions(f"sink.{self.name}", ("id",), **self.options)
         spec = {"type": "files", "path": str(self.folder), "columns": DDL}
-        carried = carry_change(f"select * from {VIEW}", VIEW)
+        change_sql = get_change_sql(f"select * from {VIEW}", VIEW)
         query = StreamQuery(
-            carried, VIEW, f"s.{self.name}", COLUMNS, options, partition=self.partition
+            change_sql, VIEW, f"s.{self.name}", COLUMNS, options, partition=self.partition
         )
         writer = BatchWriter(
             source=open_source(

@@ -27,7 +27,7 @@ from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
-from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, recover
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
@@ -572,7 +572,7 @@ class TableMachine(OwnWrites):
         )
         names = [column.name for column in self.table.columns]
         query = StreamQuery(
-            carry_change(f"select * from {VIEW}", VIEW),
+            get_change_sql(f"select * from {VIEW}", VIEW),
             VIEW,
             self.relation,
             names,

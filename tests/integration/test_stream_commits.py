@@ -121,7 +121,7 @@ def test_a_lost_answer_is_recognized(lake: IcebergCatalog) -> None:
 def test_one_that_does_not_change_is_not_touched(lake: IcebergCatalog) -> None:
     sinks = open_sinks(lake)
     write_id, (first, (second, batches)) = prepared(sinks, "x", 1)
-    nothing = WrittenBatch(batches[0].described, [])
+    nothing = WrittenBatch(batches[0].batch_range, [])
     done = commit_batches(write_id, [first, (second, [nothing])])
     assert done[0] is not None and done[1] is None
     assert [snapshots(lake, name) for name in NAMES] == [1, 0]

@@ -28,7 +28,7 @@ from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import FRONTIER, Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
-from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_behind
+from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_after
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
@@ -145,10 +145,10 @@ def test_partitions_that_change_under_a_stream(lake: IcebergCatalog) -> None:
     by_value = PartitionSpec(PartitionField(3, 1001, IdentityTransform(), "value"), spec_id=7)
     default = SetDefaultSpecUpdate.model_validate({"spec-id": -1})
     lake.commit(base, (), (AddPartitionSpecUpdate(spec=by_value), default))
-    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+    with pytest.raises(StreamError, match="partition spec of s.t was changed"):
         commit(sink, [Change(1, "z")], 2, partitioned=True)
     assert duckdb_rows(lake, "t") == [(1, "a", "x"), (2, "a", "y")]
-    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+    with pytest.raises(StreamError, match="partition spec of s.t was changed"):
         # It would go on after another writer was faster, with partition values of before.
         sink.claim()
     again = Sink(lake, NAME, Progress(SINK), ("id", "part"))
@@ -236,8 +236,8 @@ def set_back(lake: IcebergCatalog, snapshot_id: int, *expired: int) -> None:
 def commit_files(sink: Sink, files: list[LandedFile]) -> int:
     """Commit a batch of a folder's files; the snapshot."""
     write_id, written = write(sink, [Change(1, files[-1].path)], 0)
-    described = BatchRange(None, frontier_behind(sink.progress.frontier, files, 600.0))
-    done = sink.commit(write_id, [replace(written, described=described)])
+    batch_range = BatchRange(None, frontier_after(sink.progress.frontier, files, 600.0))
+    done = sink.commit(write_id, [replace(written, batch_range=batch_range)])
     assert done is not None
     return int(done.snapshot.snapshot_id)
 
@@ -255,7 +255,7 @@ def test_a_rollback_of_a_stream_of_files(lake: IcebergCatalog) -> None:
         snapshot_id = commit_files(sink, landed(number * 10, 10))
         frontiers[snapshot_id] = sink.progress.frontier
         # As where a batch changes nothing: without a snapshot.
-        idle = frontier_behind(sink.progress.frontier, landed(1000 + number, 1), 600.0)
+        idle = frontier_after(sink.progress.frontier, landed(1000 + number, 1), 600.0)
         sink.record(idle)
     base = lake.load(NAME)
     assert base is not None
@@ -352,5 +352,5 @@ def test_partitions_that_change_before_the_claim(lake: IcebergCatalog) -> None:
     spec_id = opened.metadata["default-spec-id"]
     sink = Sink(lake, NAME, Progress(SINK), ("id", "part"), spec_id=spec_id)
     set_spec(lake, BY_VALUE)
-    with pytest.raises(StreamError, match="partitions of s.t were changed"):
+    with pytest.raises(StreamError, match="partition spec of s.t was changed"):
         sink.claim()

@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     BatchRange,
-    Located,
+    TargetDeletes,
     WrittenBatch,
 )
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -91,7 +91,7 @@ def stream_deletes(lake: IcebergCatalog, positions: dict[str, list[int]]) -> Non
     found = {path: pa.array(rows, pa.int64()) for path, rows in positions.items()}
     snapshot = current_snapshot_id(sink.table().metadata)
     batch = WrittenBatch(BatchRange(None, {"offset": 1}), [])
-    sink.commit(uuid.uuid4().hex, [batch.by_position(Located(snapshot, found))])
+    sink.commit(uuid.uuid4().hex, [batch.by_position(TargetDeletes(snapshot, found))])
 
 
 def deletes(lake: IcebergCatalog) -> list[tuple[str, int]]:

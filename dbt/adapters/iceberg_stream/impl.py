@@ -581,7 +581,7 @@ class IcebergStreamAdapter(SQLAdapter):
         if name := model["config"].get("commit_group"):
             grouping = Grouping.of(nodes, selected)
             grouping.require_whole(name, self.config.threads)
-            group = self._groups.meet(name, frozenset(grouping.members[name]))
+            group = self._groups.get(name, frozenset(grouping.members[name]))
         return run_stream(self.context(), relation, sql, model, source, refresh, group)
 
     def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:

@@ -20,6 +20,6 @@ def test_a_port_that_is_none() -> None:
 def test_a_port_that_somebody_else_has() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = f"cannot be served at http://127.0.0.1:{port}: Address already in use. Give another"
+        said = f"cannot be served at http://127.0.0.1:{port}: Address already in use. Set another"
         with pytest.raises(OSError, match=said), endpoint(Service(), "127.0.0.1", port):
             pass

@@ -26,25 +26,25 @@ class Run:
         self.fails = False
 
     def end(self, node: str) -> None:
-        told = SimpleNamespace(node_info=SimpleNamespace(unique_id=node))
+        data = SimpleNamespace(node_info=SimpleNamespace(unique_id=node))
         for listener in self._listeners:
-            listener(SimpleNamespace(info=SimpleNamespace(name="NodeFinished"), data=told))
+            listener(SimpleNamespace(info=SimpleNamespace(name="NodeFinished"), data=data))
 
     def join(self, member: str, refresh: bool = False, **options: Any) -> None:
         writer = SimpleNamespace(options=StreamOptions("sink", **options))
         table: Any = SimpleNamespace(writer=writer, status=SimpleNamespace(name=member))
-        looks: list[int] = []
+        polls: list[int] = []
 
-        def look() -> None:
-            looks.append(1)
-            assert len(looks) < 10, "it waits for ever"
+        def poll() -> None:
+            polls.append(1)
+            assert len(polls) < 10, "it waits for ever"
 
         def start(all: Any) -> None:
             self.started.append(len(all))
             if self.fails:
                 raise StreamError("the stream has failed")
 
-        self.groups.meet("g", MEMBERS).run(member, "place", refresh, table, start, look)
+        self.groups.get("g", MEMBERS).run(member, "source", refresh, table, start, poll)
 
 
 def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[Exception]]:
@@ -104,9 +104,9 @@ def test_one_that_comes_after_the_group_has_failed() -> None:
 def test_what_members_must_agree_on() -> None:
     run = Run()
     thread, _ = in_thread(lambda: run.join("a", refresh=True))
-    while not run.groups.meet("g", MEMBERS)._tables:
+    while not run.groups.get("g", MEMBERS)._tables:
         pass
-    with pytest.raises(StreamError, match=r"a is to be rebuilt .* and b is not"):
+    with pytest.raises(StreamError, match=r"a is rebuilt .* and b is not"):
         run.join("b", refresh=False)
     with pytest.raises(StreamError, match="`batch_rows` is 5 for b and 1000000 for a"):
         run.join("b", refresh=True, batch_rows=5)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Lag
@@ -24,13 +24,13 @@ Offset = Mapping[str, int]
 
 @dataclass
 class Numbers:
-    """A source of so many batches, which notes what was known of its lag when it was asked."""
+    """A source of so many batches, which notes the lag in its status at each poll."""
 
     batches: int
     status: StreamStatus = field(default_factory=lambda: StreamStatus("m"))
     lags: list[Lag | None] = field(default_factory=list)
     columns: tuple[str, ...] = ()
-    asked: list[tuple[Any, bool]] = field(default_factory=list)
+    polls: list[tuple[Any, bool]] = field(default_factory=list)
 
     def present(self, lower: Offset | None) -> dict[str, int] | None:
         return {"n": self.batches} if self.batches else None
@@ -41,10 +41,10 @@ class Numbers:
     def plan_batch(
         self, lower: Offset | None, rows: int, until: Any = None, whole: bool = False
     ) -> dict[str, int] | None:
-        self.asked.append((until, whole))
+        self.polls.append((until, whole))
         self.lags.append(self.status.lag)
-        done = 0 if lower is None else lower["n"]
-        return {"n": done + 1} if done < self.batches else None
+        read = 0 if lower is None else lower["n"]
+        return {"n": read + 1} if read < self.batches else None
 
     def schema_id(self, lower: Offset | None, upper: Offset | None = None) -> str:
         """Of batches by their number, where they have columns of their own."""
@@ -65,14 +65,14 @@ class Table:
     discarded: list[Any] = field(default_factory=list)
     progress: Any = field(default_factory=lambda: SimpleNamespace(frontier=None, watermark=None))
 
-    def claim(self, schema: Any, anew: bool) -> None:
+    def claim(self, schema: Any, refresh: bool) -> None:
         """No other run is there."""
 
     def replace_with(self, schema: Any) -> None:
         self.replaces = True
 
     def commit(self, write_id: str, batches: list[WrittenBatch]) -> None:
-        self.commits.append([batch.described.upper for batch in batches])
+        self.commits.append([batch.batch_range.upper for batch in batches])
         self.replaces = False
 
     def record(self, frontier: Any) -> None:
@@ -80,7 +80,7 @@ class Table:
         self.progress.frontier = frontier
 
     def discard(self, batches: list[WrittenBatch]) -> None:
-        self.discarded += [batch.described.upper for batch in batches]
+        self.discarded += [batch.batch_range.upper for batch in batches]
 
 
 @dataclass
@@ -101,12 +101,12 @@ class Writer:
     late: list[bool] = field(default_factory=list)
     schema: Any = None
     query: Query = field(default_factory=Query)
-    looks_up: bool = False
+    reads_target: bool = False
     is_late: bool = False
 
-    def write(self, session: Any, described: BatchRange, name: str, late: bool) -> WrittenBatch:
+    def write(self, session: Any, batch_range: BatchRange, name: str, late: bool) -> WrittenBatch:
         self.late.append(late)
-        return WrittenBatch(described, [], *self.bounds, not_late=late)
+        return WrittenBatch(batch_range, [], *self.bounds, not_late=late)
 
 
 def stream_of(writer: Any) -> Stream:
@@ -178,9 +178,10 @@ def test_progress_of_a_table_that_is_quiet_beside_a_busy_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy, quiet = (writer_of(5, commit_interval=0.0, idle_interval=0.0) for _ in range(2))
-    done: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
+    committed: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
     monkeypatch.setattr(
-        "dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches", lambda *_: [done, None]
+        "dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches",
+        lambda *_: [committed, None],
     )
     tables = [TableStream(writer, StreamStatus("m")) for writer in (busy, quiet)]  # type: ignore[arg-type]
     Stream(object, tables).drain()  # type: ignore[arg-type]
@@ -191,19 +192,19 @@ def test_what_was_to_be_replaced_is_forgotten_when_another_run_was_faster() -> N
     writer, seen = writer_of(3, commit_interval=0.0), []
     write, commit = writer.write, writer.sink.commit
 
-    def truncates(session: Any, described: BatchRange, *more: Any) -> WrittenBatch:
-        first = described.upper == {"n": 1}
-        return replace(write(session, described, *more), truncates=first)
+    def truncates(session: Any, batch_range: BatchRange, *more: Any) -> WrittenBatch:
+        first = batch_range.upper == {"n": 1}
+        return replace(write(session, batch_range, *more), truncates=first)
 
-    def overtaken(write_id: str, batches: list[WrittenBatch]) -> None:
+    def conflicting(write_id: str, batches: list[WrittenBatch]) -> None:
         seen.append(writer.sink.replaces)
         if len(seen) == 1:
             # An older run has committed this very batch.
             writer.sink.progress.frontier = {"n": 1}
-            raise Overtaken("an older run was faster")
+            raise StreamConflict("an older run committed first")
         commit(write_id, batches)
 
-    writer.write, writer.sink.commit = truncates, overtaken  # type: ignore[method-assign]
+    writer.write, writer.sink.commit = truncates, conflicting  # type: ignore[method-assign]
     stream_of(writer).drain()
     assert seen == [True, False, False]
 
@@ -212,10 +213,10 @@ def test_writers_that_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.MOST_TURNS", 2)
     writer = writer_of(3, commit_interval=0.0)
 
-    def overtaken(*_: Any) -> None:
-        raise Overtaken("Another writer has committed.")
+    def conflicting(*_: Any) -> None:
+        raise StreamConflict("Another writer has committed.")
 
-    writer.sink.commit = overtaken  # type: ignore[method-assign]
+    writer.sink.commit = conflicting  # type: ignore[method-assign]
     with pytest.raises(StreamError, match="conflicted with other writers 3 times in a row"):
         stream_of(writer).drain()
 
@@ -230,9 +231,9 @@ def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.Monke
         sizes.append([len(batches) for _, batches in parts])
         return [None] * len(parts)
 
-    def grow(session: Any, described: BatchRange) -> list[TableStream]:
+    def grow(session: Any, batch_range: BatchRange) -> list[TableStream]:
         two: Any = new
-        return [TableStream(two, StreamStatus("new"))] if described.upper == {"n": 2} else []
+        return [TableStream(two, StreamStatus("new"))] if batch_range.upper == {"n": 2} else []
 
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches", commit)
     one: Any = writer
@@ -270,8 +271,8 @@ def test_a_table_that_is_behind_catches_up(gives: int) -> None:
             stream.drain()
         return
     stream.drain()
-    assert ({"n": 5}, True) in source.asked
-    assert source.asked[-1][1] is False
+    assert ({"n": 5}, True) in source.polls
+    assert source.polls[-1][1] is False
     assert [table.frontier for table in stream.tables] == [{"n": 5}] * 2
 
 
@@ -289,7 +290,9 @@ def test_a_full_disk(where: str) -> None:
         StreamError, match="m: a file cannot be written or read: .*No space left"
     ) as e:
         stream_of(writer).drain()
-    assert str(e.value).endswith("The stream stands at the beginning, and will go on there.")
+    assert str(e.value).endswith(
+        "The stream stands at the beginning; the next run continues there."
+    )
 
 
 def test_what_is_missing_is_told_by_the_source() -> None:

@@ -8,27 +8,27 @@ from dbt_common.exceptions import CompilationError
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 
 
-def options_of(**config: Any) -> Any:
+def route_options(**config: Any) -> Any:
     return parse_stream_options({"unique_id": "model.shop.orders", "config": config})
 
 
 def test_names_as_databricks_has_them() -> None:
-    found = options_of(
+    options = route_options(
         unique_key="id",
         sequence_by="`at`",
         except_column_list=["op"],
         ignore_null_updates=True,
         commit_interval="0.5",
     )
-    assert found.sink_id == "model.shop.orders"
-    assert (found.keys, found.sequence_by, found.excluded) == (("id",), ("at",), ("op",))
-    assert found.ignore_null_updates is True
-    assert found.commit_interval == 0.5
+    assert options.sink_id == "model.shop.orders"
+    assert (options.keys, options.sequence_by, options.excluded) == (("id",), ("at",), ("op",))
+    assert options.ignore_null_updates is True
+    assert options.commit_interval == 0.5
 
 
 def test_all_faults_at_once() -> None:
     with pytest.raises(CompilationError) as raised:
-        options_of(
+        route_options(
             sequence_by="at",
             stored_as_scd_type=3,
             columns=["a"],
@@ -37,50 +37,61 @@ def test_all_faults_at_once() -> None:
             commit_interval="soon",
             **{"except": ["b"]},
         )
-    said = str(raised.value)
-    for fault in (
+    message = str(raised.value)
+    for error in (
         "model.shop.orders",
         "`stored_as_scd_type` must be one of 1, 2; got 3",
         "`on_bad_record` must be one of stop, dead_letters; got 'drop'",
         "`sequence_by` needs a `unique_key`",
         "`columns` and `except` exclude each other",
-        "`batch_rows: 0` is no number of at least 1",
-        "`commit_interval: soon` is no number",
+        "`batch_rows` must be a number of at least 1; got 0",
+        "`commit_interval` must be a number of at least 0; got 'soon'",
     ):
-        assert fault in said
+        assert error in message
 
 
 @pytest.mark.parametrize(
     ("config", "fault"),
     [
-        ({"apply_as_deletes": True}, "`apply_as_deletes: True` must be a condition on the"),
-        ({"soft_deletes": True}, "`soft_deletes: True` must be the name of a column"),
-        ({"commit_group": ["g"]}, "`commit_group: ['g']` must be a name"),
-        ({"columns": {"id": 1}}, "`columns: {'id': 1}` must be the name of a column, or a list"),
-        ({"sequence_by": [1]}, "`sequence_by: [1]` must be the name of a column, or a list"),
-        ({"create_tables": "false"}, "`create_tables: 'false'` must be true or false"),
+        (
+            {"apply_as_deletes": True},
+            "`apply_as_deletes` must be a condition on the query's columns, as text; got True",
+        ),
+        ({"soft_deletes": True}, "`soft_deletes` must be the name of a column; got True"),
+        ({"commit_group": ["g"]}, "`commit_group` must be a name; got ['g']"),
+        (
+            {"columns": {"id": 1}},
+            "`columns` must be the name of a column, or a list of them; got {'id': 1}",
+        ),
+        (
+            {"sequence_by": [1]},
+            "`sequence_by` must be the name of a column, or a list of them; got [1]",
+        ),
+        ({"create_tables": "false"}, "`create_tables` must be true or false; got 'false'"),
         ({"apply_as_delete": "x"}, "`apply_as_delete`: did you mean `apply_as_deletes`?"),
         ({"comit_interval": 5}, "`comit_interval`: did you mean `commit_interval`?"),
     ],
 )
 def test_values_and_names_that_are_wrong(config: dict[str, Any], fault: str) -> None:
     with pytest.raises(CompilationError) as raised:
-        options_of(unique_key="id", **config)
+        route_options(unique_key="id", **config)
     assert fault in str(raised.value)
 
 
 def test_the_kind_of_table_as_text() -> None:
-    assert options_of(unique_key="id", sequence_by="at", stored_as_scd_type="2").scd_type == 2
+    assert route_options(unique_key="id", sequence_by="at", stored_as_scd_type="2").scd_type == 2
 
 
 def test_versions_need_one_column_that_orders_them() -> None:
     with pytest.raises(CompilationError, match="needs a `sequence_by`"):
-        options_of(unique_key="id", stored_as_scd_type=2)
+        route_options(unique_key="id", stored_as_scd_type=2)
     with pytest.raises(CompilationError, match="takes one column"):
-        options_of(unique_key="id", stored_as_scd_type=2, sequence_by=["a", "b"])
+        route_options(unique_key="id", stored_as_scd_type=2, sequence_by=["a", "b"])
 
 
 @pytest.mark.parametrize("encoding", ["position", "copy_on_write"])
 def test_what_a_table_without_equality_deletes_cannot_remember(encoding: str) -> None:
-    with pytest.raises(CompilationError, match=f"`delete_encoding: {encoding}` does not go with"):
-        options_of(unique_key="id", sequence_by="at", delete_encoding=encoding)
+    with pytest.raises(
+        CompilationError, match=f"`delete_encoding: {encoding}` cannot be used with"
+    ):
+        route_options(unique_key="id", sequence_by="at", delete_encoding=encoding)

@@ -97,7 +97,7 @@ def _restarted(arguments: list[str], service: Service) -> bool:
     while service.engine_lost or tries:
         # What ran for a while before it lost its engine begins to count anew.
         tries = 1 if time.monotonic() - begun > GOOD_SECONDS else tries + 1
-        if service.asked or tries > RESTARTS:
+        if service.stop_requested or tries > RESTARTS:
             return False
         wait = float(2**tries)
         click.echo(

@@ -84,8 +84,8 @@ def run_stream(
             running.streams[name] = own.status
         try:
             if group is not None:
-                place = source.place
-                group.run(name, place, refresh, own, start, poll)
+                identity = source.identity
+                group.run(name, identity, refresh, own, start, poll)
             elif opened.options.route_by:
                 router = opened.router(relation, own)
                 tables = router.open(opened.routes(relation))

@@ -27,25 +27,25 @@ from dbt.adapters.iceberg_stream.stream.batches.runners import in_process, in_ta
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import (
     StreamOptions,
-    named_as,
     parse_stream_options,
+    with_table_spelling,
 )
-from dbt.adapters.iceberg_stream.stream.query.key_lineage import keys_as_they_are
+from dbt.adapters.iceberg_stream.stream.query.key_lineage import source_key_columns
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
     added_names,
-    carry_change,
-    given_columns,
+    get_change_sql,
     output_columns,
+    returned_columns,
 )
 from dbt.adapters.iceberg_stream.stream.routes import (
     Router,
-    known_routes,
-    make_table_like,
-    options_of,
-    route_table,
+    create_route_table,
+    list_routes,
+    route_options,
+    route_table_name,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
@@ -96,11 +96,11 @@ class StreamModel:
         credentials = self.context.credentials
         settings = credentials.catalog_settings()
         storage = {} if settings is None else dict(settings.properties)
-        routed = [options_of(self.options, route).keys for route in self.options.routes]
+        routed = [route_options(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
         # A route may have a key of its own, which records of other routes lack.
         shared = [key for key in self.options.keys if all(key in others for others in routed)]
-        required = keys_as_they_are(self.sql, VIEW, shared)
+        required = source_key_columns(self.sql, VIEW, shared)
         return open_source(
             self.source,
             self.context.catalog,
@@ -112,8 +112,8 @@ class StreamModel:
         )
 
     @cached_property
-    def carried(self) -> str:
-        return carry_change(self.sql, VIEW, self.opened.of_rows and bool(self.options.keys))
+    def change_sql(self) -> str:
+        return get_change_sql(self.sql, VIEW, self.opened.of_rows and bool(self.options.keys))
 
     @property
     def types(self) -> dict[str, DataType]:
@@ -128,7 +128,7 @@ class StreamModel:
         with self.context.database_errors(self.sql), explain():
             session = self.context.session()
             frame = self._empty(session)
-            fields = session.frame(self.carried, **{VIEW: frame}).schema.fields
+            fields = session.frame(self.change_sql, **{VIEW: frame}).schema.fields
             output_columns([field.name for field in fields], self.options)
             self._check_conditions(session, frame)
         return schema_id, {field.name: field.dataType for field in fields}
@@ -151,7 +151,7 @@ class StreamModel:
         for name, condition in conditions.items():
             if condition is None:
                 continue
-            sql = f"select ({condition}\n) as condition from (\n{self.carried}\n)"
+            sql = f"select ({condition}\n) as condition from (\n{self.change_sql}\n)"
             try:
                 with explain():
                     kind = session.frame(sql, **{VIEW: frame}).schema.fields[0].dataType
@@ -190,12 +190,14 @@ class StreamModel:
             # A route that comes up in the midst has the columns of its first batch.
             opened = self if batch is None else replace(self, lower=batch.lower, upper=batch.upper)
             frontier = None if batch is None else batch.lower
-            options = options_of(self.options, route)
-            identifier = route_table(name[1], route)
+            options = route_options(self.options, route)
+            identifier = route_table_name(name[1], route)
             columns = [column for column, _ in opened._spelled(name, options)]
             metadata = self._loaded(name).metadata
             begin = Progress(options.sink_id, frontier=frontier)
-            make_table_like(self.context.catalog, metadata, (name[0], identifier), columns, begin)
+            create_route_table(
+                self.context.catalog, metadata, (name[0], identifier), columns, begin
+            )
             routed = relation.incorporate(path={"identifier": identifier})
             return opened._table_stream(routed, options, identifier, frontier)
 
@@ -205,7 +207,7 @@ class StreamModel:
     def routes(self, relation: BaseRelation) -> list[str]:
         """Routes that have tables, or are to have them."""
         name = table_name(relation)
-        return known_routes(self.context.catalog, name, self.options)
+        return list_routes(self.context.catalog, name, self.options)
 
     def _table_stream(
         self, relation: BaseRelation, options: StreamOptions, label: str, begin: Frontier | None
@@ -217,16 +219,16 @@ class StreamModel:
         name = table_name(relation)
         columns = self._spelled(name, options)
         names = [column for column, _ in columns]
-        options = named_as(options, names)
+        options = with_table_spelling(options, names)
         spec, partition = self._partition(name)
         query = StreamQuery(
-            self.carried,
+            self.change_sql,
             VIEW,
             relation.render(),
             names[: len(names) - len(added_names(options))],
             options,
             partition,
-            given_columns(list(self.types)),
+            returned_columns(list(self.types)),
         )
         properties = stamps("", context.principal)
         progress = Progress(options.sink_id, frontier=begin)
@@ -249,13 +251,13 @@ class StreamModel:
             table = again._table_stream(relation, options, label, begin)
             return table.writer, table.schema_id
 
-        def committed(status: StreamStatus) -> None:
+        def on_commit(status: StreamStatus) -> None:
             if status.snapshot_id is not None:
                 context.after_commit(name, status.snapshot_id)
             report.tell(status)
 
         status = StreamStatus(label)
-        return TableStream(writer, status, committed, schema_id=self._columns[0], reopen=reopen)
+        return TableStream(writer, status, on_commit, schema_id=self._columns[0], reopen=reopen)
 
     def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
         """Columns in the letters in which the table has them."""

@@ -63,10 +63,10 @@ class CommitQueue:
         try:
             committed = commit.result()
         except OSError as error:
-            raise tables[0].storage_refuses(error) from error
+            raise tables[0].storage_error(error) from error
         for table, done in zip(tables, committed, strict=True):
             if done is not None:
-                table.committed(done)
+                table.report_commit(done)
 
     def flush(self, tables: Sequence[TableStream]) -> None:
         """Commit what is pending, and wait for it; raises as `wait` does."""
@@ -77,7 +77,7 @@ class CommitQueue:
         """Record progress that no snapshot has; raises as `wait` does."""
         self.wait()
         for table in tables:
-            table.settle()
+            table.record_progress()
 
     def close(self) -> None:
         """Wait for the commit that is under way, whatever becomes of it."""

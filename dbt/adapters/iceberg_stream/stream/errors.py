@@ -1,4 +1,4 @@
-"""Why a stream stops that its user did not stop."""
+"""Reasons for which a stream stops by itself."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 
 
 class StreamError(CatalogError):
-    """A stream cannot go on; the message says where it stands, and what to do."""
+    """A stream cannot continue; the message names its position and what to do."""
 
 
 class Fenced(StreamError):
-    """Another run of the same stream has taken over; this one must not write any more."""
+    """Another run of the same stream has taken over; this run must not write any more."""
 
 
-class Overtaken(StreamError):
-    """An older run has committed after this one has begun; this one must look again."""
+class StreamConflict(StreamError):
+    """Another writer committed first; this run must read the table's state again and retry."""
 
 
 class RolledBack(StreamError):
-    """The table is older than the stream's progress."""
+    """The table was rolled back behind the stream's progress."""
 
 
 class SchemaChanged(StreamError):
-    """The source's next batch has other columns; what was begun is to be committed before it.
+    """The source's next batch has other columns; pending batches must be committed before it.
 
-    `upper` is the end of that batch.
+    Attributes:
+        upper: the end of that batch.
     """
 
     def __init__(self, message: str, upper: Mapping[str, Any]) -> None:
@@ -35,5 +36,5 @@ class SchemaChanged(StreamError):
         self.upper = upper
 
 
-class NotPlain(Exception):
-    """Spark must look at these records."""
+class ArrowFallback(Exception):
+    """PyArrow and Spark may read these records differently, so Spark must read them."""

@@ -1,11 +1,14 @@
-"""Models that take in one source and are committed together: their threads meet here."""
+"""Commit groups: models that read one source and are committed together.
+
+dbt runs each model in a thread of its own; the threads of a group meet here.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,97 +19,112 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.stream.options import StreamOptions
     from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
-# What members of a group must agree on: their batches are the same.
+# Options that members of a group must share, because their batches are the same.
 SHARED = ("batch_interval", "commit_interval", "batch_rows", "idle_interval", "on_no_transactions")
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 
 
 @dataclass
 class Group:
     """Models of one `commit_group` in one run of dbt.
 
-    Each is run by a thread of dbt's own. The last one that comes runs the stream of all, and the
-    others wait for its end.
+    dbt runs each member in a thread. The last member to arrive runs the stream of all members,
+    and the others wait until it ends.
+
+    Attributes:
+        name: the `commit_group`.
+        members: unique ids of its models.
     """
 
     name: str
     members: frozenset[str]
     _tables: dict[str, TableStream] = field(default_factory=dict)
+    # Member, source and `full_refresh` of the first member to arrive.
     _first: tuple[str, Any, bool] | None = None
-    _turn: threading.Lock = field(default_factory=threading.Lock)
-    _end: Future[None] = field(default_factory=Future)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _outcome: Future[None] = field(default_factory=Future)
 
     def run(
         self,
         member: str,
-        place: Any,
+        source_identity: Any,
         refresh: bool,
         table: TableStream,
         start: Callable[[Sequence[TableStream]], None],
-        look: Callable[[], None],
+        poll: Callable[[], None],
     ) -> None:
-        """Run the stream of all members, once all are here; ends when it ends.
+        """Run the stream of all members once all have arrived; return when it has ended.
 
-        `place` tells the source, and `refresh` whether the member begins anew; `start` runs the
-        stream, and is called by one member only; `look` is called now and then by those that wait,
-        and raises where waiting is of no use.
+        Args:
+            member: unique id of the model that arrives.
+            source_identity: `SourceDefinition.identity` of its source.
+            refresh: whether the member is rebuilt (`full_refresh`).
+            table: the member's table.
+            start: runs the stream of the tables; called by one member only.
+            poll: called every half second while the member waits; raises to stop waiting.
 
         Raises:
-            StreamError: members do not go together, or one of them did not come; otherwise what
-                the stream raises.
+            StreamError: members contradict each other, or a member was not run; otherwise what
+                the stream or `poll` raises.
         """
-        with self._turn:
-            self._check(member, place, refresh, table.writer.options)
+        with self._lock:
+            self._check(member, source_identity, refresh, table.writer.options)
             self._tables[member] = table
-            leads = len(self._tables) == len(self.members) and not self._end.done()
+            leads = len(self._tables) == len(self.members) and not self._outcome.done()
         if not leads:
-            self._wait(look)
+            self._wait(poll)
             return
         with ExitStack() as end:
-            end.push(self._tell)
+            end.push(self._set_outcome)
             start([self._tables[name] for name in sorted(self._tables)])
 
-    def _tell(self, _: object, error: BaseException | None, __: object) -> None:
-        """However the stream ends, those that wait learn of it."""
+    def _set_outcome(self, _: object, error: BaseException | None, __: object) -> None:
+        """Wake the members that wait, however the stream has ended."""
         if error is None:
-            self._end.set_result(None)
+            self._outcome.set_result(None)
         else:
-            self._end.set_exception(error)
+            self._outcome.set_exception(error)
 
-    def leave(self, member: str) -> None:
-        """A node of dbt's has ended: a member that has not come will not come any more."""
-        with self._turn:
-            missing = member in self.members and member not in self._tables
-            if missing and not self._end.done():
-                self._end.set_exception(
+    def node_finished(self, node: str) -> None:
+        """Fail the group if a node of dbt's graph that has ended is a member that never arrived.
+
+        Args:
+            node: unique id of any node that has ended.
+        """
+        with self._lock:
+            missing = node in self.members and node not in self._tables
+            if missing and not self._outcome.done():
+                self._outcome.set_exception(
                     StreamError(
-                        f"{member} of the commit group `{self.name}` was not run, and the others "
-                        "are committed together with it."
+                        f"{node} of the commit group `{self.name}` was not run, and the others "
+                        "are committed together with it. Fix or select it, and run the group again."
                     )
                 )
 
-    def _wait(self, look: Callable[[], None]) -> None:
+    def _wait(self, poll: Callable[[], None]) -> None:
         while True:
             try:
-                return self._end.result(LOOK_SECONDS)
-            except NotYet:
-                look()
+                return self._outcome.result(CHECK_SECONDS)
+            except FutureTimeoutError:
+                poll()
 
-    def _check(self, member: str, place: Any, refresh: bool, options: StreamOptions) -> None:
+    def _check(
+        self, member: str, source_identity: Any, refresh: bool, options: StreamOptions
+    ) -> None:
         if self._first is None:
-            self._first = member, place, refresh
-        other, known, anew = self._first
-        if refresh != anew:
+            self._first = member, source_identity, refresh
+        other, others_source, others_refresh = self._first
+        if refresh != others_refresh:
             raise StreamError(
-                f"{member if refresh else other} is to be rebuilt (`full_refresh`) and "
+                f"{member if refresh else other} is rebuilt (`full_refresh`) and "
                 f"{other if refresh else member} is not, and both are in the commit group "
-                f"`{self.name}`: set `full_refresh` alike for all of them."
+                f"`{self.name}`. Set `full_refresh` alike for all of them."
             )
-        if place != known:
+        if source_identity != others_source:
             raise StreamError(
                 f"{member} and {other} are in the commit group `{self.name}` and read different "
-                "sources. The tables of a group take in one source, such as one topic: only there "
-                "it is known which changes belong together."
+                "sources. Let all models of a group read one source, such as one topic: only one "
+                "source says which changes belong together."
             )
         for table in self._tables.values():
             for name in SHARED:
@@ -114,49 +132,58 @@ class Group:
                 if theirs != ours:
                     raise StreamError(
                         f"`{name}` is {ours} for {member} and {theirs} for {table.status.name}, "
-                        f"which are in the commit group `{self.name}`: set it for the group's "
-                        "folder in dbt_project.yml."
+                        f"which are in the commit group `{self.name}`. Set it once, for the "
+                        "group's folder in dbt_project.yml."
                     )
 
 
 class Groups:
-    """The commit groups of one run of dbt; `listen` has a function called with dbt's events."""
+    """The commit groups of one run of dbt.
+
+    Args:
+        listen: registers a callback for dbt's events.
+    """
 
     def __init__(self, listen: Callable[[Callable[[Any], None]], None]) -> None:
         self._groups: dict[str, Group] = {}
         self._ended: set[str] = set()
-        self._turn = threading.Lock()
-        listen(self._notice)
+        self._lock = threading.Lock()
+        listen(self._on_event)
 
-    def meet(self, name: str, members: frozenset[str]) -> Group:
-        """The group, for one of its members."""
-        with self._turn:
+    def get(self, name: str, members: frozenset[str]) -> Group:
+        """Return a group for one of its members, the same one for all of them.
+
+        Args:
+            name: the `commit_group`.
+            members: unique ids of all its models.
+        """
+        with self._lock:
             group = self._groups.setdefault(name, Group(name, members))
             ended = members & self._ended
         for member in ended:
-            group.leave(member)
+            group.node_finished(member)
         return group
 
-    def _notice(self, event: Any) -> None:
-        """A node that has ended: a member may have failed before it came, or was skipped."""
+    def _on_event(self, event: Any) -> None:
+        """Report each node that ends: a member may fail or be skipped before it arrives."""
         if event.info.name != "NodeFinished":
             return
-        with self._turn:
+        with self._lock:
             ended = str(event.data.node_info.unique_id)
             self._ended.add(ended)
             groups = list(self._groups.values())
         for group in groups:
-            group.leave(ended)
+            group.node_finished(ended)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """The models of all commit groups, as dbt's graph has them.
+    """The models of all commit groups, from dbt's graph.
 
     Attributes:
-        members: of each group.
-        reads: what each node of the graph reads.
-        selected: nodes that this run has.
+        members: unique ids of the models of each group.
+        reads: unique ids of the nodes that each node of the graph reads.
+        selected: unique ids of the nodes of this run.
     """
 
     members: Mapping[str, Sequence[str]]
@@ -165,11 +192,16 @@ class Grouping:
 
     @classmethod
     def of(cls, nodes: Mapping[str, Mapping[str, Any]], selected: Sequence[str]) -> Grouping:
-        """What the nodes of dbt's graph say."""
+        """Collect the groups of a graph.
+
+        Args:
+            nodes: the nodes of dbt's graph by their unique ids.
+            selected: unique ids of the nodes of this run.
+        """
         members: dict[str, list[str]] = {}
         for name, node in nodes.items():
             group = node["config"].get("commit_group")
-            # What is no name is told by the model that has it.
+            # A value that is no text is an error of that model's own config.
             if isinstance(group, str) and node["config"].get("materialized") == "stream":
                 members.setdefault(group, []).append(name)
         reads = {
@@ -178,42 +210,47 @@ class Grouping:
         return cls(members, reads, frozenset(selected))
 
     def require_whole(self, group: str, threads: int) -> None:
-        """Check that a group can be run as one.
+        """Check that all members of a group can run at the same time.
+
+        Args:
+            group: the `commit_group`.
+            threads: dbt's number of threads.
 
         Raises:
-            StreamError: a member is not selected or reads another one, or there are not threads
-                enough for all.
+            StreamError: a member is not selected or reads another one, or there are not enough
+                threads for all groups.
         """
         members = self.members[group]
         if missing := [member for member in members if member not in self.selected]:
             raise StreamError(
                 f"The models of the commit group `{group}` are committed together, and this run "
-                f"leaves out {', '.join(missing)}. Select all of them, as by "
+                f"leaves out {', '.join(missing)}. Select all of them, for example by "
                 f"--select config.commit_group:{group}"
             )
         if through := self._reads_itself(group):
             raise StreamError(
                 f"{through} waits for the commit group `{group}` to end, and a model of the group "
-                f"for it: models of a group must not read each other, be it by way of others."
+                "waits for it. Models of a group must not read each other, directly or through "
+                "other models."
             )
-        needed = sum(len(self.selected & set(several)) for several in self.members.values())
+        needed = sum(len(self.selected & set(models)) for models in self.members.values())
         if threads < needed:
             raise StreamError(
                 f"The {needed} models of commit groups run at the same time, and dbt has {threads} "
-                f"threads: set `threads: {needed}` in the profile, or run with --threads {needed}."
+                f"threads. Set `threads: {needed}` in the profile, or run with --threads {needed}."
             )
 
     def _reads_itself(self, group: str) -> str | None:
-        """A node that reads a group and is waited for by it; a group ends as a whole."""
-        group_of = {name: group for group, several in self.members.items() for name in several}
-        waiting, seen = list(self.members[group]), set(self.members[group])
-        while waiting:
-            name = waiting.pop()
+        """Return a node that reads a group and that the group reads; a group ends as a whole."""
+        group_of = {name: group for group, models in self.members.items() for name in models}
+        pending, visited = list(self.members[group]), set(self.members[group])
+        while pending:
+            name = pending.pop()
             for read in self.reads.get(name, ()):
                 if group_of.get(read) == group:
                     return name
-                for more in self.members.get(group_of.get(read, ""), [read]):
-                    if more not in seen:
-                        seen.add(more)
-                        waiting.append(more)
+                for node in self.members.get(group_of.get(read, ""), [read]):
+                    if node not in visited:
+                        visited.add(node)
+                        pending.append(node)
         return None

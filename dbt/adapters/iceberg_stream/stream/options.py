@@ -1,4 +1,4 @@
-"""The options of a stream model, read once; all faults in one message."""
+"""The options of a stream model; all errors of a config are reported in one message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
 from dbt.adapters.iceberg_stream.tables.merge.options import misspelled
 
 SequenceNumbers = Literal["auto", "one", "many"]
@@ -17,9 +17,9 @@ DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]
 OnBadRecord = Literal["stop", "dead_letters"]
 OnNoTransactions = Literal["warn", "stop"]
 
-# What may be a part of a table's name; rows of other routes stay in the model's own table.
+# Characters of a route; rows with others in their route stay in the model's own table.
 LETTERS = "a-z0-9_"
-# The table of this name is for what cannot be read.
+# Not a route: the table of this name is for records that cannot be read.
 NO_ROUTE = "dead_letters"
 # Databricks' names for the same options.
 ALIASES = {"column_list": "columns", "except_column_list": "except"}
@@ -30,7 +30,7 @@ CHOICES = {
     "stored_as_scd_type": (1, 2),
     "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
 }
-# What other options take.
+# Options that are text, with what an error message asks for.
 A_CONDITION = "a condition on the query's columns, as text"
 TEXTS = {
     "apply_as_deletes": A_CONDITION,
@@ -62,30 +62,35 @@ NEEDS_KEY = (
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a stream does with its changes, and how often it commits.
+    """The options of a stream model.
 
     Attributes:
         sink_id: names the stream in the table that it writes.
-        keys: columns that tell a row; none where rows are only appended.
+        keys: columns that identify a row (`unique_key`); none where rows are only appended.
         sequence_by: columns that order the changes of a key; none for the source's own order.
-        deletes: a condition on a change: it deletes the row.
-        truncates: a condition on a change: it deletes all rows.
-        columns: of the query that the table has; None for all but `excluded`.
+        deletes: condition on a change that deletes its row (`apply_as_deletes`).
+        truncates: condition on a change that deletes all rows (`apply_as_truncates`).
+        columns: columns of the query that the table has; None for all but `excluded`.
+        excluded: columns of the query that the table does not have (`except`).
         ignore_null_updates: columns whose null in a change leaves the row's value; True for all.
-        scd_type: 1 keeps the last version of a row, 2 all of them.
-        soft_deletes: column that takes the time of a delete, instead of the row's end.
-        batch_interval, commit_interval: seconds.
-        batch_rows: of the source in a batch, at most.
-        sequence_numbers: of a batch whose changes do not go into one chunk of memory.
-        delete_encoding: `position` for readers that refuse equality deletes, `copy_on_write` for
-            those that refuse all.
-        bad_records: what becomes of those that cannot be read; `bad_record_limit` of them in a
-            run are too many.
-        idle_interval: seconds between records of progress where nothing changes.
-        commit_group: models of one source that are committed together.
-        route_by: a column that names the table of a row; `routes` are those that are known, with
-            what is different there; with `create_tables` others are made when they come up.
-        on_no_transactions: what to do where the catalog cannot commit several tables at once.
+        scd_type: 1 keeps the last version of a row, 2 all of them (`stored_as_scd_type`).
+        soft_deletes: column that takes the time of a delete; the row stays.
+        batch_interval: seconds between polls of an idle source.
+        commit_interval: seconds between commits, at least.
+        batch_rows: rows of the source in a batch, at most.
+        max_keys: keys that a batch with one data sequence number remembers, at most.
+        sequence_numbers: whether a batch has one data sequence number, or one for each chunk of
+            its changes.
+        delete_encoding: how deletes are written; `position` for readers that refuse equality
+            deletes, `copy_on_write` for readers that refuse all delete files.
+        bad_records: what happens to records that cannot be read (`on_bad_record`).
+        bad_record_limit: records of one run that cannot be read, at most.
+        idle_interval: seconds between records of progress while nothing changes.
+        commit_group: group of models of one source that are committed together.
+        on_no_transactions: what to do if the catalog cannot commit several tables at once.
+        route_by: column that names the table of a row.
+        routes: options that each route overrides, by the route in lower case.
+        create_tables: whether routes that `routes` does not name get tables as well.
     """
 
     sink_id: str
@@ -114,12 +119,17 @@ class StreamOptions:
     create_tables: bool = False
 
 
-def named_as(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
-    """The options with columns in the letters in which the table has them."""
-    known = {name.lower(): name for name in names}
+def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
+    """Return the options with column names spelled as the table spells them.
 
-    def spelled(given: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(known.get(name.lower(), name) for name in given)
+    Args:
+        options: the model's options.
+        names: columns of the table.
+    """
+    by_lower = {name.lower(): name for name in names}
+
+    def spelled(columns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(by_lower.get(name.lower(), name) for name in columns)
 
     nulls = options.ignore_null_updates
     return replace(
@@ -131,10 +141,13 @@ def named_as(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
 
 
 def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
-    """Read a model's config.
+    """Read the options of a model.
+
+    Args:
+        model: the model's node in dbt's graph.
 
     Raises:
-        CompilationError: names the model and lists every fault with its cure.
+        CompilationError: the config has errors; names the model and lists all of them.
     """
     config = {k: v for k, v in dict(model["config"]).items() if v is not None}
     for alias, name in ALIASES.items():
@@ -142,13 +155,13 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
             config.setdefault(name, config.pop(alias))
     if config.get("stored_as_scd_type") in ("1", "2"):
         config["stored_as_scd_type"] = int(config["stored_as_scd_type"])
-    wrong = _wrong_types(config)
-    faults = [*misspelled(config, sorted(OPTIONS)), *wrong.values()]
-    config = {name: value for name, value in config.items() if name not in wrong}
-    faults += [*_wrong_choices(config), *_wrong_combinations(config), *_wrong_routes(config)]
-    numbers = {name: _number(config, name, kind, least, faults) for name, kind, least in NUMBERS}
-    if faults:
-        lines = "\n".join(f"  - {fault}" for fault in faults)
+    type_errors = _type_errors(config)
+    errors = [*misspelled(config, sorted(OPTIONS)), *type_errors.values()]
+    config = {name: value for name, value in config.items() if name not in type_errors}
+    errors += [*_choice_errors(config), *_combination_errors(config), *_route_errors(config)]
+    numbers = {name: _number(config, name, kind, least, errors) for name, kind, least in NUMBERS}
+    if errors:
+        lines = "\n".join(f"  - {error}" for error in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     nulls = config.get("ignore_null_updates", False)
     return StreamOptions(
@@ -168,71 +181,71 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         commit_group=config.get("commit_group"),
         on_no_transactions=config.get("on_no_transactions", "warn"),
         route_by=config.get("route_by"),
-        routes={str(route).lower(): said for route, said in _routes(config).items()},
+        routes={str(route).lower(): overrides for route, overrides in _routes(config).items()},
         create_tables=bool(config.get("create_tables")),
         **{name: value for name, value in numbers.items() if value is not None},
     )
 
 
-def _wrong_types(config: Mapping[str, Any]) -> dict[str, str]:
-    """Faults of options whose values are not of their kind."""
-    wants = {
+def _type_errors(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return errors of values that have the wrong type, by the option."""
+    expected = {
         name: what for name, what in TEXTS.items() if not isinstance(config.get(name, ""), str)
     }
     for name in NAMES:
-        given = config.get(name, ())
-        flag = name == "ignore_null_updates" and isinstance(given, bool)
-        if not flag and not _are_names(given):
-            wants[name] = "the name of a column, or a list of them"
+        value = config.get(name, ())
+        flag = name == "ignore_null_updates" and isinstance(value, bool)
+        if not flag and not _are_names(value):
+            expected[name] = "the name of a column, or a list of them"
     if not isinstance(config.get("create_tables", False), bool):
-        wants["create_tables"] = "true or false"
-    return {name: f"`{name}: {config[name]!r}` must be {what}" for name, what in wants.items()}
+        expected["create_tables"] = "true or false"
+    return {name: must_be(name, config[name], what) for name, what in expected.items()}
 
 
-def _are_names(given: object) -> bool:
-    # Nothing is nothing, in whatever form: dbt has an empty mapping where no columns are told.
-    listed = given if isinstance(given, list | tuple) else [given] if given else []
-    return all(isinstance(name, str) for name in listed)
+def _are_names(value: object) -> bool:
+    # dbt has an empty mapping where `columns` is not set, so any empty value means no names.
+    names = value if isinstance(value, list | tuple) else [value] if value else []
+    return all(isinstance(name, str) for name in names)
 
 
-def _wrong_choices(config: Mapping[str, Any]) -> list[str]:
-    faults = []
+def _choice_errors(config: Mapping[str, Any]) -> list[str]:
+    errors = []
     for name, choices in CHOICES.items():
         if name in config and config[name] not in choices:
-            faults.append(must_be_one_of(name, config[name], choices))
-    return faults
+            errors.append(must_be_one_of(name, config[name], choices))
+    return errors
 
 
-def _wrong_combinations(config: Mapping[str, Any]) -> list[str]:
-    faults = []
+def _combination_errors(config: Mapping[str, Any]) -> list[str]:
+    errors = []
     if not config.get("unique_key"):
-        lacking = [name for name in NEEDS_KEY if config.get(name)]
+        without_key = [name for name in NEEDS_KEY if config.get(name)]
         if config.get("stored_as_scd_type") == 2:
-            lacking.append("stored_as_scd_type: 2")
-        faults += [
-            f"`{name}` needs a `unique_key`: without one, rows are appended" for name in lacking
+            without_key.append("stored_as_scd_type: 2")
+        errors += [
+            f"`{name}` needs a `unique_key`: without one, rows are appended" for name in without_key
         ]
     encoding = config.get("delete_encoding")
     if encoding in ("position", "copy_on_write") and config.get("sequence_by"):
-        faults.append(
-            f"`delete_encoding: {encoding}` does not go with `sequence_by`: equality deletes "
-            "remember what was deleted, and when"
+        errors.append(
+            f"`delete_encoding: {encoding}` cannot be used with `sequence_by`, which needs "
+            "equality deletes: they keep when a key was deleted. Remove one of the two options"
         )
     if config.get("columns") and config.get("except"):
-        faults.append("`columns` and `except` exclude each other: give one of them")
+        errors.append("`columns` and `except` exclude each other: set one of them")
     if config.get("stored_as_scd_type") == 2:
         if not config.get("sequence_by"):
-            faults.append(
+            errors.append(
                 "`stored_as_scd_type: 2` needs a `sequence_by`: versions begin at its value"
             )
         if len(column_names(config.get("sequence_by"))) > 1:
-            faults.append("`stored_as_scd_type: 2` takes one column as `sequence_by`")
-        faults += [
-            f"`{name}` does not go with `stored_as_scd_type: 2`"
+            errors.append("`stored_as_scd_type: 2` takes one column as `sequence_by`")
+        errors += [
+            f"`{name}` cannot be used with `stored_as_scd_type: 2`"
             for name in ("soft_deletes", "ignore_null_updates", "apply_as_truncates")
             if config.get(name)
         ]
-    return faults
+    return errors
 
 
 def _routes(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,26 +253,26 @@ def _routes(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return routes if isinstance(routes, Mapping) else dict.fromkeys(column_names(routes))
 
 
-def _wrong_routes(config: Mapping[str, Any]) -> list[str]:
+def _route_errors(config: Mapping[str, Any]) -> list[str]:
     if not config.get("route_by"):
-        given = [name for name in ("routes", "create_tables") if config.get(name)]
-        return [f"`{name}` needs a `route_by`: the column that names the table" for name in given]
-    faults = []
+        names = [name for name in ("routes", "create_tables") if config.get(name)]
+        return [f"`{name}` needs a `route_by`: the column that names the table" for name in names]
+    errors = []
     if config.get("commit_group"):
-        faults.append("`route_by` and `commit_group` exclude each other: give one of them")
-    for route, said in _routes(config).items():
+        errors.append("`route_by` and `commit_group` exclude each other: set one of them")
+    for route, overrides in _routes(config).items():
         lower = str(route).lower()
         if not re.fullmatch(f"[{LETTERS}]+", lower) or lower == NO_ROUTE:
-            faults.append(
-                f"the route `{route}` cannot be in a table's name: a-z, 0-9 and _ can, and "
-                f"{NO_ROUTE} is taken"
+            errors.append(
+                f"the route `{route}` cannot be part of a table's name: use a-z, 0-9 and _, and "
+                f"not {NO_ROUTE}, which is reserved"
             )
-        if unknown := set(said or {}) - {"unique_key", "columns", "except"}:
-            faults.append(
+        if unknown := set(overrides or {}) - {"unique_key", "columns", "except"}:
+            errors.append(
                 f"the route `{route}` has no {', '.join(sorted(unknown))}: it can have unique_key, "
-                "columns and except, and the rest is the model's"
+                "columns and except; set the others for the model"
             )
-    return faults
+    return errors
 
 
 def _number(
@@ -267,7 +280,7 @@ def _number(
     name: str,
     kind: Callable[[Any], Any],
     least: float,
-    faults: list[str],
+    errors: list[str],
 ) -> Any:
     if name not in config:
         return None
@@ -276,12 +289,12 @@ def _number(
     except (TypeError, ValueError):
         value = None
     if value is None or isinstance(config[name], bool) or value < least:
-        faults.append(f"`{name}: {config[name]}` is no number of at least {least:g}")
+        errors.append(must_be(name, config[name], f"a number of at least {least:g}"))
         return None
     return value
 
 
-def column_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One name or several, without backticks, each once."""
-    names = [given] if isinstance(given, str) else list(given or ())
+def column_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of an option, without backticks and duplicates."""
+    names = [value] if isinstance(value, str) else list(value or ())
     return tuple(dict.fromkeys(str(name).replace("`", "") for name in names))

@@ -1,4 +1,4 @@
-"""One model, several tables: a row goes to the table that one of its columns names."""
+"""Routes: a column of each row (`route_by`) names the table that the row goes to."""
 
 from __future__ import annotations
 
@@ -29,55 +29,81 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, p
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 
 
-def route_table(model: str, route: str) -> str:
-    """The name of the table that a model's rows of a route go to."""
+def route_table_name(model: str, route: str) -> str:
+    """Return the name of the table for a model's rows of a route.
+
+    Args:
+        model: name of the model's own table.
+        route: a value of the `route_by` column, in lower case.
+    """
     return f"{model}__{route}"
 
 
-def options_of(options: StreamOptions, route: str) -> StreamOptions:
-    """The model's options with what it says of a route."""
-    said = options.routes.get(route) or {}
-    changed: dict[str, Any] = {}
-    if "unique_key" in said:
-        changed["keys"] = column_names(said["unique_key"])
-    if "columns" in said:
-        changed |= {"columns": column_names(said["columns"]), "excluded": ()}
-    if "except" in said:
-        changed |= {"excluded": column_names(said["except"]), "columns": None}
-    return replace(options, **changed)
+def route_options(options: StreamOptions, route: str) -> StreamOptions:
+    """Return the model's options with those that its `routes` override for a route.
+
+    Args:
+        options: the model's options.
+        route: the route, in lower case; one that `routes` does not name overrides nothing.
+    """
+    overrides = options.routes.get(route) or {}
+    changes: dict[str, Any] = {}
+    if "unique_key" in overrides:
+        changes["keys"] = column_names(overrides["unique_key"])
+    if "columns" in overrides:
+        changes |= {"columns": column_names(overrides["columns"]), "excluded": ()}
+    if "except" in overrides:
+        changes |= {"excluded": column_names(overrides["except"]), "columns": None}
+    return replace(options, **changes)
 
 
-def known_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
-    """Routes that have tables, or are to have them: of the config, and of earlier runs."""
+def list_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
+    """Return the routes of a model, sorted: those of its config and of earlier runs.
+
+    Args:
+        catalog: the catalog of the model's table.
+        name: of the model's own table.
+        options: the model's options.
+    """
     schema, model = name
-    prefix, known = route_table(model, ""), {route.lower() for route in options.routes}
+    prefix, routes = route_table_name(model, ""), {route.lower() for route in options.routes}
     for identifier, kind in catalog.relations(schema):
         if kind == "table" and identifier.startswith(prefix):
             metadata = catalog.metadata((schema, identifier)) or {}
             if property_name(options.sink_id) in (metadata.get("properties") or {}):
-                known.add(identifier.removeprefix(prefix))
-    return sorted(known)
+                routes.add(identifier.removeprefix(prefix))
+    return sorted(routes)
 
 
-def make_table_like(
+def create_route_table(
     catalog: IcebergCatalog, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
 ) -> None:
-    """Make a route's table with some of the columns of the model's own, its partitions and
-    properties, from which the stream begins; if it is missing.
+    """Create a route's table if it is missing, like the model's own table.
+
+    It has the own table's properties, and its partition fields as far as it has their columns.
+
+    Args:
+        catalog: the catalog.
+        own: metadata of the model's own table.
+        name: of the route's table.
+        columns: names of the own table's columns that the route's table has.
+        begin: the progress that the route's table begins with.
 
     Raises:
-        StreamError: there is such a table, and it is not this stream's.
-        CatalogError: the catalog refuses.
+        StreamError: the table exists and was not created by this stream.
+        CatalogError: the catalog refuses the table.
     """
-    if (there := catalog.metadata(name)) is not None:
-        _require_ours(there, name, begin.sink_id)
+    if (existing := catalog.metadata(name)) is not None:
+        _require_created_by(begin.sink_id, existing, name)
         return
-    schema, wanted = current_schema(own), set(columns)
-    fields = [field for field in schema.fields if field.name in wanted]
-    fresh = assign_fresh_schema_ids(Schema(*fields))
-    old = partition_spec(own, own["default-spec-id"])
-    kept = [item for item in old.fields if schema.find_column_name(item.source_id) in wanted]
-    spec = assign_fresh_partition_spec_ids(PartitionSpec(*kept), schema, fresh)
+    schema, selected = current_schema(own), set(columns)
+    fields = [field for field in schema.fields if field.name in selected]
+    route_schema = assign_fresh_schema_ids(Schema(*fields))
+    own_spec = partition_spec(own, own["default-spec-id"])
+    partition_fields = [
+        item for item in own_spec.fields if schema.find_column_name(item.source_id) in selected
+    ]
+    spec = assign_fresh_partition_spec_ids(PartitionSpec(*partition_fields), schema, route_schema)
     properties = {
         key: value
         for key, value in (own.get("properties") or {}).items()
@@ -85,32 +111,33 @@ def make_table_like(
     }
     properties |= {"format-version": str(own["format-version"]), **begin.as_property().updates}
     try:
-        catalog.commit(catalog.stage(name, fresh, spec, properties), (AssertCreate(),), ())
+        catalog.commit(catalog.stage(name, route_schema, spec, properties), (AssertCreate(),), ())
     except CommitConflict:
-        there = catalog.metadata(name)
-        if there is None:
+        existing = catalog.metadata(name)
+        if existing is None:
             raise
-        _require_ours(there, name, begin.sink_id)
+        _require_created_by(begin.sink_id, existing, name)
 
 
-def _require_ours(metadata: Metadata, name: Name, sink_id: str) -> None:
+def _require_created_by(sink_id: str, metadata: Metadata, name: Name) -> None:
     if property_name(sink_id) not in (metadata.get("properties") or {}):
         raise StreamError(
             f"`route_by` sends rows to {'.'.join(name)}, which already exists and was not created "
-            "by this stream. Rename that table, or the model: routes have tables named "
+            "by this stream. Rename that table or the model: the tables of routes are named "
             "<model>__<route>."
         )
 
 
 @dataclass
 class Router:
-    """Leads each row to its table.
+    """Divides the query's rows among the tables of the routes.
 
     Attributes:
-        column: of the query, which names the table.
-        own: the model's table, for rows of no route.
-        open_route: gives the table of a route, made if it is missing, for rows from a batch on.
-        creates: whether routes that come up get tables by themselves.
+        column: column of the query that names the route (`route_by`).
+        own: the model's own table, for rows of no route.
+        open_route: returns the table of a route, created if it is missing; the batch is the first
+            one with rows of it, or None for a route that is known before the stream begins.
+        creates: whether new routes get tables by themselves (`create_tables`).
     """
 
     column: str
@@ -120,34 +147,42 @@ class Router:
     _routes: dict[str, TableStream] = field(default_factory=dict)
 
     def open(self, routes: Sequence[str]) -> list[TableStream]:
-        """All tables of the stream, the model's own first.
+        """Return all tables of the stream, the model's own first.
+
+        Args:
+            routes: the routes that are known before the stream begins.
 
         Raises:
-            StreamError: the query does not give the column.
+            StreamError: the query does not return the `route_by` column.
         """
-        given = {name.lower() for name in self.own.writer.query.given}
-        if self.column.lower() not in given:
+        columns = self.own.writer.query.returned
+        if self.column.lower() not in {name.lower() for name in columns}:
             raise StreamError(
                 f"`route_by` names `{self.column}`, which the query does not return. It returns: "
-                f"{', '.join(self.own.writer.query.given)}"
+                f"{', '.join(columns)}"
             )
         for route in routes:
             self._open(route, None)
         return [self.own, *self._routes.values()]
 
-    def grow(self, session: Session, described: BatchRange) -> list[TableStream]:
-        """Tables of the routes that come up in a batch."""
+    def grow(self, session: Session, batch_range: BatchRange) -> list[TableStream]:
+        """Return tables of the routes that a batch is the first to have rows for.
+
+        Args:
+            session: of the engine.
+            batch_range: the batch.
+        """
         if not self.creates:
             return []
         writer = self.own.writer
-        frame = writer.good(session, described)
+        frame = writer.readable_records(session, batch_range)
         sql = (
-            f"select distinct {self._route} as route from (\n{writer.query.carried}\n) "
+            f"select distinct {self._route} as route from (\n{writer.query.change_sql}\n) "
             f"where {self._is_rest} and {self._route} not in ('', '{NO_ROUTE}') "
             f"and {self._route} not rlike '[^{LETTERS}]'"
         )
-        found = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
-        return [self._open(route, described) for route in sorted(found)]
+        routes = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
+        return [self._open(route, batch_range) for route in sorted(routes)]
 
     def _open(self, route: str, batch: BatchRange | None) -> TableStream:
         table = self.open_route(route, batch)

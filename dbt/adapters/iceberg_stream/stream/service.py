@@ -1,4 +1,4 @@
-"""Streams that go on until they are told to stop, and what they tell meanwhile."""
+"""Streams that run until they are stopped, with their health and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 
 PREFIX = "iceberg_stream"
 COUNTERS = {
-    "changes": "Changes taken in.",
+    "changes": "Changes read.",
     "upserts": "Rows written.",
     "deletes": "Keys whose last change in a batch is a delete.",
     "batches": "Batches written.",
@@ -24,54 +24,55 @@ COUNTERS = {
     "bad_records": "Records that could not be read.",
 }
 GAUGES = {
-    "looked": "When the source was asked last, in seconds since the epoch.",
-    "committed": "When something was committed last, in seconds since the epoch.",
+    "looked": "Time of the last poll of the source, in seconds since the epoch.",
+    "committed": "Time of the last commit, in seconds since the epoch.",
 }
 
 
 @dataclass(eq=False)
 class Service:
-    """The streams of this process; without one, a stream model runs until it is drained.
+    """The streams of this process; without a service, a stream model runs until it is drained.
 
     Attributes:
-        stop: set to have all streams commit what they have begun, and end.
-        asked: whether a user wants the service to end, and not only the streams.
+        stop: set to have all streams commit their pending batches and end.
+        stop_requested: whether a user asked the service itself to end, not only its streams.
         engine_lost: whether the streams ended because Spark was lost.
-        fenced: models whose place another run has taken.
+        streams: status of each stream by its model's unique id.
+        fenced: unique ids of models that another run has taken over.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
-    asked: bool = False
+    stop_requested: bool = False
     engine_lost: bool = False
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     fenced: set[str] = field(default_factory=set)
 
     def end(self) -> None:
-        """End the service, as a user asks for it."""
-        self.asked = True
+        """End the service at a user's request."""
+        self.stop_requested = True
         self.stop.set()
 
     def lose_engine(self) -> None:
-        """End all streams, for they share the engine that one of them has lost."""
+        """End all streams: they share the engine that one of them has lost."""
         self.engine_lost = True
         self.stop.set()
 
     def restart(self) -> None:
-        """Get ready for another run of the streams."""
+        """Prepare for another run of the streams."""
         self.engine_lost = False
         for status in self.streams.values():
             status.state = "restarting"
         self.stop.clear()
-        if self.asked:
+        if self.stop_requested:
             self.stop.set()
 
     def healthy(self) -> bool:
-        """Whether no stream has failed or waits for its engine."""
-        ill = ("failed", "restarting")
-        return not any(status.state in ill for status in self.streams.values())
+        """Return whether no stream has failed or waits for its engine."""
+        unhealthy = ("failed", "restarting")
+        return not any(status.state in unhealthy for status in self.streams.values())
 
     def collect(self) -> Iterator[Metric]:
-        """Metrics of all streams, for Prometheus."""
+        """Yield the metrics of all streams, for Prometheus."""
         streams = list(self.streams.values())
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["model"])
@@ -83,7 +84,9 @@ class Service:
             for status in streams:
                 gauge.add_metric([status.name], getattr(status, name))
             yield gauge
-        lag = GaugeMetricFamily(f"{PREFIX}_lag", "What is not read yet.", labels=["model", "unit"])
+        lag = GaugeMetricFamily(
+            f"{PREFIX}_lag", "What the source has that is not read yet.", labels=["model", "unit"]
+        )
         up = GaugeMetricFamily(f"{PREFIX}_up", "1 while a stream has not failed.", labels=["model"])
         for status in streams:
             up.add_metric([status.name], 0 if status.state in ("failed", "restarting") else 1)
@@ -92,18 +95,22 @@ class Service:
         yield from (lag, up)
 
 
-# The one of `iceberg-stream run`, which runs dbt in its own process.
+# The service of `iceberg-stream run`, which runs dbt in its own process.
 _current: Service | None = None
 
 
 def current() -> Service | None:
-    """The service that streams of this process belong to; None where they are to be drained."""
+    """Return the service of this process; None if streams are to be drained."""
     return _current
 
 
 @contextmanager
 def serving(service: Service) -> Iterator[Service]:
-    """Make streams of this process go on until the service stops."""
+    """Keep the streams of this process running until the service stops.
+
+    Args:
+        service: what `current` returns within the context.
+    """
     global _current
     _current = service
     try:
@@ -114,10 +121,15 @@ def serving(service: Service) -> Iterator[Service]:
 
 @contextmanager
 def endpoint(service: Service, host: str, port: int) -> Iterator[int]:
-    """Serve `/health` and `/metrics`; gives the port.
+    """Serve `/health` and `/metrics` over HTTP; the context's value is the port.
+
+    Args:
+        service: whose streams are reported.
+        host: the address to listen on.
+        port: the port to listen on; 0 for any free one.
 
     Raises:
-        OSError: the address is taken.
+        OSError: the address is in use.
     """
     registry = CollectorRegistry()
     registry.register(service)
@@ -140,13 +152,13 @@ def endpoint(service: Service, host: str, port: int) -> Iterator[int]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are not worth a line."""
+            """Log nothing: monitoring sends requests all the time."""
 
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
         raise OSError(
-            f"Health and metrics cannot be served at http://{host}:{port}: {error.strerror}. Give "
+            f"Health and metrics cannot be served at http://{host}:{port}: {error.strerror}. Set "
             "another --port or --host."
         ) from error
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What a running stream says of itself, to whoever asks."""
+"""The status of a running stream, for logs and metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ class StreamStatus:
     """Counts since the run began; times in seconds since the epoch.
 
     Attributes:
-        name: the model's.
-        state: starting, running, idle, stopped or failed.
-        changes: rows that came from the query.
-        upserts, deletes: rows that were written, and keys whose last change is a delete.
-        batches, commits: how many.
-        bad_records: that could not be read.
-        lag: what the source has that is not written yet.
-        looked, committed: when the source was asked last, and when something was committed.
+        name: name of the model, or of the table of a route.
+        state: starting, running, idle, stopped, failed or restarting.
+        changes: rows that the query returned.
+        upserts: rows that were written.
+        deletes: keys whose last change in a batch is a delete.
+        batches: batches that were written.
+        commits: snapshots that were committed.
+        bad_records: records that could not be read.
+        lag: what the source has that is not written yet; None before it is measured.
+        began: when the run began.
+        looked: when the source was polled last; 0 if it was not.
+        committed: when something was committed last; 0 if nothing was.
+        snapshot_id: the snapshot of the last commit.
     """
 
     name: str
@@ -42,7 +47,7 @@ class StreamStatus:
         return time.time() - self.began
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return the status as one line of a log."""
         rate = self.changes / max(self.seconds, 0.001)
         lag = "" if self.lag is None else f", {self.lag.count:,} {self.lag.unit} behind"
         return (

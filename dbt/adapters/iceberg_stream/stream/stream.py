@@ -13,7 +13,7 @@ from threading import Event
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.commit_queue import CommitQueue
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, SchemaChanged, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import SchemaChanged, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
@@ -93,14 +93,14 @@ class Stream:
                 return True
             except SchemaChanged as changed:
                 self._follow_schema(changed.upper)
-        except Overtaken as error:
+        except StreamConflict as error:
             # An older run was faster once more, and is fenced now; or another writer has changed
             # what was looked up.
             self._abandon()
             self._let_pass(error, stop)
         return False
 
-    def _let_pass(self, error: Overtaken, stop: Event) -> None:
+    def _let_pass(self, error: StreamConflict, stop: Event) -> None:
         """Wait a moment for a busy writer, but not for ever."""
         commits = sum(table.status.commits for table in self.tables)
         turns = self._overtaken[1] + 1 if self._overtaken[0] == commits else 1
@@ -196,7 +196,7 @@ class Stream:
         truncates = any(batch.truncates for batch in batches)
         if refresh and self._replaces and not truncates and not self._is_serial:
             return True  # all in one commit: a reader sees the old rows or the new ones
-        if any(batch.described.lower is None for batch in batches):
+        if any(batch.batch_range.lower is None for batch in batches):
             # Where the stream has begun is told at once: the latest of a topic is another one soon.
             self._flush()
             self._commits.settle(self._fed)
@@ -214,7 +214,7 @@ class Stream:
         if quiet:
             self._flush()
             for table in quiet:
-                table.settle()
+                table.record_progress()
 
     def _mint(self) -> None:
         """Describe batches ahead, and begin to write them."""

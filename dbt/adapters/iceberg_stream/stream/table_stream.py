@@ -1,4 +1,4 @@
-"""One table that a stream feeds: its batches in their order, and what is known of it meanwhile."""
+"""One table that a stream writes to: its batches in order, its progress and its status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, LosableSource, describe
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, VolatileSource, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
@@ -26,20 +26,20 @@ class TableStream:
     """A table and its part of the stream.
 
     Attributes:
-        writer: makes files of batches.
-        status: what is told of it.
-        told: is called after each commit.
-        schema_id: of the source's columns that the writer is for.
-        reopen: gives a writer, and its schema id, for a batch between two frontiers.
-        pending: batches that wait for their commit.
-        frontier: of the source, to which its batches have come.
-        is_late: whether changes have come that are older than their rows.
-        recorded: when its progress was told last, by the monotonic clock.
+        writer: writes the files of batches.
+        status: the table's status.
+        on_commit: called with the status after each commit.
+        schema_id: identifies the source's columns that the writer was opened with.
+        reopen: returns a writer and its schema id for a batch, given by its two frontiers.
+        pending: batches that are written and not committed yet.
+        frontier: the end of the last batch in `pending`, or of the last commit.
+        is_late: whether changes have arrived that are older than the rows they change.
+        recorded: when progress was recorded last, by the monotonic clock in seconds.
     """
 
     writer: BatchWriter
     status: StreamStatus
-    told: Callable[[StreamStatus], None] = lambda status: None
+    on_commit: Callable[[StreamStatus], None] = lambda status: None
     schema_id: str = ""
     reopen: Callable[[Frontier | None, Frontier], tuple[BatchWriter, str]] | None = None
     pending: list[WrittenBatch] = field(default_factory=list)
@@ -54,79 +54,107 @@ class TableStream:
 
     @property
     def is_serial(self) -> bool:
-        """Whether each batch must see what the one before it has committed."""
-        return self.is_late or self.writer.looks_up
+        """Whether each batch must read the table as the batch before has committed it."""
+        return self.is_late or self.writer.reads_target
 
     def begin(self, refresh: bool) -> None:
-        """Take the table over from other runs; with refresh, all its rows are to be replaced.
+        """Take the table over from other runs of the stream.
+
+        Args:
+            refresh: whether the first commit replaces all rows of the table.
 
         Raises:
-            StreamError: the table cannot take the rows in.
+            StreamError: the query's columns do not fit the table.
         """
         try:
-            # What was to be replaced before another run was faster is that run's affair.
+            # A replacement that an earlier attempt has prepared is void after a conflict.
             self.sink.replaces, self.sink.updates = False, ()
             self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
                 self.sink.replace_with(self.writer.schema)
         except ColumnError as error:
-            raise StreamError(f"{self.status.name}: {error} {self._stands}") from error
+            raise StreamError(f"{self.status.name}: {error} {self._position}") from error
         progress = self.sink.progress
         self.frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
 
     def follow_schema(self, upper: Frontier) -> None:
-        """Write what comes with the columns of the next batch, which ends there."""
+        """Reopen the writer for the columns of the next batch.
+
+        Args:
+            upper: the end of that batch.
+        """
         assert self.reopen is not None, "a source that changes its columns can be opened again"
         where = self.writer.query.where
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(self.writer.query, where=where)
 
-    def write(self, session: Session, described: BatchRange, late: bool) -> WrittenBatch:
-        """Write the files of a batch, which may be before its turn."""
-        # Its files have a name of their own: what fails is swept away by it.
+    def write(self, session: Session, batch_range: BatchRange, late: bool) -> WrittenBatch:
+        """Write the files of a batch; batches before it may not be committed yet.
+
+        Args:
+            session: of the engine.
+            batch_range: the batch.
+            late: whether to drop changes that are older than the rows they change.
+
+        Raises:
+            StreamError: the batch cannot be written; its files are removed.
+        """
+        # Each write has an id of its own in its files' names, so that a failed one can remove its.
         name, writer = uuid.uuid4().hex, self.writer
         try:
-            return writer.write(session, described, name, late or writer.is_late)
+            return writer.write(session, batch_range, name, late or writer.is_late)
         except OSError as error:
-            raise self.storage_refuses(error) from error
+            raise self.storage_error(error) from error
         except StatementError:
-            # Spark's advice is of tables; what is missing is told by the source.
-            if isinstance(writer.source, LosableSource) and described.upper is not None:
-                writer.source.require(described.lower, described.upper)
+            # Spark's message is about tables; the source knows which files are missing.
+            if isinstance(writer.source, VolatileSource) and batch_range.upper is not None:
+                writer.source.require(batch_range.lower, batch_range.upper)
             raise
 
-    def storage_refuses(self, error: OSError) -> StreamError:
-        """What to say when a file of the table cannot be written, or one of the source read."""
+    def storage_error(self, error: OSError) -> StreamError:
+        """Return the error to raise if a file cannot be written, or read from the source.
+
+        Args:
+            error: the storage's error.
+        """
         return StreamError(
             f"{self.status.name}: a file cannot be written or read: {error}. Nothing of this batch "
-            f"was written. {self._stands}"
+            f"was written. {self._position}"
         )
 
     @property
-    def _stands(self) -> str:
-        stands = describe(self.sink.progress.frontier)
-        return f"The stream stands at {stands}, and will go on there."
+    def _position(self) -> str:
+        position = describe(self.sink.progress.frontier)
+        return f"The stream stands at {position}; the next run continues there."
 
-    def set_right(
+    def reconcile(
         self, batch: WrittenBatch, session: Callable[[], Session], flush: Callable[[], None]
     ) -> WrittenBatch:
-        """The batch as it must be after those before it, which `flush` commits."""
+        """Return the batch as it must be after the batches before it.
+
+        It is written again if some of its changes are older than rows that are written already.
+
+        Args:
+            batch: the next batch to commit.
+            session: returns the engine's session.
+            flush: commits the batches before it.
+        """
         if self._comes_late(batch):
-            # Some changes are older than what was written: the table must be asked which.
+            # Which changes are older than their rows only the table's rows show.
             self.sink.discard([batch])
             self.is_late = True
             flush()
-            batch = self.write(session(), batch.described, late=True)
+            batch = self.write(session(), batch.batch_range, late=True)
         if batch.truncates:
             flush()
             self.sink.replaces = True
-        return replace(batch, watermark=as_json(self._high(batch)))
+        return replace(batch, watermark=as_json(self._next_watermark(batch)))
 
-    def take(self, batch: WrittenBatch) -> None:
-        """Have a batch wait for its commit."""
+    def enqueue(self, batch: WrittenBatch) -> None:
+        """Add a batch to those that wait for a commit."""
         self.pending.append(batch)
-        self.frontier = batch.described.upper
+        self.frontier = batch.batch_range.upper
         self._watermark = from_json(batch.watermark)
         status = self.status
         status.state = "running"
@@ -137,20 +165,20 @@ class TableStream:
         status.deletes += sum(delta.deletes for delta in batch.deltas)
 
     def take_pending(self) -> list[WrittenBatch]:
-        """The batches that wait, which do not wait any more."""
+        """Remove and return the pending batches."""
         batches, self.pending = self.pending, []
         return batches
 
-    def committed(self, done: Committed) -> None:
-        """Tell of a commit."""
+    def report_commit(self, committed: Committed) -> None:
+        """Update the status after a commit, and call `on_commit`."""
         self.recorded = time.monotonic()
         self.status.commits += 1
         self.status.committed = time.time()
-        self.status.snapshot_id = done.snapshot.snapshot_id
-        self.told(self.status)
+        self.status.snapshot_id = committed.snapshot.snapshot_id
+        self.on_commit(self.status)
 
-    def settle(self) -> None:
-        """Record progress that no snapshot tells."""
+    def record_progress(self) -> None:
+        """Record progress that no snapshot has, in the table's property."""
         recorded = self.frontier in (None, self.sink.progress.frontier)
         if self.frontier is not None and not recorded and not self.pending:
             self.sink.record(self.frontier)
@@ -158,7 +186,7 @@ class TableStream:
 
     def _comes_late(self, batch: WrittenBatch) -> bool:
         first = from_json(batch.first)
-        if first is None or self._watermark is None or batch.not_late or self.writer.looks_up:
+        if first is None or self._watermark is None or batch.not_late or self.writer.reads_target:
             return False
         if type(first) is not type(self._watermark):
             raise StreamError(
@@ -170,7 +198,7 @@ class TableStream:
         several = len(self.writer.options.sequence_by) > 1
         return bool(first < self._watermark or (several and first == self._watermark))
 
-    def _high(self, batch: WrittenBatch) -> Any:
-        """The highest value of the first column that orders changes, of all so far."""
+    def _next_watermark(self, batch: WrittenBatch) -> Any:
+        """Return the highest value of the first `sequence_by` column, of all batches so far."""
         values = (self._watermark, from_json(batch.last))
         return max((value for value in values if value is not None), default=None)

@@ -59,10 +59,10 @@ class WriteWindow:
         with ExitStack() as undo:
             undo.callback(_discard, writing.tables, written)
             for number, table in enumerate(writing.tables):
-                written[number] = table.set_right(written[number], self._session, flush)
+                written[number] = table.reconcile(written[number], self._session, flush)
             undo.pop_all()
         for table, batch in zip(writing.tables, written, strict=True):
-            table.take(batch)
+            table.enqueue(batch)
         return written
 
     def discard(self) -> None:

@@ -8,13 +8,17 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, carry_change, output_columns
+from dbt.adapters.iceberg_stream.stream.query.query import (
+    StreamQuery,
+    get_change_sql,
+    output_columns,
+)
 
 KEYED = StreamOptions("s", keys=("id",))
 
 
 @pytest.mark.parametrize(
-    ("sql", "carried"),
+    ("sql", "change_sql"),
     [
         ("select * from v where a > 1", "select * from v where a > 1"),
         ("select id, a from v", "select id, a, v.__stream from v"),
@@ -45,8 +49,8 @@ KEYED = StreamOptions("s", keys=("id",))
         ),
     ],
 )
-def test_the_change_comes_along(sql: str, carried: str) -> None:
-    assert carry_change(sql, "v") == carried
+def test_the_change_comes_along(sql: str, change_sql: str) -> None:
+    assert get_change_sql(sql, "v") == change_sql
 
 
 @pytest.mark.parametrize(
@@ -63,8 +67,8 @@ def test_the_change_comes_along(sql: str, carried: str) -> None:
 @pytest.mark.parametrize("of_rows", [False, True])
 def test_expressions_stay_as_they_are(expression: str, of_rows: bool) -> None:
     sql = f"with r as (select *, {expression} as x from v where {expression} = 1) select x from r"
-    carried = carry_change(sql, "v", of_rows)
-    assert carried.count(expression) == 2
+    change_sql = get_change_sql(sql, "v", of_rows)
+    assert change_sql.count(expression) == 2
 
 
 @pytest.mark.parametrize(
@@ -81,30 +85,30 @@ def test_expressions_stay_as_they_are(expression: str, of_rows: bool) -> None:
         ("select 1 as id", "names 0 streams"),
         ("select c.id from s.c as c left join v on c.id = v.id", "LEFT JOIN"),
         ("select v.id from v full join s.c as c on c.id = v.id", "FULL JOIN"),
-        ("select id from s.c where id in (select id from v)", "no source of rows"),
+        ("select id from s.c where id in (select id from v)", "outside of `from` and `join`"),
         ("with a as (select * from v) select * from a join a as b on a.id = b.id", "read 2 times"),
-        ("select from", "cannot be understood"),
+        ("select from", "cannot be parsed"),
     ],
 )
 def test_what_a_stream_cannot_be(sql: str, because: str) -> None:
     with pytest.raises(StreamError, match=because):
-        carry_change(sql, "v")
+        get_change_sql(sql, "v")
 
 
 def test_a_row_that_a_filter_leaves_out_is_deleted() -> None:
-    carried = carry_change("select * from v where status = 'new'", "v", of_rows=True)
-    assert "where" not in carried
-    assert "* except (__stream)" in carried
-    assert "deleted or not coalesce(status = 'new'\n, false)" in carried
-    with pytest.raises(StreamError, match="use a left join"):
-        carry_change("select v.id from v join s.c as c on c.id = v.id", "v", of_rows=True)
+    change_sql = get_change_sql("select * from v where status = 'new'", "v", of_rows=True)
+    assert "where" not in change_sql
+    assert "* except (__stream)" in change_sql
+    assert "deleted or not coalesce(status = 'new'\n, false)" in change_sql
+    with pytest.raises(StreamError, match="Use a left join"):
+        get_change_sql("select v.id from v join s.c as c on c.id = v.id", "v", of_rows=True)
 
 
 def test_columns_of_the_table() -> None:
-    given = ["id", "op", "at", "__stream", "__bad", "__where"]
-    assert output_columns(given, KEYED) == ["id", "op", "at"]
-    assert output_columns(given, StreamOptions("s", excluded=("OP",))) == ["id", "at"]
-    assert output_columns(given, StreamOptions("s", columns=("at", "ID"))) == ["at", "id"]
+    names = ["id", "op", "at", "__stream", "__bad", "__where"]
+    assert output_columns(names, KEYED) == ["id", "op", "at"]
+    assert output_columns(names, StreamOptions("s", excluded=("OP",))) == ["id", "at"]
+    assert output_columns(names, StreamOptions("s", columns=("at", "ID"))) == ["at", "id"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_columns_of_the_table() -> None:
     [
         (StreamOptions("s", keys=("key",)), "names `key`"),
         (StreamOptions("s", keys=("id",), excluded=("id",)), "key `id` is not among"),
-        (StreamOptions("s", ("id",), ("at",), excluded=("at",)), "late change is known by it"),
+        (StreamOptions("s", ("id",), ("at",), excluded=("at",)), "which identifies late changes"),
     ],
 )
 def test_columns_that_are_not_there(options: StreamOptions, because: str) -> None:
@@ -124,7 +128,7 @@ def picked(
     sql: str, options: StreamOptions = KEYED, partition: str = "", where: str = ""
 ) -> dict[str, str] | None:
     columns = ("id", "total")
-    query = StreamQuery(carry_change(sql, "v"), "v", "s.t", columns, options, partition)
+    query = StreamQuery(get_change_sql(sql, "v"), "v", "s.t", columns, options, partition)
     return replace(query, where=where).picked(["id", "Total", "note"])
 
 

@@ -58,12 +58,12 @@ def delete(lake: IcebergCatalog, *files: DataFile, removed: tuple[DataFile, ...]
 
 
 def referenced(file: DataFile) -> str | None:
-    found: str | None = file[FIELD["referenced_data_file"]]
-    return found
+    path: str | None = file[FIELD["referenced_data_file"]]
+    return path
 
 
 def positions(*of: tuple[DataFile, list[int]]) -> dict[str, pa.Array]:
-    return {file.file_path: pa.array(found, pa.int64()) for file, found in of}
+    return {file.file_path: pa.array(rows, pa.int64()) for file, rows in of}
 
 
 def test_one_delete_file_for_each_partition(lake: IcebergCatalog) -> None:
@@ -72,22 +72,24 @@ def test_one_delete_file_for_each_partition(lake: IcebergCatalog) -> None:
     insert(lake, ROWS.slice(0, 2))
     data = live(lake)
     gone = positions(*((file, [1]) for file in data if file.partition[0] == 1))
-    made = position_deletes(target(lake), "d", gone, data)
-    assert [(file.partition[0], file.spec_id, file.record_count) for file in made] == [(1, 0, 2)]
+    deletes = position_deletes(target(lake), "d", gone, data)
+    assert [(file.partition[0], file.spec_id, file.record_count) for file in deletes] == [(1, 0, 2)]
     both = position_deletes(target(lake), "e", positions(*((file, [0]) for file in data)), data)
     assert sorted(file.partition[0] for file in both) == [1, 2]
     assert len({file.file_path for file in both}) == 2
-    delete(lake, *made)
+    delete(lake, *deletes)
     assert rows(lake) == [(1, "a"), (1, "a"), (2, "c"), (2, "d")]
 
 
 def test_specs_have_delete_files_of_their_own(lake: IcebergCatalog) -> None:
     make_table(lake)
     files = [data_file("a", spec_id=0), data_file("b", spec_id=1), data_file("c")]
-    made = position_deletes(target(lake), "d", positions((files[0], [1]), (files[1], [1])), files)
-    assert [file.spec_id for file in made] == [0, 1]
-    found = [dict(read_position_deletes(load(lake).io, file)) for file in made]
-    assert [list(each) for each in found] == [["a"], ["b"]]
+    deletes = position_deletes(
+        target(lake), "d", positions((files[0], [1]), (files[1], [1])), files
+    )
+    assert [file.spec_id for file in deletes] == [0, 1]
+    contents = [dict(read_position_deletes(load(lake).io, file)) for file in deletes]
+    assert [list(each) for each in contents] == [["a"], ["b"]]
 
 
 def read(lake: IcebergCatalog, vectors: list[DataFile]) -> dict[str | None, list[int]]:
@@ -103,14 +105,14 @@ def test_vectors_have_what_older_ones_and_position_deletes_delete(lake: IcebergC
     own = write_position_deletes(of, "q", {"b": [0]})
     others = write_position_deletes(of, "r", {"c": [1]})
     equality = data_file("e", content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
-    made, replaced = deletion_vectors(
+    vectors, replaced = deletion_vectors(
         of,
         "new",
         positions((a, [9, 3]), (b, [4])),
         [a, b, c],
         [equality, old[1], others, shared, old[0], own],
     )
-    assert read(lake, made) == {"a": [3, 5, 9], "b": [0, 4, 6]}
+    assert read(lake, vectors) == {"a": [3, 5, 9], "b": [0, 4, 6]}
     assert replaced == [old[0], own]
 
 
@@ -138,9 +140,9 @@ def test_deletes_of_the_table(lake: IcebergCatalog) -> None:
     delete(lake, *first)
     assert rows(lake) == [(1, "b"), (2, "c"), (2, "d")]
     table = load(lake)
-    known = live_deletes(table.io, table.metadata)
-    assert [referenced(v) for v in known] == [file.file_path]
-    second, replaced = deletion_vectors(target(lake), "w", positions((file, [2])), [file], known)
+    existing = live_deletes(table.io, table.metadata)
+    assert [referenced(v) for v in existing] == [file.file_path]
+    second, replaced = deletion_vectors(target(lake), "w", positions((file, [2])), [file], existing)
     delete(lake, *second, removed=tuple(replaced))
     assert rows(lake) == [(1, "b"), (2, "d")]
     table = load(lake)
@@ -186,29 +188,30 @@ class TestRowRemoval:
     def test_rows_and_their_lineage(
         self, file: Path, gone: tuple[int, ...], left: list[int], groups: int
     ) -> None:
-        made = self.removal().run(self.loss(file, *gone, first_row_id=100, sequence_number=7))
-        assert made is not None
-        assert made.row_groups == groups
-        found = self.written(file).read()
-        assert found.to_pydict() == {
+        new = self.removal().run(self.loss(file, *gone, first_row_id=100, sequence_number=7))
+        assert new is not None
+        assert new.row_groups == groups
+        rows = self.written(file).read()
+        assert rows.to_pydict() == {
             "id": left,
             "v": [10 + n for n in left],
             "_row_id": [100 + n for n in left],
             "_last_updated_sequence_number": [7] * len(left),
         }
-        name = made.location.rsplit("/", 1)[1]
+        name = new.location.rsplit("/", 1)[1]
         assert name.startswith("stream-w-rest-")
-        assert made.location == f"x://{file.parent}/{name}"
+        assert new.location == f"x://{file.parent}/{name}"
 
     def test_lineage_that_rows_have_stays(self, file: Path) -> None:
-        given = {"id": [1, 2, 3], "v": [1, 2, 3], "_row_id": [5, None, 9]}
+        columns = {"id": [1, 2, 3], "v": [1, 2, 3], "_row_id": [5, None, 9]}
         pq.write_table(
-            pa.table(given | {"_last_updated_sequence_number": [1, 2, None]}, schema=LINEAGE), file
+            pa.table(columns | {"_last_updated_sequence_number": [1, 2, None]}, schema=LINEAGE),
+            file,
         )
         self.removal().run(self.loss(file, 0, first_row_id=100, sequence_number=7))
-        found = self.written(file).read()
-        assert found["_row_id"].to_pylist() == [101, 9]
-        assert found["_last_updated_sequence_number"].to_pylist() == [2, 7]
+        rows = self.written(file).read()
+        assert rows["_row_id"].to_pylist() == [101, 9]
+        assert rows["_last_updated_sequence_number"].to_pylist() == [2, 7]
 
     def test_files_of_before_format_version_3(self, file: Path) -> None:
         self.removal().run(self.loss(file, 0))
@@ -228,9 +231,9 @@ class TestRowRemoval:
         batch = pa.RecordBatch.from_pylist(
             [vars(loss) | {"rows": loss.rows.to_pylist()} for loss in losses], LOSSES
         )
-        said = [row for b in run_task(self.removal(), [batch]) for row in b.to_pylist()]
-        assert [row["replaced"] for row in said] == [f"x://{file}"] * 2
-        first, second = (read_task_result(row) for row in said)
+        results = [row for b in run_task(self.removal(), [batch]) for row in b.to_pylist()]
+        assert [row["replaced"] for row in results] == [f"x://{file}"] * 2
+        first, second = (read_task_result(row) for row in results)
         assert second is None
         assert first is not None
         assert self.written(file).read()["id"].to_pylist() == [1, 2, 4, 5]

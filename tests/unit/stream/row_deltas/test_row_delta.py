@@ -88,9 +88,9 @@ def test_small_files_go_side_by_side_and_keep_their_order(tmp_path: Path) -> Non
     delta = write_changes(plan(storage, tmp_path, chunk_bytes=1), updates)
     assert len(delta.sub_batches) == CHUNKS
     names = [
-        pq.read_table(path_of(made.file.location))["name"][0].as_py()
+        pq.read_table(path_of(new.file.location))["name"][0].as_py()
         for sub_batch in delta.sub_batches
-        for made in sub_batch.data
+        for new in sub_batch.data
     ]
     assert names == [f"n{n}" for n in range(CHUNKS)]
     for sub_batch in delta.sub_batches:
@@ -131,7 +131,7 @@ def test_a_large_file_goes_out_while_it_is_made(tmp_path: Path) -> None:
     )
     delta = write_changes(plan(storage, tmp_path), [rows])
     [sub_batch] = delta.sub_batches
-    [made] = sub_batch.data
-    assert made.file.size > 1024 * 1024
-    assert Path(path_of(made.file.location)).stat().st_size == made.file.size
-    assert pq.read_table(path_of(made.file.location)).num_rows == many
+    [new] = sub_batch.data
+    assert new.file.size > 1024 * 1024
+    assert Path(path_of(new.file.location)).stat().st_size == new.file.size
+    assert pq.read_table(path_of(new.file.location)).num_rows == many

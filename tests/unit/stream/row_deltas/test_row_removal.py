@@ -42,8 +42,8 @@ def test_a_storage_that_refuses(
     monkeypatch.setattr(file_rewrite.time, "sleep", lambda seconds: None)
     removal = Flaky(fs.LocalFileSystem(), SCHEMA, ParquetOptions(), "w", ["slow down"] * refusals)
     losses = pa.RecordBatch.from_pylist([vars(LOSS)], LOSSES)
-    (said,) = [row for batch in run_task(removal, [losses], 1) for row in batch.to_pylist()]
-    assert (said["failed"], said["attempt"]) == (failed, 1)
+    (result,) = [row for batch in run_task(removal, [losses], 1) for row in batch.to_pylist()]
+    assert (result["failed"], result["attempt"]) == (failed, 1)
 
 
 def test_what_first_attempts_have_left_goes(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     chunks,
     last_changes,
     later,
-    places_of,
+    row_positions,
     split,
     without,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     TASK_RESULT,
     Delta,
-    NoOrder,
-    Unordered,
+    MissingOrderValue,
+    TooManyKeys,
     from_bytes,
     run_task,
     sweep,
@@ -44,8 +44,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     BatchRange,
-    Located,
-    Replaced,
+    RewrittenFile,
+    TargetDeletes,
     WrittenBatch,
 )
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
@@ -72,8 +72,10 @@ class Step:
 
 
 def plan(folder: Path, **more: Any) -> DeltaPlan:
-    known = {"keys": ("id",), "options": ParquetOptions(), "write_id": "w", "chunk_bytes": 1}
-    return DeltaPlan(fs.LocalFileSystem(), f"x://{folder}", str(folder), SCHEMA, **(known | more))
+    defaults = {"keys": ("id",), "options": ParquetOptions(), "write_id": "w", "chunk_bytes": 1}
+    return DeltaPlan(
+        fs.LocalFileSystem(), f"x://{folder}", str(folder), SCHEMA, **(defaults | more)
+    )
 
 
 def batches(steps: Sequence[Step], rows: int, partitioned: bool = False) -> list[pa.RecordBatch]:
@@ -99,21 +101,21 @@ def rows_of(file: WrittenFile) -> list[dict[str, Any]]:
 
 def read(subs: Sequence[SubBatch], by_partition: bool = False) -> list[tuple[Any, ...]]:
     """Rows after all sub-batches: a delete by keys applies to what comes before its own."""
-    found: list[tuple[Any, dict[str, Any]]] = []
+    live: list[tuple[Any, dict[str, Any]]] = []
     for sub in subs:
         for file, partition in sub.equality_deletes:
             keys = {row["id"] for row in rows_of(file)}
-            found = [
+            live = [
                 (p, row)
-                for p, row in found
+                for p, row in live
                 if row["id"] not in keys or (by_partition and p != partition)
             ]
         for new in sub.data:
             dead = set(new.dead.to_pylist())
-            found += [
+            live += [
                 (new.partition, row) for n, row in enumerate(rows_of(new.file)) if n not in dead
             ]
-    return sorted((tuple(row.values()) for _, row in found), key=repr)
+    return sorted((tuple(row.values()) for _, row in live), key=repr)
 
 
 def truth(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
@@ -191,7 +193,7 @@ def test_rows_without_keys_are_appended(tmp_path: Path) -> None:
 
 def test_too_many_changes_without_order(tmp_path: Path) -> None:
     steps = [Step(n, n, order=5) for n in range(5)]
-    with pytest.raises(Unordered):
+    with pytest.raises(TooManyKeys):
         write_changes(plan(tmp_path, max_keys=2, ordered=False), batches(steps, 1))
     assert list(tmp_path.iterdir()) == []
 
@@ -251,16 +253,16 @@ def test_deletes_remember_what_orders_them(tmp_path: Path) -> None:
     for by, names in ((("v",), ["id", "v"]), (("id",), ["id"]), ((), ["id"])):
         delta = write_changes(plan(tmp_path, sequence_by=by, chunk_bytes=10_000), batches(steps, 9))
         ((file, _),) = delta.sub_batches[0].equality_deletes
-        found = pq.read_table(file.location.removeprefix("x://"))
-        assert found.schema.names == names
-        assert found["id"].to_pylist() == [1, 2]
+        table = pq.read_table(file.location.removeprefix("x://"))
+        assert table.schema.names == names
+        assert table["id"].to_pylist() == [1, 2]
         if "v" in names:
-            assert found["v"].to_pylist() == [4, 6]
+            assert table["v"].to_pylist() == [4, 6]
 
 
 def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:
-    given = [batch.drop_columns(["v"]) for batch in batches([Step(1, 1)], 1)]
-    delta = write_changes(plan(tmp_path), given)
+    rows = [batch.drop_columns(["v"]) for batch in batches([Step(1, 1)], 1)]
+    delta = write_changes(plan(tmp_path), rows)
     assert read(delta.sub_batches) == [(1, "a", None)]
 
 
@@ -268,16 +270,16 @@ def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:
 def test_changes_without_order(tmp_path: Path, column: int) -> None:
     (batch,) = batches([Step(1, 1), Step(2, 2)], 9)
     columns = batch.to_pydict() | {f"{ORDER}{column}": pa.array([1, None], pa.int64())}
-    with pytest.raises(NoOrder, match="1 changes have no value"):
+    with pytest.raises(MissingOrderValue, match="1 changes have no value"):
         write_changes(plan(tmp_path), [pa.RecordBatch.from_pydict(columns)])
 
 
 def test_a_task_tells_what_it_has_made(tmp_path: Path) -> None:
     """As whoever commits reads it."""
     steps = [Step(1, 1), Step(2, 2, "b"), Step(1, 3), Step(2, None)]
-    (said,) = run_task(plan(tmp_path, max_keys=100), batches(steps, 2, True))
-    assert said.schema == TASK_RESULT
-    first, *files = said.to_pylist()
+    (result,) = run_task(plan(tmp_path, max_keys=100), batches(steps, 2, True))
+    assert result.schema == TASK_RESULT
+    first, *files = result.to_pylist()
     assert from_bytes(first["totals"]) == (4, 3, 1, 0, 3)
     assert {row["task"] for row in files} == {first["task"]}
     assert {row["sub_batch"] for row in files} == {0}
@@ -294,11 +296,11 @@ def test_a_task_refuses(tmp_path: Path) -> None:
     (batch,) = batches([Step(1, 1)], 9)
     for name in (f"{ORDER}0", "v"):
         broken = pa.array([None], pa.int64()) if name != "v" else pa.array(["x"])
-        given = pa.RecordBatch.from_pydict(
+        batch = pa.RecordBatch.from_pydict(
             {**dict(zip(batch.schema.names, batch.columns, strict=True)), name: broken}
         )
-        (said,) = run_task(plan(tmp_path), [given])
-        (row,) = said.to_pylist()
+        (result,) = run_task(plan(tmp_path), [batch])
+        (row,) = result.to_pylist()
         assert row["refused"] is not None and row["task"] is None
     assert list(tmp_path.iterdir()) == []
 
@@ -315,23 +317,23 @@ def test_what_a_write_has_left_is_swept(tmp_path: Path) -> None:
 
 class TestChanges:
     def test_last_changes(self) -> None:
-        given = pa.table(
+        changes = pa.table(
             {"id": [1, 2, 1, 2, 3], "v": [0, 1, 2, 3, 4], f"{ORDER}0": [9, 8, 7, 8, 1]}
         )
-        assert last_changes(given, ["id"], True)["v"].to_pylist() == [2, 3, 4]
-        found = last_changes(given, ["id"])
-        assert sorted(found["v"].to_pylist()) in ([0, 1, 4], [0, 3, 4])
-        assert 0 in found["v"].to_pylist()
-        assert last_changes(given, ["v"], True) is given
+        assert last_changes(changes, ["id"], True)["v"].to_pylist() == [2, 3, 4]
+        last = last_changes(changes, ["id"])
+        assert sorted(last["v"].to_pylist()) in ([0, 1, 4], [0, 3, 4])
+        assert 0 in last["v"].to_pylist()
+        assert last_changes(changes, ["v"], True) is changes
 
     def test_chunks(self) -> None:
         batch = pa.record_batch({"v": pa.array([1, 2], pa.int64())})
         empty = batch.slice(0, 0)
-        given = [empty, batch, empty, batch, batch]
-        assert [c.num_rows for c in chunks(given, batch.nbytes)] == [2, 2, 2]
-        assert [c.num_rows for c in chunks(given, batch.nbytes + 1)] == [4, 2]
-        assert [c.num_rows for c in chunks(given, 2 * batch.nbytes)] == [4, 2]
-        assert [c.num_rows for c in chunks(given, 10**6)] == [6]
+        parts = [empty, batch, empty, batch, batch]
+        assert [c.num_rows for c in chunks(parts, batch.nbytes)] == [2, 2, 2]
+        assert [c.num_rows for c in chunks(parts, batch.nbytes + 1)] == [4, 2]
+        assert [c.num_rows for c in chunks(parts, 2 * batch.nbytes)] == [4, 2]
+        assert [c.num_rows for c in chunks(parts, 10**6)] == [6]
         assert list(chunks([empty], 1)) == []
 
     def test_split(self) -> None:
@@ -339,11 +341,11 @@ class TestChanges:
         parts = pa.array(
             [{"f0": 1, "f1": "x"}, {"f0": None, "f1": "x"}, {"f0": 1, "f1": "x"}], struct
         )
-        given = pa.table({"v": [1, 2, 3], PARTITION: parts})
-        found = {partition: part["v"].to_pylist() for partition, part in split(given)}
-        assert found == {(1, "x"): [1, 3], (None, "x"): [2]}
-        assert list(split(given.slice(0, 0))) == []
-        ((partition, part),) = split(given.select(["v"]))
+        rows = pa.table({"v": [1, 2, 3], PARTITION: parts})
+        by_partition = {partition: part["v"].to_pylist() for partition, part in split(rows)}
+        assert by_partition == {(1, "x"): [1, 3], (None, "x"): [2]}
+        assert list(split(rows.slice(0, 0))) == []
+        ((partition, part),) = split(rows.select(["v"]))
         assert (partition, part["v"].to_pylist()) == ((), [1, 2, 3])
 
     @pytest.mark.parametrize(
@@ -361,26 +363,32 @@ class TestChanges:
         assert later(one, other).to_pylist() == [expected]
 
     def test_places(self) -> None:
-        assert places_of(3).to_pylist() == [0, 1, 2]
-        assert places_of(2, 5).to_pylist() == [5, 6]
-        assert places_of(0).to_pylist() == []
+        assert row_positions(3).to_pylist() == [0, 1, 2]
+        assert row_positions(2, 5).to_pylist() == [5, 6]
+        assert row_positions(0).to_pylist() == []
         assert without(pa.table({"v": [1, 2, 3]}), pa.array([1]))["v"].to_pylist() == [1, 3]
 
 
-def made(name: str) -> WrittenFile:
+def written_file(name: str) -> WrittenFile:
     return WrittenFile(f"x://{name}", 1, b"", 1)
 
 
 def new(name: str, dead: Sequence[int] = ()) -> NewData:
-    return NewData(made(name), ("p",), pa.array(dead, pa.int64()))
+    return NewData(written_file(name), ("p",), pa.array(dead, pa.int64()))
 
 
 class TestWritten:
     BATCH = WrittenBatch(
         BatchRange(None, {}),
         [
-            Delta([SubBatch([new("a", [1])], [(made("e"), ())]), SubBatch([new("b")])], changes=3),
-            Delta([SubBatch([new("c")]), SubBatch(), SubBatch([], [(made("f"), ())])], changes=4),
+            Delta(
+                [SubBatch([new("a", [1])], [(written_file("e"), ())]), SubBatch([new("b")])],
+                changes=3,
+            ),
+            Delta(
+                [SubBatch([new("c")]), SubBatch(), SubBatch([], [(written_file("f"), ())])],
+                changes=4,
+            ),
         ],
     )
 
@@ -390,11 +398,11 @@ class TestWritten:
         assert self.BATCH.equality_deletes == ["x://e", "x://f"]
 
     def test_sub_batches_of_tasks_share_their_numbers(self) -> None:
-        found = [
+        groups = [
             ([n.file.location for n in sub.data], [f.location for f, _ in sub.equality_deletes])
             for sub in self.BATCH.sub_batches()
         ]
-        assert found == [(["x://a", "x://c"], ["x://e"]), (["x://b"], []), ([], ["x://f"])]
+        assert groups == [(["x://a", "x://c"], ["x://e"]), (["x://b"], []), ([], ["x://f"])]
 
     def test_none_is_empty(self) -> None:
         empty = replace(self.BATCH, deltas=[Delta([SubBatch()])])
@@ -402,18 +410,21 @@ class TestWritten:
         assert empty.files == []
 
     def test_by_position(self) -> None:
-        replaced = (Replaced(data_file("old"), made("r")), Replaced(data_file("gone"), None))
-        located = Located(7, {"old": pa.array([1])}, replaced)
-        found = self.BATCH.by_position(located)
-        assert found.located is located
-        assert found.equality_deletes == []
-        assert sorted(found.files) == [f"x://{name}" for name in "abcr"]
+        replaced = (
+            RewrittenFile(data_file("old"), written_file("r")),
+            RewrittenFile(data_file("gone"), None),
+        )
+        target_deletes = TargetDeletes(7, {"old": pa.array([1])}, replaced)
+        batch = self.BATCH.by_position(target_deletes)
+        assert batch.target_deletes is target_deletes
+        assert batch.equality_deletes == []
+        assert sorted(batch.files) == [f"x://{name}" for name in "abcr"]
         assert self.BATCH.equality_deletes == ["x://e", "x://f"]
 
     def test_with_other_files(self) -> None:
-        found = self.BATCH.with_files({"x://a": made("z"), "x://b": None})
+        batch = self.BATCH.with_files({"x://a": written_file("z"), "x://b": None})
         data = [
-            (n.file.location, n.dead.to_pylist()) for sub in found.sub_batches() for n in sub.data
+            (n.file.location, n.dead.to_pylist()) for sub in batch.sub_batches() for n in sub.data
         ]
         assert data == [("x://z", []), ("x://c", [])]
         same = self.BATCH.with_files({})
@@ -421,4 +432,4 @@ class TestWritten:
             (n.file.location, n.dead.to_pylist()) for sub in same.sub_batches() for n in sub.data
         ]
         assert data == [("x://a", [1]), ("x://c", []), ("x://b", [])]
-        assert found.equality_deletes == self.BATCH.equality_deletes
+        assert batch.equality_deletes == self.BATCH.equality_deletes

@@ -11,8 +11,8 @@ import pytest
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain, whole_frontier
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
-    frontier_behind,
-    membership,
+    frontier_after,
+    read_check,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
@@ -26,8 +26,8 @@ def run_of_batches(
     chain, lower = FrontierChain(), None
     whole, summaries = [], []
     for number, files in enumerate(batches):
-        lower = frontier_behind(lower, files, late_seconds)
-        summary, chain = chain.following(lower, str(number))
+        lower = frontier_after(lower, files, late_seconds)
+        summary, chain = chain.next_summary(lower, str(number))
         whole.append(lower)
         summaries.append((str(number), json.loads(json.dumps(summary))))
     return whole, summaries
@@ -57,7 +57,7 @@ def test_every_frontier_is_put_together_again(seed: int, late_seconds: float) ->
         again = whole_frontier(reversed(summaries[: number + 1]))
         assert again is not None
         assert (again["settled"], again["last"]) == (frontier["settled"], frontier["last"])
-        is_in, was_in = membership(again), membership(frontier)
+        is_in, was_in = read_check(again), read_check(frontier)
         for batch in batches:
             assert [is_in(file) for file in batch] == [was_in(file) for file in batch]
 
@@ -82,7 +82,7 @@ def test_a_frontier_whose_older_part_has_expired() -> None:
 def test_frontiers_of_other_sources_are_whole() -> None:
     chain = FrontierChain()
     for number, frontier in enumerate(({"orders:0": 1}, {"orders:0": 2}, {"snapshot-id": 7})):
-        summary, chain = chain.following(frontier, str(number))
+        summary, chain = chain.next_summary(frontier, str(number))
         assert summary == frontier
         assert whole_frontier([(str(number), summary)]) == frontier
 
@@ -95,9 +95,9 @@ def test_names_of_an_older_version_are_kept() -> None:
         "read": {str(BEGIN): base64.b64encode(b"x" * 12).decode()},
         "files": 1,
     }
-    lower = frontier_behind(old, files[:2], 600.0)
+    lower = frontier_after(old, files[:2], 600.0)
     chain = FrontierChain()
-    first, chain = chain.following(lower, "a")
-    second, chain = chain.following(frontier_behind(lower, files[2:], 600.0), "b")
+    first, chain = chain.next_summary(lower, "a")
+    second, chain = chain.next_summary(frontier_after(lower, files[2:], 600.0), "b")
     assert whole_frontier([("b", second), ("a", first)]) == chain.frontier
     assert chain.frontier is not None and str(BEGIN) in chain.frontier["read"]

@@ -1,12 +1,12 @@
-"""Which messages are decoded without Spark, and what they become."""
+"""Which messages PyArrow decodes, and what they become."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decoded
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_messages
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
@@ -16,12 +16,12 @@ COLUMNS = {"id": "id", "called": "name"}
 def records(*values: bytes) -> pa.Table:
     offsets = pa.array(range(7, 7 + len(values)), pa.int64())
     messages = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
-    return pa.Table.from_batches(decoded([messages], SCHEMA, COLUMNS))
+    return pa.Table.from_batches(decode_messages([messages], SCHEMA, COLUMNS))
 
 
 def test_messages_become_rows() -> None:
-    made = records(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
-    assert made.to_pylist() == [
+    decoded = records(b'{"id": 1, "name": "a\\n", "more": {"x": [null]}}', b'{\n"name": null}')
+    assert decoded.to_pylist() == [
         {"id": 1, "called": "a\n", MAJOR: 0, MINOR: 7},
         {"id": None, "called": None, MAJOR: 0, MINOR: 8},
     ]
@@ -55,7 +55,7 @@ def test_messages_become_rows() -> None:
     ],
 )
 def test_what_spark_must_see(values: tuple[bytes, ...]) -> None:
-    with pytest.raises(NotPlain):
+    with pytest.raises(ArrowFallback):
         records(b'{"id": 0}', *values)
-    with pytest.raises(NotPlain):
+    with pytest.raises(ArrowFallback):
         records(*values, b'{"id": 0}')

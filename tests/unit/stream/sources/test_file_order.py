@@ -41,12 +41,12 @@ def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
 def files(lake: IcebergCatalog, *names: str) -> dict[str, Any]:
     base = lake.load(NAME)
     assert base is not None
-    made = {}
+    added = {}
     for name in names:
         writer = DataFileWriter(WriteTarget.of(base.metadata, base.io), "insert", name)
         writer.write([pa.record_batch({"id": pa.array([1], pa.int64())})])
-        (made[name],) = writer.close()
-    return made
+        (added[name],) = writer.close()
+    return added
 
 
 def commit(lake: IcebergCatalog, change: Change) -> None:
@@ -63,19 +63,19 @@ def ordered(table: pa.Table) -> list[str]:
     return [f"({n})" if u else n for n, u in zip(names, unknown, strict=True)]
 
 
-def of_all(lake: IcebergCatalog, known: int = 100, appends_only: bool = True) -> list[str]:
+def of_all(lake: IcebergCatalog, depth: int = 100, appends_only: bool = True) -> list[str]:
     base = lake.load(NAME)
     assert base is not None
-    ancestors = base.metadata["snapshots"][::-1][:known]
+    ancestors = base.metadata["snapshots"][::-1][:depth]
     return ordered(order_of_all(base.io, ancestors, appends_only))
 
 
 def test_snapshots_then_sequence_numbers(lake: IcebergCatalog) -> None:
-    made = files(lake, *"abcd")
+    added = files(lake, *"abcd")
     for name in "ab":
-        commit(lake, Change(Operation.APPEND, (AddedFiles((made[name],)),)))
+        commit(lake, Change(Operation.APPEND, (AddedFiles((added[name],)),)))
     # Two data sequence numbers in one snapshot, as a stream's commits have them.
-    sets = (AddedFiles((made["d"],)), AddedFiles((made["c"],)))
+    sets = (AddedFiles((added["d"],)), AddedFiles((added["c"],)))
     commit(lake, Change(Operation.APPEND, sets))
     assert of_all(lake) == ["a", "b", "d", "c"]
     base = lake.load(NAME)
@@ -84,22 +84,22 @@ def test_snapshots_then_sequence_numbers(lake: IcebergCatalog) -> None:
 
 
 def test_files_that_were_rewritten(lake: IcebergCatalog) -> None:
-    made = files(lake, *"abcd")
+    added = files(lake, *"abcd")
     for name in "ab":
-        commit(lake, Change(Operation.APPEND, (AddedFiles((made[name],)),)))
+        commit(lake, Change(Operation.APPEND, (AddedFiles((added[name],)),)))
     # As Iceberg compacts: the rows keep the number of the snapshot that was compacted.
-    rewritten = AddedFiles((made["c"],), sequence_number=2)
-    commit(lake, Change(Operation.REPLACE, (rewritten,), removed=(made["a"], made["b"])))
-    commit(lake, Change(Operation.APPEND, (AddedFiles((made["d"],)),)))
+    rewritten = AddedFiles((added["c"],), sequence_number=2)
+    commit(lake, Change(Operation.REPLACE, (rewritten,), removed=(added["a"], added["b"])))
+    commit(lake, Change(Operation.APPEND, (AddedFiles((added["d"],)),)))
     assert of_all(lake) == ["(c)", "d"]
     # The compaction has expired, but what it did can be seen.
-    assert of_all(lake, known=1) == ["(c)", "d"]
-    assert of_all(lake, known=1, appends_only=False) == ["(c)", "d"]
+    assert of_all(lake, depth=1) == ["(c)", "d"]
+    assert of_all(lake, depth=1, appends_only=False) == ["(c)", "d"]
 
 
 def test_what_expired_is_known_where_all_are_appends(lake: IcebergCatalog) -> None:
-    made = files(lake, *"ab")
+    added = files(lake, *"ab")
     for name in "ab":
-        commit(lake, Change(Operation.APPEND, (AddedFiles((made[name],)),)))
-    assert of_all(lake, known=1) == ["a", "b"]
-    assert of_all(lake, known=1, appends_only=False) == ["(a)", "b"]
+        commit(lake, Change(Operation.APPEND, (AddedFiles((added[name],)),)))
+    assert of_all(lake, depth=1) == ["a", "b"]
+    assert of_all(lake, depth=1, appends_only=False) == ["(a)", "b"]

@@ -39,10 +39,10 @@ OUTPUT = pa.schema(
 
 
 def read(
-    path: Path, defaults: dict[str, Any] | None = None, now: pa.Schema = NOW, **said: Any
+    path: Path, defaults: dict[str, Any] | None = None, now: pa.Schema = NOW, **fields: Any
 ) -> list[dict[str, Any]]:
     piece = {"location": str(path), "path": str(path), "deleted": False, "major": 7, "minor": 1}
-    piece |= {"positions": [], "takes": False, "only_keys": False, "snapshot": 9} | said
+    piece |= {"positions": [], "takes": False, "only_keys": False, "snapshot": 9} | fields
     reader = FileRows(fs.LocalFileSystem(), now, OUTPUT, defaults or {})
     batches = reader.run([pa.RecordBatch.from_pylist([piece], PIECE)])
     return [row for batch in batches for row in batch.to_pylist()]
@@ -67,8 +67,8 @@ def test_positions(path: Path, positions: list[int]) -> None:
     deleted = read(path, positions=positions, takes=True, deleted=True)
     assert sorted(row["id"] for row in deleted) == sorted(positions)
     assert {row["__stream"]["minor"] for row in deleted} <= {1}
-    kept = [row["id"] for row in read(path, positions=positions)]
-    assert kept == [number for number in range(6) if number not in positions]
+    ids = [row["id"] for row in read(path, positions=positions)]
+    assert ids == [number for number in range(6) if number not in positions]
 
 
 def test_uuids_are_texts_in_spark(tmp_path: Path) -> None:

@@ -26,18 +26,18 @@ def definition(**spec: Any) -> SourceDefinition:
 
 def test_models_of_other_topics_read_one_source() -> None:
     orders, items = definition(topic="shop.orders"), definition(topic="shop.items")
-    assert orders.place == items.place == definition(format="raw").place
-    assert orders.place == definition(topics=("shop.items", "shop.orders")).place
-    assert orders.place != definition(topics=["shop.orders"]).place
-    assert orders.place != definition(**TELLS).place
+    assert orders.identity == items.identity == definition(format="raw").identity
+    assert orders.identity == definition(topics=("shop.items", "shop.orders")).identity
+    assert orders.identity != definition(topics=["shop.orders"]).identity
+    assert orders.identity != definition(**TELLS).identity
     alone, other = definition(topics=None, topic="a"), definition(topics=None, topic="b")
-    assert alone.place != other.place
+    assert alone.identity != other.identity
 
 
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"topics": []}, "needs `topic`, or `topics`, and `bootstrap_servers`"),
+        ({"topics": []}, "needs `bootstrap_servers`, and `topic` or `topics`"),
         ({"topics": "shop.orders"}, "a list of topics"),
         ({"topic": "shop.people"}, "`topic` must be one of"),
         ({"transactions": True}, "Name the topic in which Debezium reports transactions"),

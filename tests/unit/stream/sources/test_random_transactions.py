@@ -30,7 +30,7 @@ def test_whatever_is_visible_batches_hold_whole_transactions(
             log.visible[name] = min(len(log.kept[name]), seen + chance.choice([0, 0, 1, 7]))
         # A run that begins anew knows the frontier only.
         if chance.random() < 0.3 or turn == 0:
-            begin_anew(log)
+            restart_progress(log)
         if turn == adds:
             check_that_another_comes_there(log, lower, rows, totals)
             lower, totals = add_a_topic(log, chance, lower, totals)
@@ -41,7 +41,7 @@ def test_whatever_is_visible_batches_hold_whole_transactions(
     pytest.fail("it does not come to the end")
 
 
-def begin_anew(log: Log) -> None:
+def restart_progress(log: Log) -> None:
     log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
     # Nothing but a change tells that a topic has this table, too.
     told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "notes"}}
@@ -54,7 +54,7 @@ def check_that_another_comes_there(
     log: Log, ahead: dict[str, int], rows: int, totals: Counter[str]
 ) -> None:
     """It knows no more than the frontier of the first one."""
-    begin_anew(log)
+    restart_progress(log)
     lower = log.start
     while (upper := log.plan_batch(lower, rows, ahead, whole=True)) != lower:
         assert all(lower[name] <= upper[name] <= ahead[name] for name in log.names)

@@ -1,4 +1,4 @@
-"""Records that cannot be read: they stop the stream, or go to a table of their own."""
+"""Bad records, which cannot be read: they stop the stream, or go to a table of their own."""
 
 from __future__ import annotations
 
@@ -16,22 +16,37 @@ from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASO
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-SEEN = "stream"
+OBSERVATION = "stream"
 SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a batch's records were, beside changes of rows."""
+class RecordCounts:
+    """Counts of a batch's records that are no changes of rows.
+
+    Attributes:
+        bad: records that cannot be read.
+        truncates: changes that delete all rows.
+    """
 
     bad: int
     truncates: int
 
 
-def observed(
+def with_observation(
     frame: DataFrame, has_bad: bool, has_truncates: bool
-) -> tuple[DataFrame, Callable[[], Seen]]:
-    """The frame without bad records, and what tells of them once all rows were taken."""
+) -> tuple[DataFrame, Callable[[], RecordCounts]]:
+    """Count records while Spark reads a frame.
+
+    Args:
+        frame: the records of a batch.
+        has_bad: whether there may be records that cannot be read.
+        has_truncates: whether there may be changes that delete all rows.
+
+    Returns:
+        The frame without bad records, and a function that returns the counts once all rows of the
+        frame were read.
+    """
     from pyspark.sql.connect import functions as f
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.observation import Observation
@@ -39,111 +54,135 @@ def observed(
 
     counts = _counts(has_bad, has_truncates)
     if not counts:
-        return frame, lambda: Seen(0, 0)
+        return frame, lambda: RecordCounts(0, 0)
     metrics = [f.expr(sql).alias(name) for name, sql in counts.items()]
-    # `frame.observe` would have the server look at the frame first, to see if it is a stream.
-    observation = Observation(SEEN)
+    # `frame.observe` would send a request first, to ask the server whether the frame is a stream.
+    observation = Observation(OBSERVATION)
     observation._result = {}
     plan = CollectMetrics(frame._plan, observation, metrics)
-    watched: DataFrame = DataFrame(plan, frame._session)
+    observed: DataFrame = DataFrame(plan, frame._session)
     if has_bad:
-        watched = watched.where(f"{BAD} is null")
+        observed = observed.where(f"{BAD} is null")
 
-    def seen() -> Seen:
-        found = observation.get
-        if not found:
-            # Where Spark finds that nothing is left to do, it does not observe either. All columns
-            # are asked for, because it refuses to look for bad records without any other.
+    def get_counts() -> RecordCounts:
+        values = observation.get
+        if not values:
+            # Spark does not observe a query that it optimizes away. All columns are selected,
+            # because it refuses to return bad records without any other column.
             whole = f.max(f.length(f.to_json(f.struct("*"))))
-            found = frame.agg(*metrics, whole).first().asDict()
-        return _seen(found)
+            values = frame.agg(*metrics, whole).first().asDict()
+        return _record_counts(values)
 
-    return watched, seen
+    return observed, get_counts
 
 
-def counted(
+def with_counts(
     session: Session, frame: DataFrame, has_bad: bool, has_truncates: bool
-) -> tuple[DataFrame, Callable[[], Seen]]:
-    """The same for a query that reads the frame several times.
+) -> tuple[DataFrame, Callable[[], RecordCounts]]:
+    """Count records in a query of its own, for a query that reads the frame several times.
 
-    Spark may leave some of the reads out, and then it tells what those have observed: nothing.
+    Spark may skip some of those reads, and an observation in a skipped read counts nothing.
+
+    Args:
+        session: of the engine.
+        frame: the records of a batch.
+        has_bad: whether there may be records that cannot be read.
+        has_truncates: whether there may be changes that delete all rows.
+
+    Returns:
+        The frame without bad records, and a function that returns the counts.
     """
     counts = _counts(has_bad, has_truncates)
     if not counts:
-        return frame, lambda: Seen(0, 0)
-    listed = [f"{sql} as {name}" for name, sql in counts.items()]
+        return frame, lambda: RecordCounts(0, 0)
+    expressions = [f"{sql} as {name}" for name, sql in counts.items()]
     if has_bad:
-        # All columns are read, as by `BadRecords.take`.
-        listed.append("max(length(to_json(struct(*)))) as whole")
-    sql = f"select {', '.join(listed)} from __stream_records"
-    seen = _seen(session.rows(sql, __stream_records=frame).to_pylist()[0])
-    return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: seen
+        # All columns are read, as by `BadRecords.handle`.
+        expressions.append("max(length(to_json(struct(*)))) as whole")
+    sql = f"select {', '.join(expressions)} from __stream_records"
+    record_counts = _record_counts(session.rows(sql, __stream_records=frame).to_pylist()[0])
+    return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: record_counts
 
 
 def _counts(has_bad: bool, has_truncates: bool) -> dict[str, str]:
-    """What there is to count."""
+    """Return SQL of the counts by their names."""
     counts = {"bad": f"count_if({BAD} is not null)"} if has_bad else {}
     return counts | ({"truncates": f"count_if({CHANGE}.truncated)"} if has_truncates else {})
 
 
-def _seen(counted: Mapping[str, Any]) -> Seen:
-    return Seen(int(counted.get("bad") or 0), int(counted.get("truncates") or 0))
+def _record_counts(values: Mapping[str, Any]) -> RecordCounts:
+    return RecordCounts(int(values.get("bad") or 0), int(values.get("truncates") or 0))
 
 
 @dataclass
 class BadRecords:
-    """Takes the bad records of a stream.
+    """Stops a stream at bad records, or writes them to a table of their own.
 
     Attributes:
-        keep: writes them to a table; None where they stop the stream.
-        table: its name.
-        limit: how many a run may have.
+        write: writes rows to the table; None if bad records stop the stream.
+        table: name of the table.
+        limit: bad records that a run may have (`bad_record_limit`).
+        count: bad records of this run so far.
     """
 
-    keep: Callable[[pa.Table], None] | None
+    write: Callable[[pa.Table], None] | None
     table: str
     limit: int
     count: int = 0
 
-    def take(self, session: Session, frame: DataFrame) -> int:
-        """Keep the bad records of a batch: how many.
+    def handle(self, session: Session, frame: DataFrame) -> int:
+        """Handle the bad records of a batch.
+
+        Args:
+            session: of the engine.
+            frame: the records of the batch, of which some are bad.
+
+        Returns:
+            How many were written to the table.
 
         Raises:
-            StreamError: they are to stop the stream, or are too many; names the first of them.
+            StreamError: bad records stop the stream, or are too many; names the first of them.
         """
         reason = REASON if REASON in frame.columns else "'does not fit the source''s `columns`'"
         columns = (
             f"{WHERE} as place, make_valid_utf8({BAD}) as record, current_timestamp() as seen_at, "
         )
         columns += f"{reason} as reason"
-        # Of a file Spark reads only the columns that are asked for, and finds the faults in those.
+        # Spark reads only the columns of a file that are selected, and finds errors only in them.
         sql = f"select {columns}, struct(*) as whole from __stream_records where {BAD} is not null"
-        # One too many is enough to stop.
+        # One record more than the limit is enough to stop the stream.
         sql += f" limit {self.limit - self.count + 1}"
         rows = session.rows(sql, __stream_records=frame).drop_columns(["whole"])
         first = rows.slice(0, 1).to_pylist()[0]
         example = f"at {first['place']}: {first['record'][:SHOWN]} (it {first['reason']})"
-        if self.keep is None:
+        if self.write is None:
             raise StreamError(
                 f"{rows.num_rows} records cannot be read, the first {example}\n"
-                "Nothing of this batch was written. Mend the columns, or let such records go to a "
-                "table: on_bad_record: dead_letters."
+                "Nothing of this batch was written. Correct the source's `columns`, or set "
+                "`on_bad_record: dead_letters` to write bad records to a table."
             )
-        return self._keep(rows, example)
+        return self._write(rows, example)
 
-    def take_files(self, reasons: Mapping[str, str]) -> int:
-        """Keep the places of files that cannot be read, and why: how many.
+    def handle_files(self, reasons: Mapping[str, str]) -> int:
+        """Handle files that cannot be read.
+
+        Args:
+            reasons: why each file cannot be read, by its path.
+
+        Returns:
+            How many were written to the table.
 
         Raises:
-            StreamError: they are to stop the stream, or are too many.
+            StreamError: bad records stop the stream, or are too many.
         """
         if not reasons:
             return 0
         first = next(iter(reasons.values()))
-        if self.keep is None:
+        if self.write is None:
             raise StreamError(
-                f"{first}\nNothing of this batch was written. Put a whole file in its place, or "
-                "have such files listed in a table and left out: on_bad_record: dead_letters."
+                f"{first}\nNothing of this batch was written. Replace it by a complete file, or "
+                "set `on_bad_record: dead_letters` to skip incomplete files and list them in a "
+                "table."
             )
         now = datetime.now(timezone.utc)
         rows = pa.table(
@@ -154,16 +193,16 @@ class BadRecords:
                 "reason": list(reasons.values()),
             }
         )
-        return self._keep(rows, first)
+        return self._write(rows, first)
 
-    def _keep(self, rows: pa.Table, example: str) -> int:
-        assert self.keep is not None
+    def _write(self, rows: pa.Table, example: str) -> int:
+        assert self.write is not None
         self.count += rows.num_rows
         if self.count > self.limit:
             raise StreamError(
                 f"{self.count} records of this run cannot be read, more than the {self.limit} that "
                 f"`bad_record_limit` allows; the last ones are {example}\nThose before are in "
-                f"{self.table}."
+                f"{self.table}. Correct the source's `columns`, or raise `bad_record_limit`."
             )
-        self.keep(rows)
+        self.write(rows)
         return int(rows.num_rows)

@@ -1,4 +1,4 @@
-"""One batch: a range of the source, through the model's query, into files of the table."""
+"""Write one batch: a range of the source, through the model's query, into the table's files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
     BadRecords,
-    Seen,
-    counted,
-    observed,
+    RecordCounts,
+    with_counts,
+    with_observation,
 )
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     CopyOnWrite,
@@ -22,24 +22,28 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     in_threads,
 )
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Located, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
+    BatchRange,
+    TargetDeletes,
+    WrittenBatch,
+)
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     MAJOR,
     MINOR,
+    ArrowSource,
     FileSource,
     Frontier,
     PartitionedSource,
-    PlainSource,
     Source,
     UnorderedSource,
 )
@@ -47,23 +51,26 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-# Rows of one sub-batch have their positions in it: a batch is one where nothing else may delete.
+# Makes a batch one sub-batch, in which rows are deleted by position and not by equality deletes.
 ALL_KEYS = 1 << 62
-# Batches one after the other that Spark had to decode after all.
-MOST_NOT_PLAIN = 3
+# Batches in a row that fell back to Spark, after which PyArrow is not tried any more.
+MAX_ARROW_FALLBACKS = 3
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 
 
 @dataclass
 class BatchWriter:
-    """Writes batches of one stream; several at once, where none looks at the table.
+    """Writes the batches of one stream; several at once, unless they read the table.
 
     Attributes:
-        source, query, sink: where changes come from, what they become, and where they go.
-        runner: where files are written.
-        bad_records: takes what cannot be read.
-        schema: of the table's columns, as the query gives them.
-        rewriter: where files of the table are rewritten.
+        source: the source of the changes.
+        query: the model's query.
+        sink: the table that the changes go to.
+        options: the model's options.
+        runner: writes files, in this process or in Spark's tasks.
+        bad_records: handles records that cannot be read.
+        schema: of the table's columns, with the types that the query returns.
+        rewriter: rewrites files of the table, in this process or in Spark's tasks.
     """
 
     source: Source
@@ -74,161 +81,167 @@ class BatchWriter:
     bad_records: BadRecords
     schema: pa.Schema
     rewriter: Rewriter = in_threads
-    _not_plain: int = field(default=0, init=False)
+    _arrow_fallbacks: int = field(default=0, init=False)
 
     @property
-    def looks_up(self) -> bool:
-        """Whether each batch must see what the one before it has committed."""
-        return self._locates or self.query.looks_up
+    def reads_target(self) -> bool:
+        """Whether each batch must read the table as the batch before has committed it."""
+        return self._locates_rows or self.query.reads_target
 
     @property
     def is_late(self) -> bool:
-        """Whether each batch leaves out what is older than its row."""
+        """Whether each batch leaves out changes that are older than their rows."""
         versions = self.options.scd_type == 2
-        return self.looks_up and bool(self.options.sequence_by) and not versions
+        return self.reads_target and bool(self.options.sequence_by) and not versions
 
     def write(
-        self, session: Session, described: BatchRange, write_id: str, late: bool = False
+        self, session: Session, batch_range: BatchRange, write_id: str, late: bool = False
     ) -> WrittenBatch:
-        """Write the files of a batch; with `late`, changes older than their rows are left out.
+        """Write the files of a batch.
+
+        Args:
+            session: of the engine.
+            batch_range: the range of the source.
+            write_id: of the batch, in the names of its files.
+            late: whether to leave out changes that are older than the rows they change.
 
         Raises:
-            StreamError: the stream cannot go on; nothing is left of the batch.
+            StreamError: the batch cannot be written; no file of it is left.
         """
-        unreadable = self._unreadable(described)
-        batch = self._write_readable(session, described, write_id, late)
+        unreadable = self._unreadable(batch_range)
+        batch = self._write_readable(session, batch_range, write_id, late)
         if not unreadable:
             return batch
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            bad = batch.bad + self.bad_records.take_files(unreadable)
+            bad = batch.bad + self.bad_records.handle_files(unreadable)
             undo.pop_all()
         return replace(batch, bad=bad)
 
-    def _unreadable(self, described: BatchRange) -> Mapping[str, str]:
-        """Files that cannot be read, and why; StreamError if they are to stop the stream."""
+    def _unreadable(self, batch_range: BatchRange) -> Mapping[str, str]:
+        """Return why files of the batch cannot be read; raise StreamError if that is an error."""
         if not isinstance(self.source, FileSource):
             return {}
-        unreadable = self.source.unreadable(described.lower, _end(described))
-        if self.bad_records.keep is None:
-            self.bad_records.take_files(unreadable)
+        unreadable = self.source.unreadable(batch_range.lower, _end(batch_range))
+        if self.bad_records.write is None:
+            self.bad_records.handle_files(unreadable)
         return unreadable
 
     def _write_readable(
-        self, session: Session, described: BatchRange, write_id: str, late: bool
+        self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
-        plain = self._plain_changes(session, described)
-        if plain is not None:
-            with suppress(NotPlain):
-                return self._write_plain(plain, described, write_id)
-            self._not_plain += 1
-        frame = source.read(session.spark, described.lower, _end(described))
-        if not self.query.looks_up:
-            watched = observed(frame, source.has_bad, source.has_truncates)
-            return self._write(session, described, write_id, late, *watched)
+        arrow_changes = self._arrow_changes(session, batch_range)
+        if arrow_changes is not None:
+            with suppress(ArrowFallback):
+                return self._write_arrow(arrow_changes, batch_range, write_id)
+            self._arrow_fallbacks += 1
+        frame = source.read(session.spark, batch_range.lower, _end(batch_range))
+        if not self.query.reads_target:
+            counted = with_observation(frame, source.has_bad, source.has_truncates)
+            return self._write(session, batch_range, write_id, late, *counted)
         # The query reads the batch several times.
         frame = frame.persist()
         try:
-            watched = counted(session, frame, source.has_bad, source.has_truncates)
-            return self._write(session, described, write_id, late, *watched)
+            counted = with_counts(session, frame, source.has_bad, source.has_truncates)
+            return self._write(session, batch_range, write_id, late, *counted)
         finally:
             frame.unpersist()
 
-    def _plain_changes(
-        self, session: Session, described: BatchRange
+    def _arrow_changes(
+        self, session: Session, batch_range: BatchRange
     ) -> Iterator[pa.RecordBatch] | None:
-        """Changes without Spark's reading, if that has done for most batches."""
+        """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
-        if not isinstance(source, PlainSource) or self._not_plain >= MOST_NOT_PLAIN:
+        if not isinstance(source, ArrowSource) or self._arrow_fallbacks >= MAX_ARROW_FALLBACKS:
             return None
-        if self.looks_up or self.runner is not in_process:
+        if self.reads_target or self.runner is not in_process:
             return None
-        rows = source.plain_rows(session, described.lower, _end(described), self.query.picked)
+        rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), self.query.picked)
         return None if rows is None else map(_as_changes, rows)
 
-    def _write_plain(
-        self, changes: Iterator[pa.RecordBatch], described: BatchRange, write_id: str
+    def _write_arrow(
+        self, changes: Iterator[pa.RecordBatch], batch_range: BatchRange, write_id: str
     ) -> WrittenBatch:
         delta = write_here(self._plan(write_id, in_order=True), changes)
-        self._not_plain = 0
-        return WrittenBatch(described, [delta])
+        self._arrow_fallbacks = 0
+        return WrittenBatch(batch_range, [delta])
 
     def _write(
         self,
         session: Session,
-        described: BatchRange,
+        batch_range: BatchRange,
         write_id: str,
         late: bool,
         frame: DataFrame,
-        seen: Callable[[], Seen],
+        get_counts: Callable[[], RecordCounts],
     ) -> WrittenBatch:
         plan, query = self._plan(write_id), self.query
         views = {query.view: frame}
         if self.sink.replaces:
             query = self._without_rows(session, views)
-        self._require_order(session, views, described)
+        self._require_order(session, views, batch_range)
         sql = query.changes()
         if late:
             paths = self.sink.equality_deletes()
             views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
             sql = query.changes_not_late(TOMBSTONES if paths else None)
-        batch = self._written(session, plan, sql, views, described, self.sink.replaces)
+        batch = self._written(session, plan, sql, views, batch_range, self.sink.replaces)
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            found = seen()
-            if found.bad:
-                batch = replace(batch, bad=self._take_bad(session, described))
-            watches = found.truncates or self.options.truncates is not None
-            if not watches or not self._truncates(session, described):
+            counts = get_counts()
+            if counts.bad:
+                batch = replace(batch, bad=self._write_bad_records(session, batch_range))
+            may_truncate = counts.truncates or self.options.truncates is not None
+            if not may_truncate or not self._count_truncates(session, batch_range):
                 undo.pop_all()
                 return replace(batch, not_late=late)
-        return self._after_truncate(session, plan, described)
+        return self._after_truncate(session, plan, batch_range)
 
     def _require_order(
-        self, session: Session, views: dict[str, DataFrame], described: BatchRange
+        self, session: Session, views: dict[str, DataFrame], batch_range: BatchRange
     ) -> None:
-        """Raise StreamError if it is not known which of a key's changes is the last."""
+        """Raise StreamError if the source does not order several changes of a key."""
         source, options = self.source, self.options
         if not options.keys or options.sequence_by:
             return
-        if not isinstance(source, UnorderedSource) or not source.lacks_order(described.lower):
+        if not isinstance(source, UnorderedSource) or not source.lacks_order(batch_range.lower):
             return
-        if found := session.rows(self.query.unknown_order(), **views).to_pylist():
+        if keys := session.rows(self.query.unknown_order(), **views).to_pylist():
             raise StreamError(
-                "The source has several rows of a key in files that were rewritten since, by a "
-                f"compaction for example, so that it is not known which is the last: {found[0]}. "
+                "The source has several rows of a key in files that were rewritten, for example by "
+                f"a compaction, so that it is not known which is the last one: {keys[0]}. "
                 "Nothing was written. Set `sequence_by` to columns that order the rows of a key."
             )
 
     def _after_truncate(
-        self, session: Session, plan: DeltaPlan, described: BatchRange
+        self, session: Session, plan: DeltaPlan, batch_range: BatchRange
     ) -> WrittenBatch:
-        self._require_one_order(described)
-        views = {self.query.view: self.good(session, described)}
+        self._require_single_partition(batch_range)
+        views = {self.query.view: self.readable_records(session, batch_range)}
         query = self._without_rows(session, views)
         sql = query.after_truncate()
-        batch = self._written(session, plan, sql, views, described, replaces=True)
-        # Nothing is older than a row where none is left.
+        batch = self._written(session, plan, sql, views, batch_range, replaces=True)
+        # No change is late in an empty table.
         return replace(batch, truncates=True, not_late=True)
 
-    def _require_one_order(self, described: BatchRange) -> None:
-        """Raise StreamError where it is not known which changes come before a truncate."""
+    def _require_single_partition(self, batch_range: BatchRange) -> None:
+        """Raise StreamError if the source does not order a truncate among other changes."""
         source = self.source
-        count = source.partitions(_end(described)) if isinstance(source, PartitionedSource) else 1
+        count = source.partitions(_end(batch_range)) if isinstance(source, PartitionedSource) else 1
         if count > 1:
             raise StreamError(
                 f"The source has a truncate, and {count} partitions, between which the order is "
-                "not known: which rows came before it cannot be told. Nothing of this batch was "
-                "written. Use a topic of one partition, or have Debezium leave truncates out "
+                "not known, so that the rows to delete are not known either. Nothing of this batch "
+                "was written. Use a topic of one partition, or let Debezium skip truncates "
                 "(`skipped.operations: t`), and rebuild the table with --full-refresh."
             )
 
     def _without_rows(self, session: Session, views: dict[str, DataFrame]) -> StreamQuery:
-        """The query with a table without rows: what is to be replaced decides nothing."""
+        """Return the query on an empty table, because the table's rows will be replaced."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        if not self.query.looks_up:
+        if not self.query.reads_target:
             return self.query
         schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
         views[NO_ROWS] = session.spark.createDataFrame([], schema)
@@ -240,25 +253,25 @@ class BatchWriter:
         plan: DeltaPlan,
         sql: str,
         views: dict[str, DataFrame],
-        described: BatchRange,
+        batch_range: BatchRange,
         replaces: bool,
     ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
         first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
-        batch = WrittenBatch(described, deltas, as_json(first), as_json(last))
-        if not self._locates:
+        batch = WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
+        if not self._locates_rows:
             return batch
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            located = self._located(session, plan, batch, replaces)
+            target_deletes = self._locate_rows(session, plan, batch, replaces)
             undo.pop_all()
-        self.sink.remove(sorted({*batch.files} - {*located.files}))
-        return located
+        self.sink.remove(sorted({*batch.files} - {*target_deletes.files}))
+        return target_deletes
 
-    def _located(
+    def _locate_rows(
         self, session: Session, plan: DeltaPlan, batch: WrittenBatch, replaces: bool
     ) -> WrittenBatch:
-        """The batch with the rows that it deletes, for its keys are looked up now."""
+        """Locate the table's rows that the batch deletes, and replace its equality deletes."""
         base = self.sink.table()
         snapshot_id = current_snapshot_id(base.metadata)
         paths = [] if replaces else batch.equality_deletes
@@ -266,28 +279,33 @@ class BatchWriter:
         if paths:
             positions = find_positions(session, self.query.relation, self.query.keys, paths)
         if self.options.delete_encoding == "position":
-            return batch.by_position(Located(snapshot_id, positions))
-        rewriting = CopyOnWrite(session, self.rewriter, base, plan)
-        rest = rewriting.own(batch)
+            return batch.by_position(TargetDeletes(snapshot_id, positions))
+        copy_on_write = CopyOnWrite(session, self.rewriter, base, plan)
+        rewritten = copy_on_write.remove_dead_rows(batch)
         with ExitStack() as undo:
-            undo.callback(self.sink.discard, [rest])
-            replaced = [] if replaces else rewriting.of_table(positions)
+            undo.callback(self.sink.discard, [rewritten])
+            replaced = [] if replaces else copy_on_write.rewrite_table_files(positions)
             undo.pop_all()
-        return rest.by_position(Located(snapshot_id, replaced=replaced))
+        return rewritten.by_position(TargetDeletes(snapshot_id, replaced=replaced))
 
-    def _truncates(self, session: Session, described: BatchRange) -> int:
-        """How many changes that come through the query delete all rows."""
-        views = {self.query.view: self.good(session, described)}
+    def _count_truncates(self, session: Session, batch_range: BatchRange) -> int:
+        """Count the changes that the query returns and that delete all rows."""
+        views = {self.query.view: self.readable_records(session, batch_range)}
         return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
 
-    def good(self, session: Session, described: BatchRange) -> DataFrame:
-        """The records of a batch that can be read."""
-        frame = self.source.read(session.spark, described.lower, _end(described))
+    def readable_records(self, session: Session, batch_range: BatchRange) -> DataFrame:
+        """Return the records of a batch that can be read.
+
+        Args:
+            session: of the engine.
+            batch_range: the range of the source.
+        """
+        frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
         return frame.where(f"{BAD} is null") if self.source.has_bad else frame
 
-    def _take_bad(self, session: Session, described: BatchRange) -> int:
-        frame = self.source.read(session.spark, described.lower, _end(described))
-        return self.bad_records.take(session, frame)
+    def _write_bad_records(self, session: Session, batch_range: BatchRange) -> int:
+        frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
+        return self.bad_records.handle(session, frame)
 
     def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
         in_order = in_order or (self.source.ordered and self.query.keeps_order)
@@ -301,32 +319,32 @@ class BatchWriter:
         )
 
     @property
-    def _locates(self) -> bool:
-        """Whether the rows that a batch deletes are looked for in the table."""
-        by_place = self.options.delete_encoding in ("position", "copy_on_write")
-        return by_place and bool(self.query.keys)
+    def _locates_rows(self) -> bool:
+        """Whether the rows that a batch deletes are located in the table."""
+        locates = self.options.delete_encoding in ("position", "copy_on_write")
+        return locates and bool(self.query.keys)
 
     def _max_keys(self, ordered: bool) -> int:
-        if self._locates:
+        if self._locates_rows:
             return ALL_KEYS
         choice = self.options.sequence_numbers
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
 
 
 def _as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that change nothing but their own key, as `StreamQuery.changes` has them."""
+    """Return rows that PyArrow has read with the columns that `StreamQuery.changes` returns."""
     names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1"}
     renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
     return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
-def _end(described: BatchRange) -> Frontier:
-    assert described.upper is not None, "a batch that is read has an end"
-    return described.upper
+def _end(batch_range: BatchRange) -> Frontier:
+    assert batch_range.upper is not None, "a batch without an end is not read"
+    return batch_range.upper
 
 
 def _bounds(deltas: Sequence[Delta]) -> tuple[Any, Any]:
-    """The first and the last value of what orders the changes of all tasks."""
+    """Return the lowest and highest value of the first order column, of all tasks."""
     firsts = [delta.first for delta in deltas if delta.first is not None]
     lasts = [delta.last for delta in deltas if delta.last is not None]
     return min(firsts, default=None), max(lasts, default=None)

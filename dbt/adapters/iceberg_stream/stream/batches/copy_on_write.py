@@ -1,4 +1,4 @@
-"""Deletes without delete files: the data files that hold the rows are rewritten without them.
+"""Copy-on-write deletes: rewrite the data files that have the rows, without them.
 
 Article on the write contract, "Row-Level Writes: Copy-on-Write".
 """
@@ -17,7 +17,7 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import Overtaken, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas import row_removal
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
     run_task,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Replaced, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.files import casting, parquet
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
@@ -43,17 +43,26 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 
 WORKER_CODE = (casting, parquet, rows, file_rewrite, row_removal)
 WORKERS = max(1, min(4, os.cpu_count() or 1))
-# The positions travel with the statement, and servers take messages of 128 MiB.
+# The positions are part of the request, and servers accept requests of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
 
-# Writes files without rows, here or elsewhere; in the losses' order, None where no row is left.
+# Rewrites files; returns the new ones in the losses' order, None where no row is left.
 Rewriter = Callable[[Session, RowRemoval, Sequence[Loss]], "list[WrittenFile | None]"]
 
 
 def in_threads(
     session: Session, removal: RowRemoval, losses: Sequence[Loss]
 ) -> list[WrittenFile | None]:
-    """The work on files in this process."""
+    """Rewrite files in this process.
+
+    Args:
+        session: of the engine; not used.
+        removal: rewrites the files.
+        losses: the files and the rows to remove.
+
+    Returns:
+        The new files in the order of the losses; None for files without rows.
+    """
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="stream-rest") as pool:
         return list(pool.map(removal.run, losses))
 
@@ -61,7 +70,16 @@ def in_threads(
 def in_tasks(
     session: Session, removal: RowRemoval, losses: Sequence[Loss]
 ) -> list[WrittenFile | None]:
-    """The work on files in Spark's tasks, one for each file."""
+    """Rewrite files in Spark's tasks, one for each file.
+
+    Args:
+        session: of the engine.
+        removal: rewrites the files.
+        losses: the files and the rows to remove.
+
+    Returns:
+        The new files in the order of the losses; None for files without rows.
+    """
     table = pa.Table.from_pylist([vars(loss) for loss in losses], LOSSES)
     if table.nbytes > MOST_BYTES:
         return in_threads(session, removal, losses)
@@ -72,22 +90,22 @@ def in_tasks(
         context = TaskContext.get()
         yield from run_task(removal, batches, context.attemptNumber() if context else 0)
 
-    said = session.map_in_arrow(table, work, TASK_RESULT, WORKER_CODE).to_pylist()
-    made = {row["replaced"]: read_task_result(row) for row in said}
-    if any(row["attempt"] for row in said):
-        # Of a task that was run again the first attempt may have left files.
-        removal.sweep(losses, made.values())
-    return [made[loss.location] for loss in losses]
+    results = session.map_in_arrow(table, work, TASK_RESULT, WORKER_CODE).to_pylist()
+    files = {row["replaced"]: read_task_result(row) for row in results}
+    if any(row["attempt"] for row in results):
+        # The first attempt of a task that Spark has retried may have left files.
+        removal.sweep(losses, files.values())
+    return [files[loss.location] for loss in losses]
 
 
 @dataclass(frozen=True)
 class CopyOnWrite:
-    """Takes rows out of data files.
+    """Rewrites data files without the rows that a batch deletes.
 
     Attributes:
-        session: of the engine, which may do the work.
-        rewriter: does the work on files.
-        base: the table as it is now; nobody else may have changed it when this is committed.
+        session: of the engine.
+        rewriter: rewrites files.
+        base: the table; no other writer may change it before the batch is committed.
         plan: how the batch's own files were written.
     """
 
@@ -96,80 +114,100 @@ class CopyOnWrite:
     base: LoadedTable
     plan: DeltaPlan
 
-    def own(self, batch: WrittenBatch) -> WrittenBatch:
-        """The batch without the rows in its files that later changes in it replace.
+    def remove_dead_rows(self, batch: WrittenBatch) -> WrittenBatch:
+        """Rewrite a batch's own data files without rows that later changes in it replace.
 
-        The files that others take the place of are there still.
-        """
-        data = [new for delta in batch.deltas for sub in delta.sub_batches for new in sub.data]
-        dead = [new for new in data if len(new.dead)]
-        losses = [
-            Loss(new.file.location, self.plan.path_of(new.file.location), new.dead) for new in dead
-        ]
-        made = self._rewritten("own", self.plan.schema, losses)
-        instead = {old.file.location: file for old, file in zip(dead, made, strict=True)}
-        return batch.with_files(instead)
+        The replaced files are not removed.
 
-    def of_table(self, positions: Positions) -> list[Replaced]:
-        """Files in place of the table's that hold rows at the positions.
+        Args:
+            batch: the batch.
+
+        Returns:
+            The batch with the new files.
 
         Raises:
-            StreamError: the table's files cannot be rewritten, or have deletes already.
-            Overtaken: another writer has changed the table meanwhile.
+            StreamError: a file cannot be rewritten.
+        """
+        data = [new for delta in batch.deltas for sub in delta.sub_batches for new in sub.data]
+        with_dead_rows = [new for new in data if len(new.dead)]
+        losses = [
+            Loss(new.file.location, self.plan.path_of(new.file.location), new.dead)
+            for new in with_dead_rows
+        ]
+        files = self._rewrite("own", self.plan.schema, losses)
+        replacements = {
+            new.file.location: file for new, file in zip(with_dead_rows, files, strict=True)
+        }
+        return batch.with_files(replacements)
+
+    def rewrite_table_files(self, positions: Positions) -> list[RewrittenFile]:
+        """Rewrite the table's data files without the rows at some positions.
+
+        Args:
+            positions: of the rows, by the location of their data file.
+
+        Raises:
+            StreamError: the table's files cannot be rewritten, or the table has delete files.
+            StreamConflict: another writer has changed the table meanwhile.
         """
         metadata = self.base.metadata
         self._require_rewritable()
         if not positions:
             return []
         target = WriteTarget.of(metadata, self.base.io)
-        found = live_entries(
+        live = live_entries(
             self.base.io,
             metadata,
             ManifestContent.DATA,
             test=lambda entry: entry.data_file.file_path in positions,
         )
-        entries = {entry.data_file.file_path: entry for entry in found}
+        entries = {entry.data_file.file_path: entry for entry in live}
         if not positions.keys() <= entries.keys():
-            raise Overtaken("Another writer has committed while rows were looked for.")
-        wanted = [entries[path].data_file for path in positions]
-        if other := next((f for f in wanted if f.file_format != FileFormat.PARQUET), None):
-            raise StreamError(_cannot(self.base.name, f"one is in {other.file_format.value}"))
-        losses = [_loss(target, entries[path], gone) for path, gone in positions.items()]
+            raise StreamConflict(
+                f"Another writer committed to {'.'.join(self.base.name)} while the rows to delete "
+                "were being located."
+            )
+        old = [entries[path].data_file for path in positions]
+        if other := next((f for f in old if f.file_format != FileFormat.PARQUET), None):
+            reason = f"{other.file_path} is in {other.file_format.value}"
+            raise StreamError(_cannot_rewrite(self.base.name, reason))
+        losses = [_loss(target, entries[path], rows) for path, rows in positions.items()]
         v3 = metadata["format-version"] >= 3
         schema = file_schema(with_lineage(target.schema)) if v3 else target.file_schema
-        made = self._rewritten("table", schema, losses)
-        return [Replaced(*pair) for pair in zip(wanted, made, strict=True)]
+        new = self._rewrite("table", schema, losses)
+        return [RewrittenFile(*pair) for pair in zip(old, new, strict=True)]
 
     def _require_rewritable(self) -> None:
         name = ".".join(self.base.name)
         if has_deletes(self.base.io, self.base.metadata):
-            # The rows that they delete would come back with the files that take their place.
+            # The rows that they delete would reappear in the rewritten files.
             raise StreamError(
-                f"{name} has delete files, which `delete_encoding: copy_on_write` does not go "
-                f"with. Compact it once: call system.rewrite_data_files(table => '{name}', options "
-                "=> map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))"
+                f"{name} has delete files, which `delete_encoding: copy_on_write` does not "
+                f"support. Compact it once: call system.rewrite_data_files(table => '{name}', "
+                "options => map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))"
             )
         if "'initial-default'" in str(self.base.metadata["schemas"]):
-            raise StreamError(_cannot(self.base.name, "a column has a default"))
+            raise StreamError(_cannot_rewrite(self.base.name, "a column has a default"))
 
-    def _rewritten(
+    def _rewrite(
         self, whose: str, schema: pa.Schema, losses: Sequence[Loss]
     ) -> list[WrittenFile | None]:
         if not losses:
             return []
         plan = self.plan
-        # By its name what one leaves is swept away, and not what the other one has made.
+        # The batch's own files and the table's are rewritten under different ids, so that an error
+        # in one of the two removes only its files.
         write_id = f"{plan.write_id}-{whose}"
         removal = RowRemoval(plan.filesystem, schema, plan.options, write_id)
         with ExitStack() as undo:
-            # What other threads or tasks have made when one goes wrong is not known.
+            # If a thread or task fails, the files of the others are unknown.
             undo.callback(removal.sweep, losses)
             try:
-                made = self.rewriter(self.session, removal, losses)
+                files = self.rewriter(self.session, removal, losses)
             except (NotByRewriting, ColumnError) as error:
-                raise StreamError(_cannot(self.base.name, str(error))) from error
+                raise StreamError(_cannot_rewrite(self.base.name, str(error))) from error
             undo.pop_all()
-        return made
+        return files
 
 
 def _loss(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> Loss:
@@ -183,8 +221,8 @@ def _loss(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> Los
     )
 
 
-def _cannot(name: Name, because: str) -> str:
+def _cannot_rewrite(name: Name, reason: str) -> str:
     return (
         f"Files of {'.'.join(name)} cannot be rewritten for `delete_encoding: copy_on_write`: "
-        f"{because}. Compact the table with Spark, or take another `delete_encoding`."
+        f"{reason}. Compact the table with Spark, or set another `delete_encoding`."
     )

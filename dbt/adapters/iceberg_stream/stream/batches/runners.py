@@ -1,4 +1,4 @@
-"""Where the files of a batch are written: in this process, or in Spark's tasks."""
+"""Write the files of a batch, in this process or in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     TASK_RESULT,
     Delta,
-    NoOrder,
-    Unordered,
+    MissingOrderValue,
+    TooManyKeys,
     from_bytes,
     run_task,
     sweep,
@@ -34,20 +34,33 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 WORKER_CODE = (casting, parquet, uploads, merge_rows, changes, sub_batch, row_delta)
-# Where the files are written: in this process, or in Spark's tasks.
+# Writes the changes of a query to files, given the query's views by their names.
 Runner = Callable[[Session, DeltaPlan, str, dict[str, "DataFrame"]], list[Delta]]
 
 
 def in_process(
     session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]
 ) -> list[Delta]:
-    """Spark's rows come here, in its order, as fast as they are written."""
+    """Write changes in this process, as fast as Spark returns them.
+
+    Args:
+        session: of the engine.
+        plan: how the files are written.
+        sql: a query that returns changes.
+        views: the frames that the query reads, by their names in it.
+
+    Returns:
+        One delta.
+
+    Raises:
+        StreamError: a change cannot be written; no file is left.
+    """
     try:
         if plan.ordered or plan.max_keys:
             return [_write(session, plan, sql, views)]
-    except Unordered:
+    except TooManyKeys:
         pass
-    # More keys than memory is for: Spark puts all changes in their order.
+    # The keys do not fit in memory, so Spark sorts all changes.
     names = session.arrow_schema(sql, **views).names
     order = ", ".join(name for name in names if name.startswith(ORDER))
     ordered = replace(plan, ordered=True, max_keys=0)
@@ -63,19 +76,38 @@ def _write(session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFra
 def write_here(plan: DeltaPlan, batches: Iterator[pa.RecordBatch]) -> Delta:
     """Write changes in this process.
 
+    Args:
+        plan: how the files are written.
+        batches: the changes.
+
     Raises:
-        StreamError: a change cannot be written.
+        StreamError: a change cannot be written; no file is left.
     """
     try:
         return write_changes(plan, batches)
-    except (NoOrder, ColumnError) as error:
+    except (MissingOrderValue, ColumnError) as error:
         raise StreamError(str(error)) from error
 
 
 def in_tasks(
     session: Session, plan: DeltaPlan, sql: str, views: dict[str, DataFrame]
 ) -> list[Delta]:
-    """Each task has all changes of its keys, in their order; workers need PyArrow only."""
+    """Write changes in Spark's tasks, whose workers need PyArrow only.
+
+    Each task has all changes of its keys, in their order.
+
+    Args:
+        session: of the engine.
+        plan: how the files are written.
+        sql: a query that returns changes.
+        views: the frames that the query reads, by their names in it.
+
+    Returns:
+        A delta for each task.
+
+    Raises:
+        StreamError: a change cannot be written; no file is left.
+    """
     names = session.arrow_schema(sql, **views).names
     frame = session.frame(sql, **views)
     if plan.keys:
@@ -88,7 +120,7 @@ def in_tasks(
         yield from run_task(in_order, batches)
 
     with ExitStack() as undo:
-        # What other tasks have made when one goes wrong is not known.
+        # If a task fails, the files of the others are unknown.
         undo.callback(sweep, plan)
         rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE, **views).to_pylist()
         if refused := [row["refused"] for row in rows if row["refused"]]:
@@ -98,7 +130,11 @@ def in_tasks(
 
 
 def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
-    """What the tasks have done."""
+    """Return the deltas of the tasks.
+
+    Args:
+        rows: rows of TASK_RESULT, of all tasks.
+    """
     deltas: dict[str, Delta] = {}
     for row in rows:
         delta = deltas.setdefault(row["task"], Delta())
@@ -108,11 +144,11 @@ def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
             continue
         while len(delta.sub_batches) <= row["sub_batch"]:
             delta.sub_batches.append(SubBatch())
-        made = delta.sub_batches[row["sub_batch"]]
+        files = delta.sub_batches[row["sub_batch"]]
         file, partition = WrittenFile(**row["file"]), from_bytes(row["partition"])
         if row["is_data"]:
             dead = pa.array(row["dead"], pa.int64())
-            made.data.append(NewData(file, partition, dead))
+            files.data.append(NewData(file, partition, dead))
         else:
-            made.equality_deletes.append((file, partition))
+            files.equality_deletes.append((file, partition))
     return list(deltas.values())

@@ -1,6 +1,6 @@
-"""The text of a model's query with the source's `__stream` column among its columns.
+"""Insert the source's `__stream` column into the text of a model's query.
 
-What the user has written stays as it is: a parser that rewrites it changes some functions.
+The rest of the user's text stays as it is: SQL that a parser generates changes some functions.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.select_text import QueryText, SelectText
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
 
-PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
-# What is to be put in the place of a part of the text: its begin, its end, and the new one.
+UNQUOTED_NAME = re.compile(r"[A-Za-z_]\w*")
+# A replacement of a part of the text: its begin, its end, and the new text.
 Edit = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
-class Through:
-    """A select that the column goes through.
+class SelectStep:
+    """A select that passes the column on.
 
     Attributes:
-        alias: what it calls the rows that have the column.
-        of_rows: whether its filter says which changes are deletes.
-        covers: which of its columns are a star that brings the column along.
-        name: of the part of the query that it is; empty for a subquery or the whole.
+        alias: the select's name for the relation that has the column.
+        of_rows: whether rows that its filter leaves out become deletes.
+        covers: for each of its columns, whether it is a star that includes the column.
+        name: of the select's common table expression; empty for a subquery or the whole query.
     """
 
     alias: str
@@ -38,7 +38,12 @@ class Through:
 
 
 def change_of_row(alias: str, condition: str | None) -> str:
-    """The change of a row: it deletes the row where a condition leaves it out."""
+    """Return SQL for the change of a row; it becomes a delete if the row fails a condition.
+
+    Args:
+        alias: of the relation that has the change; may be empty.
+        condition: SQL of the condition; None for no condition.
+    """
     column = f"{quote(alias)}.{quote(CHANGE)}" if alias else quote(CHANGE)
     if condition is None:
         return column
@@ -49,10 +54,16 @@ def change_of_row(alias: str, condition: str | None) -> str:
     )
 
 
-def carried_text(sql: str, view: str, steps: Sequence[Through]) -> str | None:
-    """The query's text; the steps begin with the select that reads the view.
+def insert_change_column(sql: str, view: str, steps: Sequence[SelectStep]) -> str | None:
+    """Return the query's text with the column in each select between the view and the result.
 
-    None if a select is not found in the text.
+    Args:
+        sql: the user's query.
+        view: the name that the source has in it.
+        steps: the selects that pass the column on, beginning with the one that reads the view.
+
+    Returns:
+        The text; None if a select cannot be located in it.
     """
     try:
         query = QueryText(sql)
@@ -61,10 +72,10 @@ def carried_text(sql: str, view: str, steps: Sequence[Through]) -> str | None:
     number = query.reader(view)
     edits: list[Edit] = []
     for step in steps:
-        found = None if number is None else query.select(number)
-        if number is None or found is None or len(found.columns) != len(step.covers):
+        select = None if number is None else query.select(number)
+        if number is None or select is None or len(select.columns) != len(step.covers):
             return None
-        edits += _edits(query, found, step)
+        edits += _edits(query, select, step)
         if step.name:
             number = query.reader(step.name)
         else:
@@ -78,22 +89,22 @@ def carried_text(sql: str, view: str, steps: Sequence[Through]) -> str | None:
 def _qualified(alias: str) -> str:
     if not alias:
         return CHANGE  # of a subquery without a name
-    return f"{alias if PLAIN_NAME.fullmatch(alias) else quote(alias)}.{CHANGE}"
+    return f"{alias if UNQUOTED_NAME.fullmatch(alias) else quote(alias)}.{CHANGE}"
 
 
-def _edits(query: QueryText, found: SelectText, step: Through) -> Iterator[Edit]:
-    behind = found.columns[-1][1]
+def _edits(query: QueryText, select: SelectText, step: SelectStep) -> Iterator[Edit]:
+    end = select.columns[-1][1]
     if not step.of_rows:
         if not any(step.covers):
-            yield behind, behind, f", {_qualified(step.alias)}"
+            yield end, end, f", {_qualified(step.alias)}"
         return
-    for span, covers in zip(found.columns, step.covers, strict=True):
+    for span, covers in zip(select.columns, step.covers, strict=True):
         if covers:
             text = query.text(span)
-            more = f"{text[:-1]}, {CHANGE})" if text.endswith(")") else f"{text} except ({CHANGE})"
-            yield *span, more
+            star = f"{text[:-1]}, {CHANGE})" if text.endswith(")") else f"{text} except ({CHANGE})"
+            yield *span, star
     condition = None
-    if found.where is not None:
-        condition = query.text(found.where[1:])
-        yield found.where[0], found.where[2], ""
-    yield behind, behind, f", {change_of_row(step.alias, condition)} as {CHANGE}"
+    if select.where is not None:
+        condition = query.text(select.where[1:])
+        yield select.where[0], select.where[2], ""
+    yield end, end, f", {change_of_row(step.alias, condition)} as {CHANGE}"

@@ -1,7 +1,8 @@
-"""Changes that depend on what the table holds: late ones, partial ones, versions, soft deletes.
+"""SQL for changes that depend on the table's rows.
 
-Each function takes the text of a query that gives changes, and gives the text of another one. The
-names are those of AUTO CDC in Spark and Databricks.
+They are late and partial changes, versions and soft deletes. Each function takes the text of a
+query that returns changes, and returns the text of another one. The names are those of AUTO CDC in
+Spark and Databricks.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ START, END = "__START_AT", "__END_AT"
 
 
 @dataclass(frozen=True)
-class Lookup:
-    """The table that changes go to.
+class TargetTable:
+    """The table that changes are applied to.
 
     Attributes:
-        relation: as Spark names it.
-        keys: columns that tell a row.
-        columns: of the changes, keys included.
+        relation: its name for Spark.
+        keys: columns that identify a row.
+        columns: columns of the changes, keys included.
         orders: how many columns order the changes.
     """
 
@@ -32,6 +33,7 @@ class Lookup:
     orders: int
 
     def match(self, one: str, other: str) -> str:
+        """Return the condition that two aliases have the same key, nulls included."""
         return " and ".join(f"{one}.{quote(k)} <=> {other}.{quote(k)}" for k in self.keys)
 
     @property
@@ -44,29 +46,41 @@ class Lookup:
 
     @property
     def before(self) -> str:
-        """The window's frame of a change and those before it."""
+        """The window frame of a change and all changes before it."""
         order = ", ".join(self.order_names)
         return f"order by {order} rows between unbounded preceding and current row"
 
     @property
     def hidden(self) -> list[str]:
+        """Columns of the changes that the table does not have."""
         return [*self.order_names, DELETED]
 
-    def beside(self, changes: str, window: str, listed: Sequence[str]) -> str:
-        """What a list makes of changes `d`, which have a window more, and of their rows `t`."""
+    def joined(self, changes: str, window: str, expressions: Sequence[str]) -> str:
+        """Return a query of changes `d`, each with its row of the table as `t`.
+
+        Args:
+            changes: a query that returns changes.
+            window: an expression that is added to the columns of `d`.
+            expressions: what the query selects.
+        """
         return (
             f"with d as (select *, {window} from (\n{changes}\n))\n"
-            f"select {', '.join(listed)} "
+            f"select {', '.join(expressions)} "
             f"from d left join {self.relation} as t on {self.match('d', 't')}"
         )
 
 
 def get_not_late_sql(
-    changes: str, table: Lookup, sequence_by: Sequence[str], tombstones: str | None = None
+    changes: str, table: TargetTable, sequence_by: Sequence[str], tombstones: str | None = None
 ) -> str:
-    """Changes without those that are older than the row they change, or than its delete.
+    """Return changes without those that are older than the row they change, or than its delete.
 
-    Tombstones are a view of keys that were changed, each with what ordered the change.
+    Args:
+        changes: a query that returns changes.
+        table: the table.
+        sequence_by: columns of the table that order the changes.
+        tombstones: a view of changed keys, each with the `sequence_by` values of its change; None
+            if there is none.
     """
     ours = ", ".join(f"c.{ORDER}{number}" for number, _ in enumerate(sequence_by))
     columns = [quote(name) for name in sequence_by]
@@ -75,62 +89,81 @@ def get_not_late_sql(
         f"select c.* from (\n{changes}\n) as c left join {table.relation} as t "
         f"on {table.match('c', 't')} "
     )
-    known = f"(t.{columns[0]} is null or struct({ours}) >= struct({rows}))"
+    is_newer = f"(t.{columns[0]} is null or struct({ours}) >= struct({rows}))"
     if tombstones is None:
-        return f"{sql} where {known}"
+        return f"{sql} where {is_newer}"
     keys = ", ".join(quote(key) for key in table.keys)
     return (
         f"{sql} left join (select {keys}, max(struct({', '.join(columns)})) as last "
         f"from {tombstones} group by {keys}) as x on {table.match('c', 'x')} "
-        f"where {known} and (x.last is null or struct({ours}) >= x.last)"
+        f"where {is_newer} and (x.last is null or struct({ours}) >= x.last)"
     )
 
 
-def get_filled_sql(changes: str, table: Lookup, columns: Sequence[str]) -> str:
-    """Changes whose nulls in some columns are what the row had, since it was last deleted."""
-    listed = []
+def get_filled_sql(changes: str, table: TargetTable, columns: Sequence[str]) -> str:
+    """Return changes whose nulls in some columns are replaced by the row's value.
+
+    The row's value is the last one that is not null since the row was deleted last.
+
+    Args:
+        changes: a query that returns changes.
+        table: the table.
+        columns: the columns whose nulls are replaced (`ignore_null_updates`).
+    """
+    expressions = []
     for name in table.columns:
         column = quote(name)
         if name not in columns:
-            listed.append(f"d.{column}")
+            expressions.append(f"d.{column}")
             continue
         last = (
             f"last_value(if(d.{DELETED}, null, d.{column})) ignore nulls "
             f"over ({_of_life(table)} {table.before})"
         )
-        listed.append(f"coalesce({last}, if(d.__life = 0, t.{column}, null)) as {column}")
-    listed += [f"d.{name}" for name in table.hidden]
+        expressions.append(f"coalesce({last}, if(d.__life = 0, t.{column}, null)) as {column}")
+    expressions += [f"d.{name}" for name in table.hidden]
     lives = f"count_if({DELETED}) over ({table.by_key} {table.before}) as __life"
-    return table.beside(changes, lives, listed)
+    return table.joined(changes, lives, expressions)
 
 
 def get_soft_deletes_sql(
-    changes: str, table: Lookup, deleted_at: str, sequence_by: Sequence[str] = ()
+    changes: str, table: TargetTable, deleted_at: str, sequence_by: Sequence[str] = ()
 ) -> str:
-    """Changes whose deletes are rows as they were last, with the time in a column."""
+    """Return changes whose deletes become updates: the row's last values and the time.
+
+    Args:
+        changes: a query that returns changes.
+        table: the table.
+        deleted_at: the column that takes the time of a delete.
+        sequence_by: columns of the table that order the changes; a delete keeps its own values.
+    """
     row = ", ".join(quote(name) for name in table.columns)
     last = (
         f"last_value(if({DELETED}, null, struct({row}))) ignore nulls "
         f"over ({table.by_key} {table.before}) as __last"
     )
-    listed = []
+    expressions = []
     for name in table.columns:
         column = quote(name)
-        known = f"coalesce(d.__last.{column}, t.{column}, d.{column})"
+        last_value = f"coalesce(d.__last.{column}, t.{column}, d.{column})"
         if name in sequence_by:
-            known = f"d.{column}"  # of the delete: what is older than it comes too late
-        listed.append(f"if(d.{DELETED}, {known}, d.{column}) as {column}")
-    listed.append(f"if(d.{DELETED}, current_timestamp(), null) as {quote(deleted_at)}")
-    listed += [*(f"d.{name}" for name in table.order_names), f"false as {DELETED}"]
-    known = f"d.__last is not null or t.{quote(table.keys[0])} is not null"
-    return f"{table.beside(changes, last, listed)} where not d.{DELETED} or {known}"
+            last_value = f"d.{column}"  # the delete's own: changes older than it are late
+        expressions.append(f"if(d.{DELETED}, {last_value}, d.{column}) as {column}")
+    expressions.append(f"if(d.{DELETED}, current_timestamp(), null) as {quote(deleted_at)}")
+    expressions += [*(f"d.{name}" for name in table.order_names), f"false as {DELETED}"]
+    had_row = f"d.__last is not null or t.{quote(table.keys[0])} is not null"
+    return f"{table.joined(changes, last, expressions)} where not d.{DELETED} or {had_row}"
 
 
-def get_versions_sql(changes: str, table: Lookup) -> str:
-    """Changes of versions, each from `__START_AT` to `__END_AT` (SCD type 2), early or late.
+def get_versions_sql(changes: str, table: TargetTable) -> str:
+    """Return changes of versions, each from `__START_AT` to `__END_AT` (SCD type 2).
 
-    A version ends where the next one begins, or the row was deleted. All versions of the keys are
-    put in order anew, and those come out that have changed.
+    A version ends where the next one begins, or where the row was deleted. Changes may arrive in
+    any order: all versions of their keys are ordered again, and those that differ are returned.
+
+    Args:
+        changes: a query that returns changes; their first order column is `__START_AT`.
+        table: the table.
     """
     columns = ", ".join(quote(name) for name in table.columns)
     of_key = f"{table.by_key} order by __at"
@@ -153,12 +186,12 @@ events as (
   union all select {columns}, {START}, false, 1 from h
   union all select {nothing}, {END}, true, 0 from h where {END} is not null
 ),
-told as (
+last_events as (
   select *, row_number() over ({table.by_key}, __at order by __rank desc) as __n from events
 ),
 versions as (
   select {columns}, __at, {DELETED}, __rank, lead(__at) over ({of_key}) as __next
-  from told where __n = 1
+  from last_events where __n = 1
 )
 select v.* except (__at, __rank, __next, {DELETED}),
   v.__at as {START}, if(v.{DELETED}, null, v.__next) as {END},
@@ -168,5 +201,5 @@ where if(v.{DELETED}, h.{START} is not null, v.__rank = 2 or not (h.{END} <=> v.
 """
 
 
-def _of_life(table: Lookup) -> str:
+def _of_life(table: TargetTable) -> str:
     return "partition by " + ", ".join([*(f"d.{quote(k)}" for k in table.keys), "d.__life"])

@@ -1,4 +1,4 @@
-"""Which columns of its source a query's keys are, where it passes them on as they are."""
+"""Find the source's columns that a query passes on unchanged as its keys."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from sqlglot.errors import OptimizeError, ParseError
 from sqlglot.optimizer.scope import Scope, build_scope
 
 
-def keys_as_they_are(sql: str, view: str, keys: Sequence[str]) -> tuple[str, ...]:
-    """Columns of the source that are keys without being computed.
+def source_key_columns(sql: str, view: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of the source that the query passes on unchanged as its keys.
 
-    They are followed through joins, subqueries and common table expressions. A column that is
-    written without its table may be that of a joined one: whether the source has it is for the
-    caller to say.
+    They are followed through joins, subqueries and common table expressions. A column without the
+    name of its table may belong to a joined table: the caller checks whether the source has it.
 
     Args:
         sql: the query; one that cannot be parsed has no such keys, and is refused elsewhere.
         view: the name that the source has in it.
         keys: columns that the query returns.
+
+    Returns:
+        Names of the source's columns, for those keys that are not computed.
     """
     try:
         scope = build_scope(sqlglot.parse_one(sql, dialect="spark"))
@@ -33,7 +35,7 @@ def keys_as_they_are(sql: str, view: str, keys: Sequence[str]) -> tuple[str, ...
 
 
 def _returned(scope: Scope, name: str, view: str) -> str | None:
-    """The source's column that a query returns under a name."""
+    """Return the source's column that a query returns under a name."""
     if not isinstance(scope.expression, exp.Select):
         return None
     stars: list[str] = []
@@ -50,7 +52,7 @@ def _returned(scope: Scope, name: str, view: str) -> str | None:
 
 
 def _read(scope: Scope, table: str, name: str, view: str) -> str | None:
-    """The source's column that a column of a query's `from` is."""
+    """Return the source's column behind a column of a query's `from`."""
     for source in _sources(scope, table):
         if isinstance(source, Scope):
             column = _returned(source, name, view)

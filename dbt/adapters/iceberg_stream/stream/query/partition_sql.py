@@ -1,4 +1,4 @@
-"""Partition values as Spark computes them: workers have nothing of ours that could."""
+"""SQL for partition values: Spark computes them, because its workers do not have this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,19 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
 
 def partition_sql(catalog: str, spec: PartitionSpec, schema: Schema) -> str:
-    """A struct `f0`, `f1`, … of a row's partition values; empty for an unpartitioned table."""
+    """Return SQL for a struct `f0`, `f1`, … of a row's partition values.
+
+    Args:
+        catalog: the catalog's name for Spark.
+        spec: the table's partition spec.
+        schema: the table's schema.
+
+    Returns:
+        The expression; empty for an unpartitioned table.
+
+    Raises:
+        StreamError: Spark has no function for a transform.
+    """
     if spec.is_unpartitioned():
         return ""
     parts = [
@@ -29,7 +41,7 @@ def partition_sql(catalog: str, spec: PartitionSpec, schema: Schema) -> str:
 
 
 def _value(catalog: str, field: PartitionField, schema: Schema) -> str:
-    """A field's value; raises StreamError for a transform that Spark has no function for."""
+    """Return SQL for a field's value."""
     transform = field.transform
     if isinstance(transform, VoidTransform):
         return "cast(null as int)"
@@ -49,11 +61,11 @@ def _value(catalog: str, field: PartitionField, schema: Schema) -> str:
 
 
 def _column(field_id: int, schema: Schema) -> str:
-    """A column by the names of the fields that it is nested in."""
+    """Return a column, qualified by the fields that it is nested in."""
     for field in schema.fields:
         if field.field_id == field_id:
             return quote(field.name)
         inside = field.field_type
         if isinstance(inside, StructType) and field_id in Schema(*inside.fields).field_ids:
             return f"{quote(field.name)}.{_column(field_id, Schema(*inside.fields))}"
-    raise StreamError(f"The table's schema has no column of the id {field_id}.")
+    raise StreamError(f"The table's schema has no column with the field id {field_id}.")

@@ -1,4 +1,4 @@
-"""A stream model's query: what it may be, and how what a change is gets through it."""
+"""A stream model's query: what it may contain, and the SQL that returns its changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.change_sql import (
-    Through,
-    carried_text,
+    SelectStep,
     change_of_row,
+    insert_change_column,
 )
 from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     END,
     START,
-    Lookup,
+    TargetTable,
     get_filled_sql,
     get_not_late_sql,
     get_soft_deletes_sql,
@@ -55,36 +55,41 @@ HINT = (
 )
 
 
-def carry_change(sql: str, view: str, of_rows: bool = False) -> str:
-    """The query with the source's `__stream` column among its columns.
+def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
+    """Return the query with the source's `__stream` column among its columns.
 
-    Where the changes are of rows that another table has, a row that a filter leaves out is one
-    that this table must not have any more: its change becomes a delete.
+    Args:
+        sql: the user's query.
+        view: the name that the source has in it.
+        of_rows: whether changes are of a table's rows. A row that the query's filter leaves out
+            must then leave the target as well: its change becomes a delete.
 
     Raises:
-        StreamError: the query does more than go through the stream's rows.
+        StreamError: the query cannot be parsed, or does more than select row by row.
     """
     try:
         tree = sqlglot.parse_one(sql, dialect="spark")
     except ParseError as error:
-        raise StreamError(f"The query of the stream cannot be understood: {error}") from error
-    found = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
-    if len(found) != 1:
-        raise StreamError(f"The query names {len(found)} streams. {HINT}")
-    steps: list[Through] = []
-    source: exp.Expression | None = found[0]
+        raise StreamError(f"The query of the stream cannot be parsed: {error}") from error
+    streams = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
+    if len(streams) != 1:
+        raise StreamError(f"The query names {len(streams)} streams. {HINT}")
+    steps: list[SelectStep] = []
+    source: exp.Expression | None = streams[0]
     while source is not None:
-        source = _through(source, of_rows, steps)
-    carried = carried_text(sql, view, steps)
-    # The text is what the user has written; the tree says whether it was found where it stands.
+        source = _add_step(source, of_rows, steps)
+    change_sql = insert_change_column(sql, view, steps)
+    # The edited text keeps what the user wrote; it is used if it parses to the edited tree.
     with suppress(ParseError):
-        if carried is not None and sqlglot.parse_one(carried, dialect="spark") == tree:
-            return carried
+        if change_sql is not None and sqlglot.parse_one(change_sql, dialect="spark") == tree:
+            return change_sql
     return str(tree.sql(dialect="spark"))
 
 
-def _through(source: exp.Expression, of_rows: bool, steps: list[Through]) -> exp.Expression | None:
-    """Carry the column through the select that reads a source; what reads that select next."""
+def _add_step(
+    source: exp.Expression, of_rows: bool, steps: list[SelectStep]
+) -> exp.Expression | None:
+    """Add the column to the select that reads a source; return what reads that select."""
     select = source.find_ancestor(exp.Select, exp.SetOperation)
     if not isinstance(select, exp.Select):
         raise StreamError(f"The query of the stream has a union. {HINT}")
@@ -93,9 +98,9 @@ def _through(source: exp.Expression, of_rows: bool, steps: list[Through]) -> exp
     covers = [_covers(projection, alias) for projection in select.expressions]
     parent = select.parent
     name = parent.alias if isinstance(parent, exp.CTE) else ""
-    steps.append(Through(alias, of_rows, tuple(covers), name))
+    steps.append(SelectStep(alias, of_rows, tuple(covers), name))
     if of_rows:
-        _keep_filtered(select, alias)
+        _filter_to_deletes(select, alias)
     elif not any(covers):
         select.select(exp.column(CHANGE, table=alias or None), append=True, copy=False)
     if parent is None:
@@ -113,7 +118,7 @@ def _through(source: exp.Expression, of_rows: bool, steps: list[Through]) -> exp
         return parent
     if isinstance(parent, exp.SetOperation):
         raise StreamError(f"The query of the stream has a union. {HINT}")
-    raise StreamError(f"The stream is in a subquery that is no source of rows. {HINT}")
+    raise StreamError(f"The stream is in a subquery outside of `from` and `join`. {HINT}")
 
 
 def _check(select: exp.Select, source: exp.Expression) -> None:
@@ -129,17 +134,17 @@ def _check(select: exp.Select, source: exp.Expression) -> None:
         side, ours = join.side.upper(), join.this is source
         if side == "FULL" or (side == "LEFT" and ours) or (side == "RIGHT" and not ours):
             raise StreamError(
-                f"The join `{join.sql(dialect='spark')}` keeps rows that are no changes. {HINT}"
+                f"The join `{join.sql(dialect='spark')}` adds rows that are not changes. {HINT}"
             )
 
 
-def _keep_filtered(select: exp.Select, alias: str) -> None:
-    """Have a select's filter say which changes are deletes, instead of leaving rows out."""
+def _filter_to_deletes(select: exp.Select, alias: str) -> None:
+    """Turn a select's filter into a condition of deletes, so that it leaves no rows out."""
     for join in select.args.get("joins") or []:
         if not join.side or join.kind in ("SEMI", "ANTI"):
             raise StreamError(
                 f"The join `{join.sql(dialect='spark')}` leaves out rows, and with them the "
-                "deletes of rows that were there before: use a left join."
+                "deletes of rows that the table has. Use a left join."
             )
     where = select.args.get("where")
     for projection in select.expressions:
@@ -147,23 +152,22 @@ def _keep_filtered(select: exp.Select, alias: str) -> None:
             star = projection if isinstance(projection, exp.Star) else projection.this
             star.append("except_", exp.column(CHANGE))
     select.set("where", None)
-    told = change_of_row(alias, None if where is None else CONDITION)
-    made = sqlglot.parse_one(told, dialect="spark").as_(CHANGE)
+    change = change_of_row(alias, None if where is None else CONDITION)
+    column = sqlglot.parse_one(change, dialect="spark").as_(CHANGE)
     if where is not None:
-        next(c for c in made.find_all(exp.Column) if c.name == CONDITION).replace(where.this)
-    select.select(made, append=True, copy=False)
+        next(c for c in column.find_all(exp.Column) if c.name == CONDITION).replace(where.this)
+    select.select(column, append=True, copy=False)
 
 
 def _within(projection: exp.Expression, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:
-    """What stands in a projection itself, not in a subquery there."""
-    for found in projection.find_all(*kinds):
-        inside = found.find_ancestor(exp.Select)
-        if inside is projection.parent:
-            yield found
+    """Yield the expressions of some kinds in a projection, but not in its subqueries."""
+    for expression in projection.find_all(*kinds):
+        if expression.find_ancestor(exp.Select) is projection.parent:
+            yield expression
 
 
 def _covers(projection: exp.Expression, alias: str) -> bool:
-    """Whether `*` or `alias.*` brings the column along."""
+    """Return whether a projection is `*` or `alias.*`, which includes the column."""
     if isinstance(projection, exp.Star):
         return True
     return (
@@ -173,52 +177,63 @@ def _covers(projection: exp.Expression, alias: str) -> bool:
     )
 
 
-def given_columns(names: Sequence[str]) -> list[str]:
-    """Columns that the query gives, without those that the source has added."""
+def returned_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of the user's query.
+
+    Args:
+        names: columns of the query by `get_change_sql`, with those that the source has added.
+    """
     return [name for name in names if name not in (CHANGE, BAD, WHERE, REASON)]
 
 
 def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:
-    """Columns of the table, of those that the query gives.
+    """Return the query's columns that the table has.
+
+    Args:
+        names: columns that the query returns, with those that the source has added.
+        options: the model's options.
 
     Raises:
-        StreamError: an option names a column that is not there.
+        StreamError: an option names a column that the query does not return, or the table lacks a
+            column that the options need.
     """
-    given = given_columns(names)
-    known = {name.lower(): name for name in given}
-    if len(known) < len(given):
-        twice = sorted({name for name in given if [*map(str.lower, given)].count(name.lower()) > 1})
-        raise StreamError(f"The query returns {', '.join(twice)} more than once: rename them.")
-    if there := [name for name in added_names(options) if name.lower() in known]:
+    returned = returned_columns(names)
+    by_lower = {name.lower(): name for name in returned}
+    if len(by_lower) < len(returned):
+        lower = [name.lower() for name in returned]
+        twice = sorted({name for name in returned if lower.count(name.lower()) > 1})
+        raise StreamError(f"The query returns {', '.join(twice)} more than once. Rename them.")
+    if duplicates := [name for name in added_names(options) if name.lower() in by_lower]:
         raise StreamError(
-            f"The stream adds the column {', '.join(there)} to the table, and the query returns it "
-            "already: give one of them another name."
+            f"The stream adds the column {', '.join(duplicates)} to the table, and the query "
+            "returns it already. Rename one of them."
         )
     if missing := [
         f"`{option}` names `{name}`"
         for option, names in _named(options).items()
         for name in names
-        if name.lower() not in known
+        if name.lower() not in by_lower
     ]:
         raise StreamError(
-            f"{', '.join(missing)}, which the query does not return. It returns: {', '.join(given)}"
+            f"{', '.join(missing)}, which the query does not return. It returns: "
+            f"{', '.join(returned)}"
         )
     if options.columns is not None:
-        chosen = [known[name.lower()] for name in options.columns]
+        chosen = [by_lower[name.lower()] for name in options.columns]
     else:
         excluded = {name.lower() for name in options.excluded}
-        chosen = [name for name in given if name.lower() not in excluded]
-    have = {name.lower() for name in chosen}
-    lacking = [name for name in options.sequence_by if name.lower() not in have]
-    if lacking and options.scd_type == 1:
+        chosen = [name for name in returned if name.lower() not in excluded]
+    in_table = {name.lower() for name in chosen}
+    missing_order = [name for name in options.sequence_by if name.lower() not in in_table]
+    if missing_order and options.scd_type == 1:
         raise StreamError(
-            f"`sequence_by` names {', '.join(lacking)}, which the table does not have. A late "
-            "change is known by it: leave it out of `except`, or put it into `columns`."
+            f"`sequence_by` names {', '.join(missing_order)}, which the table does not have, and "
+            "which identifies late changes. Remove it from `except`, or add it to `columns`."
         )
-    if lost := [key for key in options.keys if key.lower() not in have]:
+    if missing_keys := [key for key in options.keys if key.lower() not in in_table]:
         raise StreamError(
-            f"The key {', '.join(f'`{key}`' for key in lost)} is not among the table's columns: "
-            "leave it out of `except`, or put it into `columns`."
+            f"The key {', '.join(f'`{key}`' for key in missing_keys)} is not among the table's "
+            "columns. Remove it from `except`, or add it to `columns`."
         )
     return chosen
 
@@ -235,105 +250,126 @@ def _named(options: StreamOptions) -> dict[str, Sequence[str]]:
 
 
 def added_names(options: StreamOptions) -> tuple[str, ...]:
-    """Columns that the options add to the query's."""
+    """Return the columns that the options add to the query's.
+
+    Args:
+        options: the model's options.
+    """
     if options.scd_type == 2:
         return START, END
     return (options.soft_deletes,) if options.soft_deletes else ()
 
 
 def added_columns(types: Mapping[str, T], options: StreamOptions, time: T) -> list[tuple[str, T]]:
-    """The same with their types; versions have the type of what orders changes in the query."""
+    """Return the columns that the options add, with their types.
+
+    Args:
+        types: types of the columns that the query returns.
+        options: the model's options.
+        time: the type of a timestamp, for `soft_deletes`; versions have the type of the
+            `sequence_by` column.
+    """
     by = [name.lower() for name in options.sequence_by]
     versions = options.scd_type == 2
-    kind = next(t for n, t in types.items() if n.lower() == by[0]) if versions else time
-    return [(name, kind) for name in added_names(options)]
+    added_type = next(t for n, t in types.items() if n.lower() == by[0]) if versions else time
+    return [(name, added_type) for name in added_names(options)]
 
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A model's query as text that the writer can take the rows of.
+    """A model's query, from which the SQL of its changes is built.
 
     Attributes:
-        carried: the query, with the column `__stream`.
+        change_sql: the query with the column `__stream`, by `get_change_sql`.
         view: the name that the source has in it.
         relation: the model's table.
-        columns: of the table, in the query.
-        given: the columns that the query returns.
-        where: a condition on them: the rows that are this table's; empty for all.
-        partition: expression of a struct with the partition fields' values; empty for none.
+        columns: columns of the query that the table has.
+        options: the model's options.
+        partition: SQL of a struct of the partition fields' values; empty for none.
+        returned: columns that the query returns.
+        where: SQL condition of the rows that go to this table; empty for all.
     """
 
-    carried: str
+    change_sql: str
     view: str
     relation: str
     columns: Sequence[str]
     options: StreamOptions
     partition: str = ""
-    given: Sequence[str] = ()
+    returned: Sequence[str] = ()
     where: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Columns that tell a row of the table."""
+        """Columns that identify a row of the table."""
         return (*self.options.keys, START) if self.options.scd_type == 2 else self.options.keys
 
     @property
     def keeps_order(self) -> bool:
-        """Whether rows come out in the order in which the source has given them: no join."""
-        tree = sqlglot.parse_one(self.carried, dialect="spark")
+        """Whether the query returns rows in the source's order, as it does without joins."""
+        tree = sqlglot.parse_one(self.change_sql, dialect="spark")
         inner = [one for one in tree.find_all(exp.Subquery) if not isinstance(one.parent, exp.From)]
         joins = tree.find(exp.Join, exp.Exists) is not None
         return not (joins or inner or any(one.args.get("query") for one in tree.find_all(exp.In)))
 
     @property
-    def looks_up(self) -> bool:
-        """Whether rows of the table decide what a change becomes."""
+    def reads_target(self) -> bool:
+        """Whether changes depend on the table's rows."""
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
     def picked(self, names: Sequence[str]) -> dict[str, str] | None:
-        """The source's column that each of the table's is; None where the query does more.
+        """Return the source's column for each of the table's columns.
 
-        The names are those of the source's columns.
+        Args:
+            names: the source's columns.
+
+        Returns:
+            Columns of the source by the table's columns; None if the query or the options do more
+            than pick columns.
         """
         options = self.options
         by_options = (options.sequence_by, options.deletes, options.truncates)
-        if any(by_options) or self.looks_up or self.partition or self.where:
+        if any(by_options) or self.reads_target or self.partition or self.where:
             return None
-        given = picked_columns(self.carried, self.view, names)
-        if given is None or not {name.lower() for name in self.columns} <= given.keys():
+        columns = picked_columns(self.change_sql, self.view, names)
+        if columns is None or not {name.lower() for name in self.columns} <= columns.keys():
             return None
-        return {name: given[name.lower()] for name in self.columns}
+        return {name: columns[name.lower()] for name in self.columns}
 
     def changes(self) -> str:
-        """Changes: the table's columns, what orders them, whether they delete."""
-        return self._finished(self._plain)
+        """Return SQL of the changes: the table's columns, order columns, whether they delete."""
+        return self._finished(self._row_changes)
 
     def changes_not_late(self, tombstones: str | None) -> str:
-        """The same without those that are older than their row; the view has deleted keys."""
+        """Return SQL of the changes that are not older than the row they change.
+
+        Args:
+            tombstones: a view of the table's equality deletes; None if there are none.
+        """
         by = self.options.sequence_by
-        return self._finished(get_not_late_sql(self._plain, self._table, by, tombstones))
+        return self._finished(get_not_late_sql(self._row_changes, self._target, by, tombstones))
 
     def unknown_order(self) -> str:
-        """A key that has several changes, of which it is not known which one is the last."""
+        """Return SQL of one key with several changes whose order is not known."""
         keys = ", ".join(quote(key) for key in self.options.keys)
-        table = self._table
+        table = self._target
         minor, orders = table.order_names[-1], ", ".join(table.order_names)
         # An earlier change matters where a later one may leave a column as it is.
         partial = self.options.ignore_null_updates
         last = f"max({minor})" if partial else f"max_by({minor}, struct({orders}))"
         return (
-            f"select {keys} from (\n{self._plain}\n) group by {keys} "
+            f"select {keys} from (\n{self._row_changes}\n) group by {keys} "
             f"having count(*) > 1 and {last} >= {UNKNOWN_ORDER} limit 1"
         )
 
     def count_truncates(self) -> str:
-        """How many changes delete all rows."""
+        """Return SQL that counts, as `n`, the changes that delete all rows."""
         return f"select count_if({self._truncated}) as n from {self._rows}"
 
     def after_truncate(self) -> str:
-        """Changes that come after the last one that deletes all rows."""
-        orders = ", ".join(self._table.order_names)
+        """Return SQL of the changes after the last one that deletes all rows."""
+        orders = ", ".join(self._target.order_names)
         return self._finished(
             f"with changes as (select {self._listed()}, {self._truncated} as truncated "
             f"from {self._rows})\n"
@@ -342,8 +378,8 @@ class StreamQuery:
         )
 
     def _finished(self, sql: str) -> str:
-        """What the table's rows make of the changes, and where they go."""
-        options, table = self.options, self._table
+        """Apply the options that read the table's rows, and add the partition values."""
+        options, table = self.options, self._target
         if nulls := options.ignore_null_updates:
             others = [name for name in self.columns if name not in options.keys]
             sql = get_filled_sql(sql, table, others if isinstance(nulls, bool) else nulls)
@@ -356,18 +392,18 @@ class StreamQuery:
         return sql
 
     @property
-    def _table(self) -> Lookup:
-        return Lookup(self.relation, self.options.keys, self.columns, len(self._orders()))
+    def _target(self) -> TargetTable:
+        return TargetTable(self.relation, self.options.keys, self.columns, len(self._orders()))
 
     @property
-    def _plain(self) -> str:
+    def _row_changes(self) -> str:
         return f"select {self._listed()} from {self._rows} where not ({self._truncated})"
 
     @property
     def _rows(self) -> str:
         if not self.where:
-            return f"(\n{self.carried}\n)"
-        return f"(select * from (\n{self.carried}\n) where {self.where})"
+            return f"(\n{self.change_sql}\n)"
+        return f"(select * from (\n{self.change_sql}\n) where {self.where})"
 
     @property
     def _truncated(self) -> str:

@@ -1,6 +1,6 @@
-"""Changes as tables of Arrow: what comes along with a row, and how changes of a key are told apart.
+"""Changes as Arrow tables: their added columns, and the last change of each key.
 
-Worker code: the standard library, PyArrow and other worker code.
+Worker code: it imports the standard library, PyArrow and other worker code only.
 """
 
 from __future__ import annotations
@@ -13,46 +13,64 @@ import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
 
-# What comes along with a change's columns: what orders the changes of a key, whether it deletes
-# the key's row, and the values of the partition fields.
+# Columns that are added to a change's own: those that order the changes of a key (with a number
+# appended), whether the change deletes the row, and the values of the partition fields.
 ORDER = "__stream_order_"
 DELETED = "__stream_deleted"
 PARTITION = "__stream_partition"
-PLACE = "__place"
+POSITION = "__position"
 
 Partition = tuple[Any, ...]
 
 
 def last_changes(changes: pa.Table, keys: Sequence[str], ordered: bool = False) -> pa.Table:
-    """The last change of each key, in their order."""
+    """Return the last change of each key, in the order of the changes.
+
+    Args:
+        changes: the changes, with their order columns.
+        keys: columns that identify a row.
+        ordered: whether the changes are in their order already.
+    """
     if not ordered:
         changes = changes.sort_by([(name, "ascending") for name in order_columns(changes)])
-    places = places_of(changes.num_rows)
-    numbered = changes.select(list(keys)).append_column(PLACE, places)
-    last = numbered.group_by(list(keys), use_threads=False).aggregate([(PLACE, "max")])
+    positions = row_positions(changes.num_rows)
+    numbered = changes.select(list(keys)).append_column(POSITION, positions)
+    last = numbered.group_by(list(keys), use_threads=False).aggregate([(POSITION, "max")])
     if last.num_rows == changes.num_rows:
         return changes
-    return changes.take(last[f"{PLACE}_max"].combine_chunks().sort())
+    return changes.take(last[f"{POSITION}_max"].combine_chunks().sort())
 
 
 def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
-    """Rows gathered to tables of about so many bytes."""
-    held: list[pa.RecordBatch] = []
-    bytes_held = 0
+    """Combine batches into tables of at least a number of bytes, except for the last one.
+
+    Args:
+        batches: the batches; empty ones are skipped.
+        size: bytes in memory.
+    """
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        held.append(batch)
-        bytes_held += batch.nbytes
-        if bytes_held >= size:
-            yield pa.Table.from_batches(held).combine_chunks()
-            held, bytes_held = [], 0
-    if held:
-        yield pa.Table.from_batches(held).combine_chunks()
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        if pending_bytes >= size:
+            yield pa.Table.from_batches(pending).combine_chunks()
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending).combine_chunks()
 
 
 def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-    """Rows by their partition, by its stored values; all of them where the table has none."""
+    """Divide rows by their partition.
+
+    Args:
+        rows: rows, with the column PARTITION if the table is partitioned.
+
+    Yields:
+        The stored values of a partition, empty for an unpartitioned table, and its rows.
+    """
     if not rows.num_rows:
         return
     if PARTITION not in rows.column_names:
@@ -61,16 +79,16 @@ def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
     struct = rows[PARTITION].combine_chunks()
     names = [f"f{number}" for number in range(struct.type.num_fields)]
     values = pa.table([stored_values(field) for field in struct.flatten()], names=names)
-    places = places_of(rows.num_rows)
-    groups = values.append_column(PLACE, places).group_by(names, use_threads=False)
-    for group in groups.aggregate([(PLACE, "list")]).to_batches():
+    positions = row_positions(rows.num_rows)
+    groups = values.append_column(POSITION, positions).group_by(names, use_threads=False)
+    for group in groups.aggregate([(POSITION, "list")]).to_batches():
         for index in range(group.num_rows):
             partition = tuple(group[name][index].as_py() for name in names)
-            yield partition, rows.take(group[f"{PLACE}_list"][index].values)
+            yield partition, rows.take(group[f"{POSITION}_list"][index].values)
 
 
 def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
-    """Where the first comes after the second, column by column."""
+    """Return which rows of the first columns come after those of the second, lexicographically."""
     later = pa.array([False] * len(first[0]), pa.bool_())
     same = pa.array([True] * len(first[0]), pa.bool_())
     for a, b in zip(first, second, strict=True):
@@ -80,15 +98,17 @@ def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.Boo
     return later
 
 
-def without(rows: pa.Table, places: pa.Int64Array) -> pa.Table:
-    kept = pc.invert(pc.is_in(places_of(rows.num_rows), value_set=places))
-    return rows.filter(kept)
+def without(rows: pa.Table, positions: pa.Int64Array) -> pa.Table:
+    """Return rows without those at some positions."""
+    mask = pc.invert(pc.is_in(row_positions(rows.num_rows), value_set=positions))
+    return rows.filter(mask)
 
 
-def places_of(count: int, begin: int = 0) -> pa.Int64Array:
-    """So many numbers, from the first one on."""
+def row_positions(count: int, begin: int = 0) -> pa.Int64Array:
+    """Return the numbers `[begin, begin + count)`."""
     return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=begin - 1)
 
 
 def order_columns(rows: pa.Table) -> list[str]:
+    """Return the columns that order changes, the most significant first."""
     return [name for name in rows.column_names if name.startswith(ORDER)]

@@ -1,6 +1,7 @@
-"""Deletes by position, for readers that refuse equality deletes: the table is asked where rows are.
+"""Deletes by position, for readers that refuse equality deletes.
 
-Spec, "Position Delete Files" and "Deletion Vectors".
+A query of the table finds the positions of the keys' rows. Iceberg spec, "Position Delete Files"
+and "Deletion Vectors": https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations
@@ -40,17 +41,24 @@ PARTITION_FIELD = 3
 def find_positions(
     session: Session, relation: str, keys: Sequence[str], locations: Sequence[str]
 ) -> Positions:
-    """Where the table has rows with the keys that are in some Parquet files."""
+    """Find the rows of a table whose keys are in some Parquet files.
+
+    Args:
+        session: of the engine.
+        relation: the table's name for Spark.
+        keys: columns that identify a row.
+        locations: of the Parquet files with the keys.
+    """
     match = " and ".join(f"t.{quote(key)} <=> k.{quote(key)}" for key in keys)
     sql = (
         f"select t._file as file, t._pos as pos from {relation} as t "
         f"left semi join __stream_keys as k on {match}"
     )
     rows = session.rows(sql, __stream_keys=session.spark.read.parquet(*locations))
-    found = rows.group_by("file").aggregate([("pos", "list")]).to_batches()
+    by_file = rows.group_by("file").aggregate([("pos", "list")]).to_batches()
     return {
         batch["file"][n].as_py(): batch["pos_list"][n].values
-        for batch in found
+        for batch in by_file
         for n in range(batch.num_rows)
     }
 
@@ -58,18 +66,25 @@ def find_positions(
 def position_deletes(
     target: WriteTarget, name: str, positions: Positions, data: Sequence[DataFile]
 ) -> list[DataFile]:
-    """Files that delete rows of the table's data files, one for each partition (version 2)."""
+    """Write position delete files, one for each partition (format version 2).
+
+    Args:
+        target: the table's schema, properties and storage.
+        name: prefix of the files' names.
+        positions: of the rows to delete.
+        data: the data files that have the rows.
+    """
     groups: dict[tuple[int, Any], dict[str, pa.Array]] = defaultdict(dict)
     for file in data:
         if file.file_path in positions:
             groups[file.spec_id, file.partition][file.file_path] = positions[file.file_path]
-    made = []
+    files = []
     for number, ((spec_id, partition), rows) in enumerate(groups.items()):
-        described = write_position_deletes(target, f"{name}-{number}", rows)
-        described[PARTITION_FIELD] = partition
-        described.spec_id = spec_id
-        made.append(described)
-    return made
+        file = write_position_deletes(target, f"{name}-{number}", rows)
+        file[PARTITION_FIELD] = partition
+        file.spec_id = spec_id
+        files.append(file)
+    return files
 
 
 def deletion_vectors(
@@ -79,16 +94,26 @@ def deletion_vectors(
     data: Sequence[DataFile],
     deletes: Sequence[DataFile],
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Vectors of the table's data files, with all that older deletes delete, and files to remove.
+    """Write deletion vectors that include the older position deletes of their data files.
 
-    A reader takes a data file's vector and no other position delete of it: those of the time
-    before format version 3 go into the vector, too. Their files go if they are of this data file
-    only.
+    A reader that finds a data file's vector ignores its other position deletes: those from before
+    format version 3 must be in the vector, too. Their files are removed if they are of this data
+    file only.
+
+    Args:
+        target: the table's schema, properties and storage.
+        name: prefix of the file's name.
+        positions: of the rows to delete.
+        data: the data files that have the rows.
+        deletes: the table's live delete files.
+
+    Returns:
+        The vectors, and the delete files that they replace.
 
     Raises:
         StreamError: an older delete file cannot be read.
     """
-    dead = {path: {*found.to_pylist()} for path, found in positions.items()}
+    dead = {path: {*rows.to_pylist()} for path, rows in positions.items()}
     replaced = []
     for file in deletes:
         of_positions = file.content == DataFileContent.POSITION_DELETES
@@ -121,6 +146,11 @@ def _read(io: FileIO, file: DataFile, paths: Set[str]) -> Iterator[tuple[str, Se
 
 
 def live_deletes(io: FileIO, metadata: Metadata) -> list[DataFile]:
-    """Delete files of the table's current snapshot."""
+    """Return the delete files of the table's current snapshot.
+
+    Args:
+        io: of the table.
+        metadata: of the table.
+    """
     entries = live_entries(io, metadata, ManifestContent.DELETES)
     return [item.data_file for item in entries]

@@ -1,7 +1,8 @@
-"""Changes in, files of row deltas out, with bounded memory.
+"""Write changes to the files of row deltas, with bounded memory.
 
 Articles on the streaming sink ("The Delete Problem") and on many data sequence numbers ("Improving
-write performance"). Worker code: the standard library, PyArrow and other worker code.
+write performance"). Worker code: it imports the standard library, PyArrow and other worker code
+only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FILE_TYPE = [
     ("footer", pa.binary()),
     ("row_groups", pa.int32()),
 ]
-# What a task says: of each file, and, without one, of the whole.
+# Rows that a task returns: one for each file, and one without a file for its totals or its error.
 TASK_RESULT = pa.schema(
     [
         ("task", pa.string()),
@@ -52,11 +53,11 @@ TASK_RESULT = pa.schema(
 )
 
 
-class Unordered(Exception):
-    """The changes of a batch are too many to be put in order here."""
+class TooManyKeys(Exception):
+    """A batch has more keys than fit in memory, and its changes are not ordered."""
 
 
-class NoOrder(ValueError):
+class MissingOrderValue(ValueError):
     """A change has no value in the column that orders it."""
 
     def __init__(self, count: int) -> None:
@@ -65,14 +66,15 @@ class NoOrder(ValueError):
 
 @dataclass
 class Delta:
-    """What became of a batch's changes in one task.
+    """The files that one task has written for a batch's changes, and their counts.
 
     Attributes:
         sub_batches: in the order of their data sequence numbers.
-        changes: that came in.
+        changes: changes that were read.
         upserts: rows that were written.
         deletes: keys whose last change is a delete.
-        first, last: bounds of what orders the changes, its first column; None for no changes.
+        first: lowest value of the first order column; None for no changes.
+        last: highest value of the first order column; None for no changes.
     """
 
     sub_batches: list[SubBatch] = field(default_factory=list)
@@ -84,13 +86,20 @@ class Delta:
 
 
 def write_changes(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Delta:
-    """Write the files of a batch's changes. Whatever goes wrong leaves no file.
+    """Write the files of a batch's changes; an error leaves no file behind.
+
+    Args:
+        plan: how the files are written.
+        batches: the changes, with their order columns.
+
+    Returns:
+        The files and their counts.
 
     Raises:
-        Unordered: memory does not do for changes that come in any order.
-        NoOrder: a change has nothing that orders it.
+        TooManyKeys: the plan says that changes come in any order, and has not memory for all keys.
+        MissingOrderValue: a change has no value in an order column.
         ColumnError: a column does not fit the table.
-        OSError: the storage refuses.
+        OSError: the storage refuses a file.
     """
     with DeltaWriter(plan) as writer:
         for chunk in chunks(batches, plan.chunk_bytes):
@@ -99,7 +108,7 @@ def write_changes(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Delta:
 
 
 class DeltaWriter:
-    """Turns chunks of changes into files: one thread gathers rows while another writes."""
+    """Writes chunks of changes to files: one thread collects rows while another one writes."""
 
     def __init__(self, plan: DeltaPlan) -> None:
         self._plan = plan
@@ -121,11 +130,12 @@ class DeltaWriter:
                 sub_batch.abort()
 
     def write(self, chunk: pa.Table) -> None:
-        """Take changes in; they are in files after `close`."""
+        """Write changes; their files are complete after `close`."""
         self._wait()
         self._work = self._pool.submit(self._process, chunk)
 
     def close(self) -> Delta:
+        """Finish all files and return them."""
         self._wait()
         self._finish_sub_batch()
         self._uploads.finish()
@@ -136,7 +146,7 @@ class DeltaWriter:
             self._work.result()
 
     def _process(self, chunk: pa.Table) -> None:
-        self._note(chunk)
+        self._update_bounds(chunk)
         if not self._plan.keys:
             self._sub_batch.append(chunk)
             self._delta.upserts += chunk.num_rows
@@ -144,50 +154,62 @@ class DeltaWriter:
         if self._sub_batch.is_full():
             self._finish_sub_batch()
         if self._finished and not self._plan.ordered:
-            raise Unordered
+            raise TooManyKeys
         last = last_changes(chunk, self._plan.keys, self._plan.ordered)
         upserts, deletes = self._sub_batch.apply(last)
         self._delta.upserts += upserts
         self._delta.deletes += deletes
 
-    def _note(self, chunk: pa.Table) -> None:
+    def _update_bounds(self, chunk: pa.Table) -> None:
         delta = self._delta
         delta.changes += chunk.num_rows
         for name in order_columns(chunk):
             if chunk[name].null_count:
-                raise NoOrder(chunk[name].null_count)
+                raise MissingOrderValue(chunk[name].null_count)
         column = chunk[f"{ORDER}0"]
         bounds = pc.min_max(column).as_py()
         delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])
         delta.last = bounds["max"] if delta.last is None else max(delta.last, bounds["max"])
 
     def _finish_sub_batch(self) -> None:
-        made = self._sub_batch.close()
+        sub_batch = self._sub_batch.close()
         self._finished.append(self._sub_batch)
-        if made.data or made.equality_deletes:
-            self._delta.sub_batches.append(made)
+        if sub_batch.data or sub_batch.equality_deletes:
+            self._delta.sub_batches.append(sub_batch)
         self._sub_batch = OpenSubBatch(self._plan, self._uploads)
 
 
 def sweep(plan: DeltaPlan) -> None:
-    """Remove whatever the write has put into its folder, known or not."""
+    """Remove all files of a write from its folder, including those of failed tasks.
+
+    Args:
+        plan: of the write; files are matched by its `write_id`.
+    """
     with contextlib.suppress(OSError):
-        for found in plan.filesystem.get_file_info(fs.FileSelector(plan.path)):
-            if found.base_name.startswith(f"stream-{plan.write_id}-"):
-                plan.filesystem.delete_file(found.path)
+        for info in plan.filesystem.get_file_info(fs.FileSelector(plan.path)):
+            if info.base_name.startswith(f"stream-{plan.write_id}-"):
+                plan.filesystem.delete_file(info.path)
 
 
 def run_task(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task of Spark: changes come in, rows for whoever commits them go out."""
+    """Write changes in a task of Spark.
+
+    Args:
+        plan: how the files are written.
+        batches: the task's changes.
+
+    Yields:
+        Rows of TASK_RESULT, for `read_deltas`.
+    """
     try:
         yield _as_rows(write_changes(plan, batches))
-    except (NoOrder, ColumnError) as error:
-        # It would be no better the next time, and Spark would show where in the code it arose.
+    except (MissingOrderValue, ColumnError) as error:
+        # An exception would make Spark retry the task in vain, and show a stack trace to the user.
         yield pa.RecordBatch.from_pylist([{"refused": str(error)}], TASK_RESULT)
 
 
 def to_bytes(values: Sequence[Any]) -> bytes:
-    """Values of any types as Arrow's bytes, which run nothing when they are read."""
+    """Serialize values of any types as Arrow IPC, which, unlike pickle, executes no code."""
     batch = pa.record_batch(
         [pa.array([value]) for value in values], [str(n) for n in range(len(values))]
     )
@@ -198,10 +220,13 @@ def to_bytes(values: Sequence[Any]) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[Any, ...]:
-    """The values.
+    """Return the values that `to_bytes` has serialized.
+
+    Args:
+        data: an Arrow IPC stream.
 
     Raises:
-        ArrowInvalid: they are no bytes of `to_bytes`.
+        ArrowInvalid: the bytes are not from `to_bytes`.
     """
     with pa.ipc.open_stream(data) as reader:
         batch = reader.read_next_batch()
@@ -214,11 +239,11 @@ def _as_rows(delta: Delta) -> pa.RecordBatch:
     totals = (delta.changes, delta.upserts, delta.deletes, delta.first, delta.last)
     rows: list[dict[str, Any]] = [{"task": task, "totals": to_bytes(totals)}]
     for number, sub_batch in enumerate(delta.sub_batches):
-        said = {"task": task, "sub_batch": number}
-        for made in sub_batch.data:
-            at = {"file": vars(made.file), "partition": to_bytes(made.partition)}
-            rows.append(said | at | {"is_data": True, "dead": made.dead.to_pylist()})
+        origin = {"task": task, "sub_batch": number}
+        for new in sub_batch.data:
+            file_fields = {"file": vars(new.file), "partition": to_bytes(new.partition)}
+            rows.append(origin | file_fields | {"is_data": True, "dead": new.dead.to_pylist()})
         for file, partition in sub_batch.equality_deletes:
-            at = {"file": vars(file), "partition": to_bytes(partition)}
-            rows.append(said | at | {"is_data": False})
+            file_fields = {"file": vars(file), "partition": to_bytes(partition)}
+            rows.append(origin | file_fields | {"is_data": False})
     return pa.RecordBatch.from_pylist(rows, TASK_RESULT)

@@ -1,7 +1,7 @@
-"""A data file without some of its rows, for readers that refuse deletes.
+"""Rewrite data files without some of their rows, for readers that refuse delete files.
 
-Worker code: the standard library, PyArrow and other worker code. It runs in this process, or is
-shipped to Spark's tasks by value.
+Worker code: it imports the standard library, PyArrow and other worker code only. It runs in this
+process, or is shipped to Spark's tasks by value.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     told,
 )
 
-# What rows of format version 3 take along to another file (spec, "Row Lineage").
+# Columns that rows of format version 3 keep in a rewritten file (Iceberg spec, "Row Lineage").
 ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A data file that loses rows.
+    """A data file and the rows to remove from it.
 
     Attributes:
-        location: of the file, as the table names it; `path` is the same on the filesystem.
-        rows: positions (from 0) of the rows that go.
-        first_row_id, sequence_number: the file's, for rows that do not tell their own.
+        location: of the file, in the table's metadata.
+        path: of the file, on the filesystem.
+        rows: positions, from 0, of the rows to remove.
+        first_row_id: of the file, for rows without a row id of their own.
+        sequence_number: of the file, for rows without one of their own.
     """
 
     location: str
@@ -52,13 +54,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class RowRemoval:
-    """Writes files without rows, row group by row group.
+    """Rewrites data files without some of their rows, row group by row group.
 
     Attributes:
         filesystem: where the files are.
-        schema: of the table's files as they are now, with field ids; rows of format version 3 have
-            their lineage in it.
-        options: of new files.
+        schema: current schema of the table's files, with field ids; in format version 3 with the
+            columns of row lineage.
+        options: Parquet options of new files.
         write_id: of the write, in the names of new files.
     """
 
@@ -68,11 +70,17 @@ class RowRemoval:
     write_id: str
 
     def run(self, loss: Loss) -> WrittenFile | None:
-        """The file anew, beside the one that is there; None if no row is left.
+        """Write a copy of a file without the rows, in the same folder.
+
+        Args:
+            loss: the file and the rows.
+
+        Returns:
+            The new file; None if no row is left.
 
         Raises:
-            NotByRewriting: the file is not as it must be.
-            ColumnError: it holds what the table cannot.
+            NotByRewriting: the file lacks field ids.
+            ColumnError: a value of the file does not fit the table's type.
             OSError: the file is damaged, or the storage refuses; names the file.
         """
         try:
@@ -83,9 +91,14 @@ class RowRemoval:
         except (OSError, pa.ArrowException) as error:
             raise OSError(f"{loss.location}: {error}") from error
 
-    def sweep(self, losses: Iterable[Loss], kept: Iterable[WrittenFile | None] = ()) -> None:
-        """Remove whatever was put beside the files, known or not, but for what is kept."""
-        files = [file for file in kept if file is not None]
+    def sweep(self, losses: Iterable[Loss], keep: Iterable[WrittenFile | None] = ()) -> None:
+        """Remove all files that this write has put beside the data files.
+
+        Args:
+            losses: the data files.
+            keep: new files that stay.
+        """
+        files = [file for file in keep if file is not None]
         sweep_beside(self.filesystem, [loss.path for loss in losses], self._prefix, files)
 
     @property
@@ -100,26 +113,27 @@ class RowRemoval:
         with writer:
             for group in range(parquet.metadata.num_row_groups):
                 count = parquet.metadata.row_group(group).num_rows
-                places = pa.array(range(begin, begin + count), pa.int64())
-                kept = pc.invert(pc.is_in(places, value_set=loss.rows))
-                if pc.any(kept).as_py():
-                    rows = self._with_lineage(read_rows(parquet, self.schema, group), places, loss)
-                    writer.write(rows.filter(kept), may_roll=False)
+                positions = pa.array(range(begin, begin + count), pa.int64())
+                mask = pc.invert(pc.is_in(positions, value_set=loss.rows))
+                if pc.any(mask).as_py():
+                    rows = read_rows(parquet, self.schema, group)
+                    rows = self._with_lineage(rows, positions, loss)
+                    writer.write(rows.filter(mask), may_roll=False)
                 begin += count
             return next(iter(writer.close()), None)
 
-    def _with_lineage(self, rows: pa.Table, places: pa.Int64Array, loss: Loss) -> pa.Table:
-        """Rows with what they have inherited from their file until now."""
+    def _with_lineage(self, rows: pa.Table, positions: pa.Int64Array, loss: Loss) -> pa.Table:
+        """Return rows with the row ids and sequence numbers that they inherit from their file."""
         if ROW_ID not in self.schema.names or loss.first_row_id is None:
             return rows
         inherited = {
-            ROW_ID: pc.add(places, loss.first_row_id),
-            LAST_UPDATED: pa.repeat(pa.scalar(loss.sequence_number, pa.int64()), len(places)),
+            ROW_ID: pc.add(positions, loss.first_row_id),
+            LAST_UPDATED: pa.repeat(pa.scalar(loss.sequence_number, pa.int64()), len(positions)),
         }
         for name, values in inherited.items():
-            at = self.schema.get_field_index(name)
-            told = pc.coalesce(rows[name], values)
-            rows = rows.set_column(at, self.schema.field(name), told)
+            index = self.schema.get_field_index(name)
+            column = pc.coalesce(rows[name], values)
+            rows = rows.set_column(index, self.schema.field(name), column)
         return rows
 
 
@@ -132,7 +146,7 @@ LOSSES = pa.schema(
         ("sequence_number", pa.int64()),
     ]
 )
-# What a task says of each file; without a location, no row is left.
+# A row that a task returns for each file; it has no location if no row of the file is left.
 TASK_RESULT = pa.schema(
     [
         ("replaced", pa.string()),
@@ -150,27 +164,46 @@ TASK_RESULT = pa.schema(
 def run_task(
     removal: RowRemoval, batches: Iterable[pa.RecordBatch], attempt: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """A task of Spark: losses come in, the files that take their place go out."""
+    """Rewrite files in a task of Spark.
+
+    Args:
+        removal: rewrites the files.
+        batches: rows of LOSSES.
+        attempt: the number of the task's attempt, from 0.
+
+    Yields:
+        Rows of TASK_RESULT.
+    """
     for batch in batches:
         for loss in losses_of(batch):
-            said = {"replaced": loss.location, "attempt": attempt}
-            said |= told(partial(_done, removal, loss))
-            yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
+            result = {"replaced": loss.location, "attempt": attempt}
+            result |= told(partial(_file_fields, removal, loss))
+            yield pa.RecordBatch.from_pylist([result], TASK_RESULT)
 
 
 def losses_of(batch: pa.RecordBatch) -> Iterator[Loss]:
-    """The losses that a table of them holds."""
+    """Yield the losses in rows of LOSSES."""
     for number, row in enumerate(batch.drop_columns(["rows"]).to_pylist()):
         yield Loss(rows=batch["rows"][number].values, **row)
 
 
-def _done(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
-    made = removal.run(loss)
-    return vars(made) if made is not None else {}
+def _file_fields(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
+    file = removal.run(loss)
+    return vars(file) if file is not None else {}
 
 
 def read_task_result(row: Mapping[str, Any]) -> WrittenFile | None:
-    """What a task said of a file; raises as `require_done`."""
+    """Return the new file that a task has written.
+
+    Args:
+        row: a row of TASK_RESULT.
+
+    Returns:
+        The file; None if no row of the old file is left.
+
+    Raises:
+        NotByRewriting, OSError: as for `require_done`.
+    """
     require_done(row)
     if row["location"] is None:
         return None

@@ -1,8 +1,8 @@
-"""The files of one data sequence number, while they are written.
+"""Write the files of one data sequence number.
 
 Article on the streaming sink, "The Delete Problem".
 
-Worker code: the standard library, PyArrow and other worker code.
+Worker code: it imports the standard library, PyArrow and other worker code only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     Partition,
     later,
     order_columns,
-    places_of,
+    row_positions,
     split,
     without,
 )
@@ -36,29 +36,32 @@ from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
 FILE, POS = "__file", "__pos"
-# Files that are open at once; of more partitions all are finished and others begun.
+# Files that are open at once; with more partitions, all files are finished and new ones begun.
 MAX_OPEN = 64
-# Rows of a sub-batch for each key of its map: the positions of dead rows take memory, too.
+# Changes of a sub-batch for each key that it may have: positions of dead rows take memory, too.
 ROWS_PER_KEY = 16
 
 
 @dataclass(frozen=True)
 class DeltaPlan:
-    """What is made of the changes of one batch.
+    """How the files of one batch are written.
 
     Attributes:
         filesystem: where the files are.
-        location: folder of new files, as the table names it; `path` is the same on the filesystem.
+        location: folder of new files, in the table's metadata.
+        path: the same folder on the filesystem.
         schema: of the table's files, with field ids.
-        keys: columns that tell a row; none where rows are only appended.
-        options: of new files.
+        keys: columns that identify a row; none where rows are only appended.
+        options: Parquet options of new files.
         write_id: of the write, in the files' names.
-        chunk_bytes: rows that are held, so that of each key only the last change is written.
-        max_keys: keys of a sub-batch whose place is remembered; with 0 each chunk is a sub-batch.
+        chunk_bytes: bytes of changes that are collected, so that only the last change of each key
+            in them is written.
+        max_keys: keys whose position in a sub-batch's files is remembered; with 0 each chunk is a
+            sub-batch.
         ordered: whether changes of a key come in their order.
-        sequence_by: columns of the table that order the changes. Equality deletes have them, too: a
-            key that is gone is remembered with them.
-        deletes_by_partition: whether a key's row can be in the change's own partition only.
+        sequence_by: columns of the table that order the changes. Equality deletes have them, too,
+            which shows when a key was deleted.
+        deletes_by_partition: whether all rows of a key are in the change's own partition.
     """
 
     filesystem: fs.FileSystem
@@ -75,13 +78,19 @@ class DeltaPlan:
     deletes_by_partition: bool = False
 
     def new_location(self) -> str:
-        # A name of its own each time: a task may run twice.
+        """Return the location of a new file; unique, because a task may run twice."""
         return f"{self.location}/stream-{self.write_id}-{uuid.uuid4().hex[:12]}.parquet"
 
     def path_of(self, location: str) -> str:
+        """Return the path on the filesystem of a new file.
+
+        Args:
+            location: of the file, in the table's metadata.
+        """
         return f"{self.path}/{location.rsplit('/', 1)[1]}"
 
     def writer(self, schema: pa.Schema, uploads: Uploads) -> RollingWriter:
+        """Return a writer of new files with a schema."""
         return RollingWriter(
             self.filesystem, schema, self.options, self.new_location, self.path_of, uploads
         )
@@ -89,7 +98,13 @@ class DeltaPlan:
 
 @dataclass
 class NewData:
-    """A data file, and the positions of its rows that a later change of the sub-batch deletes."""
+    """A new data file of a sub-batch.
+
+    Attributes:
+        file: the file.
+        partition: stored values of its partition.
+        dead: positions of its rows that a later change of the sub-batch deletes.
+    """
 
     file: WrittenFile
     partition: Partition
@@ -98,15 +113,24 @@ class NewData:
 
 @dataclass
 class SubBatch:
-    """Files that share a data sequence number; `equality_deletes` with their partitions."""
+    """Files that share a data sequence number.
+
+    Attributes:
+        data: the data files.
+        equality_deletes: the equality delete files, with the stored values of their partitions.
+    """
 
     data: list[NewData] = field(default_factory=list)
     equality_deletes: list[tuple[WrittenFile, Partition]] = field(default_factory=list)
 
 
 class OpenSubBatch:
-    """Files of one data sequence number while they are written; they are there when the uploads
-    have finished."""
+    """Writes the files of one data sequence number; they are complete after the uploads finish.
+
+    Args:
+        plan: how the files are written.
+        uploads: uploads the files.
+    """
 
     def __init__(self, plan: DeltaPlan, uploads: Uploads) -> None:
         self._plan = plan
@@ -118,38 +142,49 @@ class OpenSubBatch:
         self._partitions: list[Partition] = []
         self._rows: dict[str, int] = {}
         self._dead: dict[int, list[pa.Array]] = {}
-        self._places: pa.Table | None = None
-        self._taken = 0
+        # The last change of each key: key, order columns, and the file and position of its row.
+        self._last: pa.Table | None = None
+        self._change_count = 0
 
     def is_full(self) -> bool:
-        places = self._places
+        """Return whether another chunk of changes could take too much memory."""
+        last = self._last
         most = self._plan.max_keys
-        return places is not None and (
-            places.num_rows >= most or self._taken >= most * ROWS_PER_KEY
+        return last is not None and (
+            last.num_rows >= most or self._change_count >= most * ROWS_PER_KEY
         )
 
     def append(self, rows: pa.Table) -> None:
+        """Write rows without keys."""
         self._write(rows)
 
     def apply(self, changes: pa.Table) -> tuple[int, int]:
-        """Changes of different keys: rows that are written, and keys that are deleted."""
-        self._taken += changes.num_rows
-        if self._places is not None:
-            changes = self._against_places(changes)
+        """Write changes.
+
+        Args:
+            changes: at most one of each key.
+
+        Returns:
+            How many rows were written, and how many keys are deleted.
+        """
+        self._change_count += changes.num_rows
+        if self._last is not None:
+            changes = self._replace_last(changes)
         deleted = pc.fill_null(changes[DELETED], False)
         live = changes.filter(pc.invert(deleted))
-        gone = changes.filter(deleted)
+        deletes = changes.filter(deleted)
         written, file, pos = self._write(live)
-        remembered = [*self._plan.keys, *order_columns(changes), *_partition_columns(changes)]
-        places = [
-            _with_places(written.select(remembered), file, pos),
-            _with_places(gone.select(remembered), *_nowhere(gone.num_rows)),
+        columns = [*self._plan.keys, *order_columns(changes), *_partition_columns(changes)]
+        last = [
+            _with_positions(written.select(columns), file, pos),
+            _with_positions(deletes.select(columns), *_no_positions(deletes.num_rows)),
         ]
-        known = [] if self._places is None else [self._places]
-        self._places = pa.concat_tables([*known, *places]).combine_chunks()
-        return live.num_rows, gone.num_rows
+        earlier = [] if self._last is None else [self._last]
+        self._last = pa.concat_tables([*earlier, *last]).combine_chunks()
+        return live.num_rows, deletes.num_rows
 
     def close(self) -> SubBatch:
+        """Finish the data files, and write the equality deletes."""
         self._finish_data()
         finished = {file.location: file for w in self._closed for file in w.finished}
         data = [
@@ -158,58 +193,59 @@ class OpenSubBatch:
                 zip(self._files, self._partitions, strict=True)
             )
         ]
-        made = SubBatch(data, list(self._write_equality_deletes()))
-        self._places = None
-        return made
+        sub_batch = SubBatch(data, list(self._write_equality_deletes()))
+        self._last = None
+        return sub_batch
 
     def abort(self) -> None:
+        """Remove all files."""
         for writer in [*self._open.values(), *self._closed, *self._deletes]:
             writer.abort()
 
-    def _against_places(self, changes: pa.Table) -> pa.Table:
-        """The changes without those that come too late; rows that others replace are dead."""
-        assert self._places is not None
-        matches = Source(self._places, self._plan.keys).match(changes.select(self._plan.keys))
+    def _replace_last(self, changes: pa.Table) -> pa.Table:
+        """Mark the rows of earlier changes as dead; return the changes without late ones."""
+        assert self._last is not None
+        matches = Source(self._last, self._plan.keys).match(changes.select(self._plan.keys))
         if not self._plan.ordered:
             late = later(
-                [self._places[name].take(matches.in_source) for name in order_columns(changes)],
+                [self._last[name].take(matches.in_source) for name in order_columns(changes)],
                 [changes[name].take(matches.in_file) for name in order_columns(changes)],
             )
             changes = without(changes, matches.in_file.filter(late))
             matches = matches.only(pc.invert(late))
-        replaced = self._places.take(matches.in_source)
+        replaced = self._last.take(matches.in_source)
         replaced = replaced.filter(pc.greater_equal(replaced[POS], 0))
         for number in pc.unique(replaced[FILE]).to_pylist():
-            here = replaced.filter(pc.equal(replaced[FILE], number))
-            self._dead.setdefault(number, []).append(here[POS].combine_chunks())
-        self._places = without(self._places, matches.in_source)
+            of_file = replaced.filter(pc.equal(replaced[FILE], number))
+            self._dead.setdefault(number, []).append(of_file[POS].combine_chunks())
+        self._last = without(self._last, matches.in_source)
         return changes
 
     def _write(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """Write rows; the rows in the order they were written in, with their files and places."""
-        parts, files, places = [rows.slice(0, 0)], [], []
+        """Write rows; return them in the order of their files, with files and positions."""
+        parts, files, positions = [rows.slice(0, 0)], [], []
         for partition, part in split(rows):
             number, begin = self._write_part(partition, part)
             parts.append(part)
             files.append(pa.repeat(pa.scalar(number, pa.int32()), part.num_rows))
-            places.append(places_of(part.num_rows, begin))
+            positions.append(row_positions(part.num_rows, begin))
         return (
             pa.concat_tables(parts),
             pa.chunked_array(files, pa.int32()).combine_chunks(),
-            pa.chunked_array(places, pa.int64()).combine_chunks(),
+            pa.chunked_array(positions, pa.int64()).combine_chunks(),
         )
 
     def _write_part(self, partition: Partition, rows: pa.Table) -> tuple[int, int]:
-        """Write rows of a partition: the number of their file, and their first place in it."""
+        """Write rows of a partition; return the number of their file, and their first position."""
         if partition not in self._open:
             if len(self._open) >= MAX_OPEN:
                 self._finish_data()
             self._open[partition] = self._plan.writer(self._plan.schema, self._uploads)
         writer = self._open[partition]
         schema = self._plan.schema
-        # Columns that the query does not give, or no longer, are null.
-        given = rows.select([name for name in schema.names if name in rows.column_names])
-        batches = [conform(batch, schema) for batch in given.to_batches()]
+        # Columns of the table that the query does not return are null.
+        columns = rows.select([name for name in schema.names if name in rows.column_names])
+        batches = [conform(batch, schema) for batch in columns.to_batches()]
         writer.write(pa.Table.from_batches(batches, schema), may_roll=False)
         location = writer.location
         if location not in self._rows:
@@ -229,17 +265,17 @@ class OpenSubBatch:
         self._open = {}
 
     def _write_equality_deletes(self) -> Iterator[tuple[WrittenFile, Partition]]:
-        """Each key that was changed may have a row in an earlier sub-batch or commit."""
-        if self._places is None:
+        """Write all changed keys: each may have a row in an earlier sub-batch or commit."""
+        if self._last is None:
             return
         orders = {f"{ORDER}{n}": name for n, name in enumerate(self._plan.sequence_by)}
         stored = {key: key for key in self._plan.keys}
         stored |= {order: name for order, name in orders.items() if name not in self._plan.keys}
         columns, names = list(stored), list(stored.values())
         schema = pa.schema([self._plan.schema.field(name) for name in names])
-        parts: Iterable[tuple[Partition, pa.Table]] = [((), self._places)]
+        parts: Iterable[tuple[Partition, pa.Table]] = [((), self._last)]
         if self._plan.deletes_by_partition:
-            parts = split(self._places)
+            parts = split(self._last)
         for partition, part in parts:
             keys = part.select(columns).rename_columns(names).combine_chunks()
             batches = [conform(batch, schema) for batch in keys.to_batches()]
@@ -250,15 +286,15 @@ class OpenSubBatch:
                 yield file, partition
 
     def _dead_rows(self, number: int) -> pa.Int64Array:
-        found = pa.chunked_array(self._dead.get(number, []), pa.int64())
-        return found.combine_chunks().sort()
+        positions = pa.chunked_array(self._dead.get(number, []), pa.int64())
+        return positions.combine_chunks().sort()
 
 
-def _with_places(rows: pa.Table, file: pa.Array, pos: pa.Array) -> pa.Table:
+def _with_positions(rows: pa.Table, file: pa.Array, pos: pa.Array) -> pa.Table:
     return rows.append_column(FILE, file).append_column(POS, pos)
 
 
-def _nowhere(count: int) -> tuple[pa.Array, pa.Array]:
+def _no_positions(count: int) -> tuple[pa.Array, pa.Array]:
     return pa.repeat(pa.scalar(-1, pa.int32()), count), pa.repeat(pa.scalar(-1, pa.int64()), count)
 
 

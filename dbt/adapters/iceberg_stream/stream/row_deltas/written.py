@@ -1,4 +1,4 @@
-"""A batch whose files are written, and wait to be committed."""
+"""Batches whose files are written and not committed yet."""
 
 from __future__ import annotations
 
@@ -21,33 +21,43 @@ NO_ROWS = pa.array([], pa.int64())
 
 @dataclass(frozen=True)
 class BatchRange:
-    """A batch, `[lower, upper)` of the source: what is needed to write it, and to do so again."""
+    """The range `[lower, upper)` of the source that a batch reads, and can read again.
+
+    Attributes:
+        lower: the frontier that the batch begins at; None for the source's beginning.
+        upper: the frontier that it ends at; None for a batch without any records.
+    """
 
     lower: Frontier | None
     upper: Frontier | None
 
 
 @dataclass(frozen=True)
-class Replaced:
-    """A data file of the table that has lost rows, and what is in its place, if a row is left."""
+class RewrittenFile:
+    """A data file of the table that was rewritten without some of its rows.
+
+    Attributes:
+        old: the data file.
+        new: the file that replaces it; None if no row is left.
+    """
 
     old: DataFile
-    made: WrittenFile | None
+    new: WrittenFile | None
 
 
 @dataclass(frozen=True)
-class Located:
-    """Rows of the table that a batch deletes.
+class TargetDeletes:
+    """Rows of the table that a batch deletes by position or by copy-on-write.
 
     Attributes:
-        snapshot_id: where they were found.
-        positions: where they are to be deleted.
-        replaced: files that have lost them already.
+        snapshot_id: the snapshot that they were located in; None for a table without snapshots.
+        positions: positions of rows to delete, by the location of their data file.
+        replaced: data files that were rewritten without the rows.
     """
 
     snapshot_id: int | None
     positions: Positions = field(default_factory=dict)
-    replaced: Sequence[Replaced] = ()
+    replaced: Sequence[RewrittenFile] = ()
 
 
 @dataclass(frozen=True)
@@ -55,17 +65,18 @@ class WrittenBatch:
     """A batch whose files are written.
 
     Attributes:
-        described: which part of the source it is.
-        deltas: what each task has made.
-        first, last: bounds of what orders its changes, as JSON; None where nothing does.
-        watermark: the highest value of it, of this batch and all before.
+        batch_range: the range of the source that it has read.
+        deltas: the files of each task.
+        first: lowest value of the first `sequence_by` column, as JSON; None without one.
+        last: highest value of that column, as JSON; None without one.
+        watermark: highest value of that column in this batch and all before, as JSON.
         bad: records that could not be read.
-        truncates: whether all rows go before this batch's come.
+        truncates: whether all rows of the table are deleted before this batch's are added.
         not_late: whether changes that are older than their rows were left out.
-        located: rows of the table that it deletes, where that is not told by their keys.
+        target_deletes: rows of the table that it deletes; None if equality deletes do.
     """
 
-    described: BatchRange
+    batch_range: BatchRange
     deltas: Sequence[Delta]
     first: Any = None
     last: Any = None
@@ -73,19 +84,20 @@ class WrittenBatch:
     bad: int = 0
     truncates: bool = False
     not_late: bool = False
-    located: Located | None = None
+    target_deletes: TargetDeletes | None = None
 
     @property
     def changes(self) -> int:
+        """Changes that were read, in all tasks."""
         return sum(delta.changes for delta in self.deltas)
 
     @property
     def files(self) -> list[str]:
         """Locations of all its files."""
         subs = [sub for delta in self.deltas for sub in delta.sub_batches]
-        data = [made.file.location for sub in subs for made in sub.data]
-        replaced = self.located.replaced if self.located is not None else ()
-        data += [one.made.location for one in replaced if one.made is not None]
+        data = [new.file.location for sub in subs for new in sub.data]
+        replaced = self.target_deletes.replaced if self.target_deletes is not None else ()
+        data += [file.new.location for file in replaced if file.new is not None]
         return data + self.equality_deletes
 
     @property
@@ -94,26 +106,34 @@ class WrittenBatch:
         subs = [sub for delta in self.deltas for sub in delta.sub_batches]
         return [file.location for sub in subs for file, _ in sub.equality_deletes]
 
-    def by_position(self, located: Located) -> WrittenBatch:
-        """The same, with rows that were found in place of equality deletes."""
-        found = self._with(lambda sub: replace(sub, equality_deletes=[]))
-        return replace(found, located=located)
+    def by_position(self, target_deletes: TargetDeletes) -> WrittenBatch:
+        """Return the batch with deletes by position or copy-on-write in place of equality deletes.
 
-    def with_files(self, instead: Mapping[str, WrittenFile | None]) -> WrittenBatch:
-        """The same with files without dead rows in place of some, known by their locations."""
+        Args:
+            target_deletes: the table's rows that the equality deletes would delete.
+        """
+        batch = self._map_sub_batches(lambda sub: replace(sub, equality_deletes=[]))
+        return replace(batch, target_deletes=target_deletes)
 
-        def changed(sub: SubBatch) -> SubBatch:
+    def with_files(self, replacements: Mapping[str, WrittenFile | None]) -> WrittenBatch:
+        """Return the batch with some of its data files replaced by files without dead rows.
+
+        Args:
+            replacements: the new files by the locations of the old ones; None if no row is left.
+        """
+
+        def with_replacements(sub: SubBatch) -> SubBatch:
             data = []
             for new in sub.data:
-                file = instead.get(new.file.location, new.file)
+                file = replacements.get(new.file.location, new.file)
                 if file is not None:
                     dead = new.dead if file is new.file else NO_ROWS
                     data.append(NewData(file, new.partition, dead))
             return replace(sub, data=data)
 
-        return self._with(changed)
+        return self._map_sub_batches(with_replacements)
 
-    def _with(self, change: Callable[[SubBatch], SubBatch]) -> WrittenBatch:
+    def _map_sub_batches(self, change: Callable[[SubBatch], SubBatch]) -> WrittenBatch:
         deltas = [
             replace(delta, sub_batches=[change(sub) for sub in delta.sub_batches])
             for delta in self.deltas
@@ -121,12 +141,15 @@ class WrittenBatch:
         return replace(self, deltas=deltas)
 
     def sub_batches(self) -> Iterator[SubBatch]:
-        """Tasks have different keys: their n-th sub-batches share a data sequence number."""
-        for together in itertools.zip_longest(*(delta.sub_batches for delta in self.deltas)):
+        """Yield the files of each data sequence number, in order.
+
+        Tasks have different keys, so that their n-th sub-batches share a data sequence number.
+        """
+        for group in itertools.zip_longest(*(delta.sub_batches for delta in self.deltas)):
             merged = SubBatch()
-            for one in together:
-                if one is not None:
-                    merged.data += one.data
-                    merged.equality_deletes += one.equality_deletes
+            for sub_batch in group:
+                if sub_batch is not None:
+                    merged.data += sub_batch.data
+                    merged.equality_deletes += sub_batch.equality_deletes
             if merged.data or merged.equality_deletes:
                 yield merged

@@ -1,6 +1,6 @@
-"""Several tables of one stream: their batches in one commit, or one after the other.
+"""Commit the batches of a stream to all its tables, in one transaction where the catalog can.
 
-REST catalog specification, `commitTransaction`.
+Iceberg REST catalog specification, `commitTransaction`.
 """
 
 from __future__ import annotations
@@ -12,49 +12,60 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, SinkCommit
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, commit_together
 
-# A table, and the batches of it that wait.
-Part = tuple[Sink, Sequence[WrittenBatch]]
+# A table and its pending batches.
+PendingCommit = tuple[Sink, Sequence[WrittenBatch]]
 
 
-def commit_batches(write_id: str, parts: Sequence[Part]) -> list[Committed | None]:
-    """Commit what waits for each table; None for those where it changes nothing.
+def commit_batches(write_id: str, pending: Sequence[PendingCommit]) -> list[Committed | None]:
+    """Commit the pending batches of each table; tables that do not change are not touched.
 
-    All of them or none where the catalog is able to; a table that does not change is not touched.
+    The catalog commits to all tables or to none, if it can commit several tables at once;
+    otherwise the tables are committed one after the other.
+
+    Args:
+        write_id: of the commit.
+        pending: the tables and their batches.
+
+    Returns:
+        A commit for each table, in their order; None where the batches change nothing.
 
     Raises:
-        The same as `Sink.commit`; where the catalog is not able to, tables before the one that it
-        concerns are committed.
+        StreamError, CatalogError, CommitStateUnknown: as for `Sink.commit`. A catalog that cannot
+            commit several tables at once has then committed the tables before the failed one.
     """
-    if len(parts) == 1:
-        ((sink, batches),) = parts
+    if len(pending) == 1:
+        ((sink, batches),) = pending
         return [sink.commit(write_id, batches)]
-    with ExitStack() as turns:
-        for sink, _ in parts:
-            turns.enter_context(sink.turn)
+    with ExitStack() as locks:
+        for sink, _ in pending:
+            locks.enter_context(sink.lock)
         with ExitStack() as undo:
-            for sink, batches in parts:
+            for sink, batches in pending:
                 undo.callback(sink.discard, batches)
-            prepared = [(sink, sink.prepare(write_id, batches)) for sink, batches in parts]
+            prepared = [(sink, sink.prepare(write_id, batches)) for sink, batches in pending]
             undo.pop_all()
-        ready = [(sink, one) for sink, one in prepared if one is not None]
-        if not ready:
-            return [None] * len(parts)
-        together = parts[0][0].catalog.commits_together
-        done = dict(_at_once(ready) if together else _in_turn(ready))
-        return [done.get(id(sink)) for sink, _ in parts]
+        commits = [(sink, commit) for sink, commit in prepared if commit is not None]
+        if not commits:
+            return [None] * len(pending)
+        together = pending[0][0].catalog.commits_together
+        committed = dict(_commit_transaction(commits) if together else _commit_each(commits))
+        return [committed.get(id(sink)) for sink, _ in pending]
 
 
-def _at_once(ready: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, Committed]]:
-    done = commit_together([one.committer for _, one in ready])
-    return [(id(s), s.committed(one, d)) for (s, one), d in zip(ready, done, strict=True)]
+def _commit_transaction(commits: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, Committed]]:
+    results = commit_together([commit.committer for _, commit in commits])
+    return [
+        (id(sink), sink.apply_commit(commit, result))
+        for (sink, commit), result in zip(commits, results, strict=True)
+    ]
 
 
-def _in_turn(ready: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, Committed]]:
-    done = []
-    for number, (sink, one) in enumerate(ready, start=1):
+def _commit_each(commits: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, Committed]]:
+    results = []
+    for number, (sink, commit) in enumerate(commits, start=1):
         with ExitStack() as undo:
-            for _, later in ready[number:]:
+            for _, later in commits[number:]:
                 undo.callback(later.committer.give_up)
-            done.append((id(sink), sink.committed(one, one.committer.commit())))
+            results.append((id(sink), sink.apply_commit(commit, commit.committer.commit())))
             undo.pop_all()
-    return done
+    return results

@@ -1,4 +1,7 @@
-"""Descriptors of the files that a stream has written (spec, "Data File Fields")."""
+"""Describe the files of a stream for manifests.
+
+Iceberg spec, "Data File Fields": https://iceberg.apache.org/spec/
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     position_deletes,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import Located
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
@@ -40,7 +43,14 @@ from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 
 
 class Descriptors:
-    """Descriptors of the files that tasks have written, and of the deletes in them."""
+    """Describes the files of batches, and writes the position deletes that they need.
+
+    Args:
+        target: the table's schema, spec, properties and storage.
+        metadata: the table's metadata.
+        write_id: of the commit, in the names of new files.
+        keys: columns that identify a row.
+    """
 
     def __init__(
         self, target: WriteTarget, metadata: Metadata, write_id: str, keys: tuple[str, ...]
@@ -51,68 +61,85 @@ class Descriptors:
         self._v3 = metadata["format-version"] >= 3
         properties = dict(target.properties)
         self._data = Describer(target.schema, properties, target.spec.spec_id)
-        self._of_keys: dict[tuple[tuple[int, ...], int], Describer] = {}
-        everywhere = unpartitioned(metadata)
-        self._global = everywhere.spec_id if everywhere is not None else target.spec.spec_id
-        # Rows may have come into partitions of another kind since the files were planned.
+        self._key_describers: dict[tuple[tuple[int, ...], int], Describer] = {}
+        global_spec = unpartitioned(metadata)
+        self._global_spec_id = target.spec.spec_id if global_spec is None else global_spec.spec_id
+        # Other writers may have added files of another spec since the files were planned.
         self._by_partition = partitioned_by(target.io, metadata, target, keys)
 
-    def added(self, number: int, sub_batch: SubBatch) -> AddedFiles:
-        """The files of a sub-batch; `number` tells it from others of the commit."""
-        described = [
-            (self._data.describe(made.file, self._key(made.partition)), made)
-            for made in sub_batch.data
-        ]
-        dead = [(file, made) for file, made in described if len(made.dead)]
-        deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
-        if dead:
-            name = f"stream-{self._write_id}-{number:05}-deletes"
-            deletes += self._vectors(name, dead) if self._v3 else self._positions(name, dead)
-        return AddedFiles(tuple(file for file, _ in described), tuple(deletes))
+    def describe(self, number: int, sub_batch: SubBatch) -> AddedFiles:
+        """Describe the files of a sub-batch.
 
-    def located(self, found: Located, base: LoadedTable) -> tuple[AddedFiles, list[DataFile]]:
-        """What deletes rows that the table has, and files that it takes the place of."""
-        if found.replaced:
-            made = tuple(self._in_place(one.old, one.made) for one in found.replaced if one.made)
-            return AddedFiles(made), [one.old for one in found.replaced]
-        places = found.positions
-        data = live_files(base.io, base.metadata, test=lambda file: file.file_path in places)
+        Args:
+            number: of the sub-batch in the commit, from 0.
+            sub_batch: the files.
+        """
+        data = [
+            (self._data.describe(new.file, self._key(new.partition)), new) for new in sub_batch.data
+        ]
+        with_dead_rows = [(file, new) for file, new in data if len(new.dead)]
+        deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
+        if with_dead_rows:
+            name = f"stream-{self._write_id}-{number:05}-deletes"
+            write = self._vectors if self._v3 else self._positions
+            deletes += write(name, with_dead_rows)
+        return AddedFiles(tuple(file for file, _ in data), tuple(deletes))
+
+    def describe_target_deletes(
+        self, deletes: TargetDeletes, base: LoadedTable
+    ) -> tuple[AddedFiles, list[DataFile]]:
+        """Describe the deletes of rows that the table has.
+
+        Args:
+            deletes: the rows, or the data files that were rewritten without them.
+            base: the table that they were found in.
+
+        Returns:
+            The files to add, and the files to remove.
+        """
+        if deletes.replaced:
+            rewritten = tuple(
+                self._rewritten(file.old, file.new) for file in deletes.replaced if file.new
+            )
+            return AddedFiles(rewritten), [file.old for file in deletes.replaced]
+        positions = deletes.positions
+        data = live_files(base.io, base.metadata, test=lambda file: file.file_path in positions)
         name = f"stream-{self._write_id}-located"
         if not self._v3:
-            positions = position_deletes(self._target, name, found.positions, data)
-            return AddedFiles(deletes=tuple(positions)), []
+            files = position_deletes(self._target, name, positions, data)
+            return AddedFiles(deletes=tuple(files)), []
         older = live_deletes(base.io, base.metadata)
-        vectors, replaced = deletion_vectors(self._target, name, found.positions, data, older)
+        vectors, replaced = deletion_vectors(self._target, name, positions, data, older)
         return AddedFiles(deletes=tuple(vectors)), replaced
 
-    def _in_place(self, old: DataFile, made: WrittenFile) -> DataFile:
+    def _rewritten(self, old: DataFile, new: WrittenFile) -> DataFile:
         schema = with_lineage(self._target.schema) if self._v3 else self._target.schema
-        return describe_in_place(schema, dict(self._target.properties), old, made)
+        return describe_in_place(schema, dict(self._target.properties), old, new)
 
     def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
         ids = tuple(int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file))
         key = self._key(partition) if self._by_partition else None
-        spec = self._target.spec.spec_id if key is not None else self._global
+        spec = self._target.spec.spec_id if key is not None else self._global_spec_id
         return self._describer(ids, spec).describe(
             file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
         )
 
     def _describer(self, ids: tuple[int, ...], spec: int) -> Describer:
-        """Of files that have only some of the table's columns."""
-        if (ids, spec) not in self._of_keys:
-            known = self._target.schema
-            schema = known.select(*(str(known.find_column_name(number)) for number in ids))
-            self._of_keys[ids, spec] = Describer(schema, dict(self._target.properties), spec)
-        return self._of_keys[ids, spec]
+        """Return the describer of files that have only some of the table's columns."""
+        if (ids, spec) not in self._key_describers:
+            table = self._target.schema
+            schema = table.select(*(str(table.find_column_name(number)) for number in ids))
+            self._key_describers[ids, spec] = Describer(schema, dict(self._target.properties), spec)
+        return self._key_describers[ids, spec]
 
-    def _vectors(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
-        vectors = [DeletionVector(file, made.dead.to_pylist()) for file, made in dead]
+    def _vectors(self, name: str, data: list[tuple[DataFile, NewData]]) -> list[DataFile]:
+        vectors = [DeletionVector(file, new.dead.to_pylist()) for file, new in data]
         return write_deletion_vectors(self._target, name, vectors)
 
-    def _positions(self, name: str, dead: list[tuple[DataFile, NewData]]) -> list[DataFile]:
+    def _positions(self, name: str, data: list[tuple[DataFile, NewData]]) -> list[DataFile]:
         by_partition: dict[Partition, dict[str, pa.Array]] = defaultdict(dict)
-        for file, made in dead:
-            by_partition[made.partition][file.file_path] = made.dead
+        for file, new in data:
+            by_partition[new.partition][file.file_path] = new.dead
         return [
             write_position_deletes(
                 self._target, f"{name}-{number}", positions, self._key(partition)
@@ -127,9 +154,12 @@ class Descriptors:
 
 
 def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
-    """A spec without fields: equality deletes under it are of all partitions ("Scan Planning")."""
-    for known in metadata["partition-specs"]:
-        spec = partition_spec(metadata, known["spec-id"])
+    """Return the table's spec without fields, if it has one.
+
+    Equality deletes of that spec apply to all partitions (Iceberg spec, "Scan Planning").
+    """
+    for candidate in metadata["partition-specs"]:
+        spec = partition_spec(metadata, candidate["spec-id"])
         if not spec.fields:
             return spec
     return None
@@ -138,10 +168,16 @@ def unpartitioned(metadata: Metadata) -> PartitionSpec | None:
 def partitioned_by(
     io: FileIO, metadata: Metadata, target: WriteTarget, keys: Sequence[str]
 ) -> bool:
-    """Whether a key's row, whenever it was written, is in the partition that the key has now.
+    """Return whether all rows of a key are in the partition that the key has now.
 
-    Data files of other specs stay where they are when the table's partitions change: an equality
-    delete of a partition does not reach them.
+    If the table's spec was changed, data files of other specs keep their partitions, which an
+    equality delete of a partition does not reach.
+
+    Args:
+        io: of the table.
+        metadata: of the table.
+        target: the table's schema and current spec.
+        keys: columns that identify a row.
     """
     sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
     if not sources or not sources <= set(keys):
@@ -150,7 +186,7 @@ def partitioned_by(
 
 
 def specs_with_data(io: FileIO, metadata: Metadata) -> set[int]:
-    """Partition specs of the current snapshot's data files, by its manifest list."""
+    """Return the ids of the partition specs of the current snapshot's data files."""
     snapshot = parent_snapshot(metadata, MAIN)
     if snapshot is None:
         return set()

@@ -1,8 +1,8 @@
-"""Frontiers of snapshot summaries, each of which adds to the one before it.
+"""Frontiers in snapshot summaries, each of which extends the one before it.
 
-A folder's frontier names every file of the last `late_seconds`. The table's property has it whole;
-a summary, of which a table keeps thousands, has the names that its own commit added. A frontier of
-an older snapshot is put together from the summaries behind it.
+A folder's frontier names every file of the last `late_seconds`. The table's property has the whole
+frontier. A table keeps thousands of summaries, so each has only the names that its own commit
+added; the frontier of an older snapshot is restored from the summaries before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
-# The part of a frontier that grows: names of files, one behind the other, by their time.
+# The part of a frontier that grows: names of files, concatenated, by the files' time.
 READ = "read"
 # The write id of the commit whose names a summary leaves out.
 SINCE = "since"
@@ -21,22 +21,27 @@ SINCE = "since"
 
 @dataclass(frozen=True)
 class FrontierChain:
-    """The summaries of one run, of which the first is whole, and later ones are once in a while.
+    """The summaries of one run: the first has a whole frontier, and some of the later ones.
 
     Attributes:
         write_id: of the last commit; empty before the run's first one.
-        frontier: of the last commit, whole.
-        size: letters of names that summaries have since the last whole one.
+        frontier: the whole frontier of the last commit.
+        size: characters of names in the summaries since the last whole frontier.
     """
 
     write_id: str = ""
     frontier: Frontier | None = None
     size: int = 0
 
-    def following(
+    def next_summary(
         self, frontier: Frontier | None, write_id: str
     ) -> tuple[Frontier | None, FrontierChain]:
-        """What the summary of the next commit has of its frontier, and the chain behind it."""
+        """Return what the next commit's summary has of its frontier, and the chain after it.
+
+        Args:
+            frontier: the whole frontier of the next commit.
+            write_id: of the next commit.
+        """
         added = self._added(frontier)
         if added is None:
             return frontier, FrontierChain(write_id, frontier)
@@ -44,28 +49,28 @@ class FrontierChain:
         return added, FrontierChain(write_id, frontier, size)
 
     def _added(self, frontier: Frontier | None) -> Frontier | None:
-        """The frontier without what the last one has, or None if a whole one is due."""
+        """Return the frontier without the last one's names; None if a whole one is due."""
         if self.frontier is None or frontier is None or READ not in frontier:
             return None
-        before, now = self.frontier.get(READ) or {}, frontier[READ]
-        if any(not now[time].startswith(before.get(time, "")) for time in now):
+        before, current = self.frontier.get(READ) or {}, frontier[READ]
+        if any(not current[time].startswith(before.get(time, "")) for time in current):
             return None
-        # A whole one as soon as it costs no more than what has been left out since the last.
-        if self.size > len(json.dumps(now)):
+        # Write a whole frontier once the names since the last one are longer than it.
+        if self.size > len(json.dumps(current)):
             return None
-        names = {time: now[time][len(before.get(time, "")) :] for time in now}
-        added = {time: several for time, several in names.items() if several}
+        names = {time: current[time][len(before.get(time, "")) :] for time in current}
+        added = {time: added_names for time, added_names in names.items() if added_names}
         return {**frontier, READ: added, SINCE: self.write_id}
 
 
 def whole_frontier(commits: Iterable[tuple[str, Frontier]]) -> Frontier | None:
-    """The frontier of a commit, from its summary and from those behind it.
+    """Restore the whole frontier of a commit from its summary and those before it.
 
     Args:
         commits: write ids and frontiers of a stream's summaries, newest first.
 
     Returns:
-        The whole frontier; None if a snapshot that has a part of it has expired.
+        The whole frontier; None if a snapshot with a part of it has expired.
     """
     newest: Frontier = {}
     read: dict[str, str] = {}
@@ -78,13 +83,13 @@ def whole_frontier(commits: Iterable[tuple[str, Frontier]]) -> Frontier | None:
             read[time] = names + read.get(time, "")
         expected = frontier.get(SINCE)
         if expected is None:
-            return _settled(newest, read)
+            return _with_names(newest, read)
     return None
 
 
-def _settled(frontier: Frontier, read: Mapping[str, str]) -> Frontier:
-    """The frontier with all names but those that it needs no longer."""
+def _with_names(frontier: Frontier, read: Mapping[str, str]) -> Frontier:
+    """Return the frontier with those of the names that are not older than its settled time."""
     if READ not in frontier:
         return frontier
-    kept = {time: read[time] for time in sorted(read) if int(time) >= frontier["settled"]}
-    return {**{key: part for key, part in frontier.items() if key != SINCE}, READ: kept}
+    names = {time: read[time] for time in sorted(read) if int(time) >= frontier["settled"]}
+    return {**{key: part for key, part in frontier.items() if key != SINCE}, READ: names}

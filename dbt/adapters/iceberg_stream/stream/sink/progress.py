@@ -1,8 +1,9 @@
-"""How far a stream is, kept in the table that it writes, and nowhere else.
+"""The progress of a stream, stored only in the table that it writes.
 
-Article on the streaming sink, "Recovery Without External State". Each commit says in its snapshot's
-summary what it covers, and repeats it in a property of the table: the summary is what decides, the
-property survives the expiry of snapshots and takes idle progress, which is worth no snapshot.
+Article on the streaming sink, "Recovery Without External State". Each commit stores its progress in
+its snapshot's summary and in a property of the table. The summary is decisive. The property
+survives the expiry of snapshots, and it takes the progress of an idle stream, which commits no
+snapshot.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.stream.errors import (
     Fenced,
-    Overtaken,
     RolledBack,
+    StreamConflict,
     StreamError,
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import whole_frontier
@@ -38,17 +39,19 @@ WATERMARK = f"{PREFIX}watermark"
 
 @dataclass(frozen=True)
 class Progress:
-    """What a stream has done, after one of its commits.
+    """The progress of a stream after one of its commits.
 
     Attributes:
-        sink_id: of the stream.
+        sink_id: identifies the stream in the table.
         version: of the run; a later run has a higher one.
-        run: tells runs of one version apart.
-        frontier: of the source, all before which is in the table; None before the first commit.
+        run: id of the run, which distinguishes runs of one version.
+        frontier: of the source; all changes before it are in the table. None before the first
+            commit.
         write_id: of the commit; empty before the first one.
-        watermark: the highest value of what orders changes, as JSON; None where nothing does.
-        recorded: when, in milliseconds since the epoch, as far as the table's property tells.
-        sequence_number: of the commit's snapshot; None where that is not told.
+        watermark: the highest value of the first `sequence_by` column, as JSON; None without one.
+        recorded: milliseconds since the epoch when the table's property was written; 0 if the
+            progress is not from the property.
+        sequence_number: of the commit's snapshot; None if it is not known.
     """
 
     sink_id: str
@@ -61,8 +64,12 @@ class Progress:
     sequence_number: int | None = field(default=None, compare=False)
 
     def summary(self, frontier: Frontier | None) -> dict[str, str]:
-        """The same as properties of a snapshot, with as much of the frontier as it needs."""
-        found = {
+        """Return the progress as properties of a snapshot.
+
+        Args:
+            frontier: the part of the frontier that the summary needs, by `FrontierChain`.
+        """
+        properties = {
             SINK_ID: self.sink_id,
             SINK_VERSION: str(self.version),
             SINK_RUN: self.run,
@@ -70,12 +77,12 @@ class Progress:
             WRITE_ID: self.write_id,
         }
         if self.watermark is not None:
-            found[WATERMARK] = json.dumps(self.watermark)
-        return found
+            properties[WATERMARK] = json.dumps(self.watermark)
+        return properties
 
     def as_property(self) -> SetPropertiesUpdate:
-        """The same as a property of the table."""
-        said = {
+        """Return the update that stores the progress in a property of the table."""
+        payload = {
             "version": self.version,
             "run": self.run,
             "frontier": self.frontier,
@@ -84,57 +91,80 @@ class Progress:
             "recorded": int(time.time() * 1000),
         }
         if self.sequence_number is not None:
-            said["sequence-number"] = self.sequence_number
-        content = json.dumps(said, separators=(",", ":"))
+            payload["sequence-number"] = self.sequence_number
+        content = json.dumps(payload, separators=(",", ":"))
         return SetPropertiesUpdate(updates={property_name(self.sink_id): content})
 
     def next_run(self) -> Progress:
-        """The progress with which another run begins."""
+        """Return the progress that the next run begins with."""
         return replace(self, version=self.version + 1, run=uuid.uuid4().hex)
 
 
 def property_name(sink_id: str) -> str:
-    """The table property that repeats the progress of a stream."""
+    """Return the name of the table property with the progress of a stream.
+
+    Args:
+        sink_id: of the stream.
+    """
     return f"{PREFIX}sink.{sink_id}"
 
 
 def recover(metadata: Metadata, sink_id: str) -> Progress | None:
-    """How far the stream is; None if it has never written to the table.
+    """Return the progress that a stream continues from.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+
+    Returns:
+        The progress; None if the stream has never written to the table.
 
     Raises:
-        RolledBack: the table was set back behind what the stream has committed.
-        StreamError: snapshots that say how far it is have expired.
+        RolledBack: the table was rolled back behind what the stream has committed.
+        StreamError: snapshots that have a part of the progress have expired.
     """
-    noted = read_property(metadata, sink_id)
+    recorded = read_property(metadata, sink_id)
     committed = next(_committed(_ancestors(metadata), sink_id), None)
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
-    if noted is None or committed is None:
-        # Where ancestors have expired, what the stream has committed may be among them.
-        whole = noted is None or _knows_all_ancestors(metadata)
-        if newest is not None and committed is None and whole:
+    if recorded is None or committed is None:
+        # If ancestors have expired, the stream's commits may be among them.
+        complete = recorded is None or _has_full_history(metadata)
+        if newest is not None and committed is None and complete:
             raise _rolled_back(sink_id, None, newest)
-        if noted is not None and not _may_hold(metadata, noted):
-            raise _rolled_back(sink_id, None, noted)
-        return noted if committed is None else committed_progress(metadata, sink_id)
-    if committed.write_id == noted.write_id:
-        # The property may be ahead by idle progress.
-        return noted
-    raise _rolled_back(sink_id, committed, noted)
+        if recorded is not None and not _may_have_expired(metadata, recorded):
+            raise _rolled_back(sink_id, None, recorded)
+        return recorded if committed is None else committed_progress(metadata, sink_id)
+    if committed.write_id == recorded.write_id:
+        # The property may be ahead by the progress of an idle stream.
+        return recorded
+    raise _rolled_back(sink_id, committed, recorded)
 
 
-def begin_anew(metadata: Metadata, sink_id: str) -> Progress:
-    """The progress of a run that replaces all that the table has, rolled back or not."""
+def restart_progress(metadata: Metadata, sink_id: str) -> Progress:
+    """Return the progress that a full refresh begins with, even if the table was rolled back.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+    """
     committed = next(_committed(_ancestors(metadata), sink_id), Progress(sink_id))
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
-    known = (committed, newest, read_property(metadata, sink_id))
-    return replace(committed, version=max(one.version for one in known if one is not None))
+    earlier = (committed, newest, read_property(metadata, sink_id))
+    return replace(committed, version=max(one.version for one in earlier if one is not None))
 
 
 def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
-    """The progress of a stream as the table's own snapshots have it; None if they have none.
+    """Return the progress of a stream's last commit among the ancestors of the current snapshot.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+
+    Returns:
+        The progress; None if no ancestor is a commit of the stream.
 
     Raises:
-        StreamError: snapshots that have a part of it have expired.
+        StreamError: snapshots that have a part of the frontier have expired.
     """
     commits = list(_committed(_ancestors(metadata), sink_id))
     if not commits:
@@ -142,68 +172,86 @@ def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
     frontier = whole_frontier((one.write_id, one.frontier or {}) for one in commits)
     if frontier is None:
         raise StreamError(
-            f"How far {sink_id} has read its source is not known any more: the table was rolled "
+            f"The progress of {sink_id} in its source cannot be restored: the table was rolled "
             "back, or has lost its properties, and snapshots with names of files that were read "
             "have expired. Rebuild the table: run the model with --full-refresh."
         )
     return replace(commits[0], frontier=frontier)
 
 
-def check_turn(metadata: Metadata, ours: Progress) -> Progress:
-    """Whether a run may commit what follows on its progress; asked on every attempt.
+def require_current_run(metadata: Metadata, ours: Progress) -> Progress:
+    """Check, at each attempt to commit, that a run may commit on top of its progress.
 
-    Returns the progress as the table's property tells it.
+    Args:
+        metadata: of the table.
+        ours: the run's progress.
+
+    Returns:
+        The progress in the table's property.
 
     Raises:
         Fenced: another run has taken over.
-        Overtaken: an older run has committed meanwhile.
-        RolledBack: the table was set back.
+        StreamConflict: an older run has committed since this one began.
+        RolledBack: the table was rolled back, or has lost its properties.
     """
-    noted = read_property(metadata, ours.sink_id)
-    if noted is None:
+    recorded = read_property(metadata, ours.sink_id)
+    if recorded is None:
         raise RolledBack(
-            f"The table does not know the stream {ours.sink_id} any more: its properties were "
-            "replaced. Nothing was written; run the stream again with --full-refresh."
+            f"The table has no progress of the stream {ours.sink_id} any more: its properties were "
+            "replaced. Nothing was written. Run the stream again with --full-refresh."
         )
-    _require_same_run(noted, ours)
+    _require_same_run(recorded, ours)
     committed = next(_committed(_ancestors(metadata), ours.sink_id), None)
     if committed is not None:
         _require_same_run(committed, ours)
-    if noted.write_id != ours.write_id:
-        raise Overtaken(
-            f"The run {noted.run} of the stream {ours.sink_id} has committed after this one began."
+    if recorded.write_id != ours.write_id:
+        raise StreamConflict(
+            f"The run {recorded.run} of the stream {ours.sink_id} committed after this one began."
         )
     if committed is not None and committed.write_id != ours.write_id:
         raise _rolled_back(ours.sink_id, committed, ours)
-    if committed is None and not _may_hold(metadata, noted):
-        raise _rolled_back(ours.sink_id, None, noted)
-    return noted
+    if committed is None and not _may_have_expired(metadata, recorded):
+        raise _rolled_back(ours.sink_id, None, recorded)
+    return recorded
 
 
 def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
-    """Progress as the table's property tells it."""
-    said = (metadata.get("properties") or {}).get(property_name(sink_id))
-    if said is None:
+    """Return the progress in the table's property; None if the table has none.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+    """
+    content = (metadata.get("properties") or {}).get(property_name(sink_id))
+    if content is None:
         return None
-    found = json.loads(said)
+    payload = json.loads(content)
     return Progress(
         sink_id,
-        found["version"],
-        found["run"],
-        found["frontier"],
-        found["write-id"],
-        found["watermark"],
-        found["recorded"],
-        found.get("sequence-number"),
+        payload["version"],
+        payload["run"],
+        payload["frontier"],
+        payload["write-id"],
+        payload["watermark"],
+        payload["recorded"],
+        payload.get("sequence-number"),
     )
 
 
 def sinks(metadata: Metadata) -> list[Progress]:
-    """All streams that write to a table."""
+    """Return the progress of all streams that write to a table, from its properties.
+
+    Args:
+        metadata: of the table.
+    """
     prefix = property_name("")
     names = (metadata.get("properties") or {}).keys()
-    found = (read_property(metadata, n.removeprefix(prefix)) for n in names if n.startswith(prefix))
-    return [progress for progress in found if progress is not None]
+    all_progress = (
+        read_property(metadata, name.removeprefix(prefix))
+        for name in names
+        if name.startswith(prefix)
+    )
+    return [progress for progress in all_progress if progress is not None]
 
 
 def _require_same_run(other: Progress, ours: Progress) -> None:
@@ -211,23 +259,26 @@ def _require_same_run(other: Progress, ours: Progress) -> None:
         raise Fenced(
             f"Another run of the stream {ours.sink_id} has taken over (version {other.version}, "
             f"run {other.run}; this one is version {ours.version}). This run has stopped and wrote "
-            "nothing more. Only one may go on: look for the other one before you start this again."
+            "nothing more. Only one run can continue: stop the other one before you restart this."
         )
 
 
 def _committed(snapshots: Iterator[Mapping[str, Any]], sink_id: str) -> Iterator[Progress]:
-    """Progress told by snapshots, newest first; other writers' and compactions are passed over."""
+    """Yield the progress in a stream's snapshots, in their order.
+
+    Snapshots of other writers, and compactions, which copy summaries, are skipped.
+    """
     for snapshot in snapshots:
-        said = snapshot.get("summary") or {}
-        if said.get(SINK_ID) != sink_id or said.get("operation") == "replace":
+        summary = snapshot.get("summary") or {}
+        if summary.get(SINK_ID) != sink_id or summary.get("operation") == "replace":
             continue
-        watermark = said.get(WATERMARK)
+        watermark = summary.get(WATERMARK)
         yield Progress(
             sink_id,
-            int(said[SINK_VERSION]),
-            said[SINK_RUN],
-            json.loads(said[FRONTIER]),
-            said[WRITE_ID],
+            int(summary[SINK_VERSION]),
+            summary[SINK_RUN],
+            json.loads(summary[FRONTIER]),
+            summary[WRITE_ID],
             None if watermark is None else json.loads(watermark),
             sequence_number=snapshot.get("sequence-number"),
         )
@@ -241,50 +292,51 @@ def _ancestors(metadata: Metadata) -> Iterator[Mapping[str, Any]]:
         snapshot = by_id.get(snapshot.get("parent-snapshot-id", -1))
 
 
-def _knows_all_ancestors(metadata: Metadata) -> bool:
-    """Whether there is nothing before the oldest ancestor that is there.
+def _has_full_history(metadata: Metadata) -> bool:
+    """Return whether the oldest ancestor that has not expired is the table's first snapshot.
 
-    That it has no parent is not enough: PyIceberg takes away the parents that it expires.
+    That it has no parent is not enough: PyIceberg removes parents that it expires.
     """
     oldest: Mapping[str, Any] | None = None
     for snapshot in _ancestors(metadata):
         oldest = snapshot
     if oldest is None:
         return True
-    said = oldest.get("summary") or {}
-    has_replaced = said.get("operation") == "replace" or "deleted-data-files" in said
-    has_all_added = said.get("added-records", "0") == said.get("total-records")
+    summary = oldest.get("summary") or {}
+    has_replaced = summary.get("operation") == "replace" or "deleted-data-files" in summary
+    has_all_added = summary.get("added-records", "0") == summary.get("total-records")
     is_first = int(oldest.get("sequence-number") or 0) <= 1
     begins = is_first or (has_all_added and not has_replaced)
     return oldest.get("parent-snapshot-id") is None and begins
 
 
-def _may_hold(metadata: Metadata, noted: Progress) -> bool:
-    """Whether the commit of a progress, which no ancestor is, may be among those that have expired.
+def _may_have_expired(metadata: Metadata, recorded: Progress) -> bool:
+    """Return whether the commit of a progress, which is no ancestor, may be an expired ancestor.
 
-    None has where the first of the table's snapshots is known, as after `create or replace`.
-    Sequence numbers only grow: where an ancestor that is there has a lower one than the commit,
-    those that follow it are all known, and the commit is none of them.
+    It cannot if the table's first snapshot is known, as after `create or replace`. Sequence numbers
+    only grow: if an ancestor has a lower one than the commit, all ancestors after it are known, and
+    the commit is none of them.
     """
-    number = noted.sequence_number
+    number = recorded.sequence_number
     if number is None:
-        everywhere = _committed(reversed(metadata.get("snapshots") or []), noted.sink_id)
-        same = (one for one in everywhere if one.write_id == noted.write_id)
-        number = next((one.sequence_number for one in same), None)
-    if not noted.write_id:
+        commits = _committed(reversed(metadata.get("snapshots") or []), recorded.sink_id)
+        same = (commit for commit in commits if commit.write_id == recorded.write_id)
+        number = next((commit.sequence_number for commit in same), None)
+    if not recorded.write_id:
         return True
-    if _knows_all_ancestors(metadata):
+    if _has_full_history(metadata):
         return False
     if number is None:
         return True
-    known = [int(snapshot.get("sequence-number") or 0) for snapshot in _ancestors(metadata)]
-    return bool(known) and min(known) >= number
+    numbers = [int(snapshot.get("sequence-number") or 0) for snapshot in _ancestors(metadata)]
+    return bool(numbers) and min(numbers) >= number
 
 
 def _rolled_back(sink_id: str, now: Progress | None, ahead: Progress) -> RolledBack:
-    stands = describe(now.frontier if now is not None else None)
+    position = describe(now.frontier if now is not None else None)
     return RolledBack(
-        f"The table was rolled back: it stands at {stands} of the source of {sink_id}, which has "
-        f"already committed up to {describe(ahead.frontier)}. To apply the changes between once "
-        "more, run `iceberg-stream resume` on it; to rebuild it, run the model with --full-refresh."
+        f"The table was rolled back: it stands at {position} of the source of {sink_id}, which "
+        f"already committed up to {describe(ahead.frontier)}. To apply the changes between them "
+        "again, run `iceberg-stream resume` on the table; to rebuild it, run the model with "
+        "--full-refresh."
     )

@@ -1,4 +1,4 @@
-"""Values that order changes, as JSON in a snapshot's summary."""
+"""Watermarks: `sequence_by` values as JSON, for a snapshot's summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 
 
 def as_json(value: Any) -> Any:
-    """A value of Arrow's Python types; what JSON has not is named by its type."""
+    """Return a value as JSON; types that JSON lacks become `{type: text}`.
+
+    Args:
+        value: of Arrow's Python types.
+    """
     if isinstance(value, datetime):
         return {"timestamp": value.isoformat()}
     if isinstance(value, date):
@@ -19,7 +23,11 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The value again."""
+    """Return the value that `as_json` has converted.
+
+    Args:
+        value: the result of `as_json`.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, text),) = value.items()

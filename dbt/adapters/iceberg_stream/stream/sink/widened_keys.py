@@ -1,8 +1,8 @@
-"""Equality deletes of a key whose type is widened are written again, in the new type.
+"""Rewrite equality deletes in the new type when a key's type is widened.
 
-Iceberg 1.12 keeps an equality delete file's keys by the file's name (`BaseDeleteLoader`): an engine
-that has read the file before would look up the wide type among keys of the narrow one, and deleted
-rows would come back. DuckDB 1.5 does not read keys of another type than the column's at all.
+Iceberg 1.12 caches an equality delete file's keys by the file's name (`BaseDeleteLoader`). An
+engine that has read the file before would search for the wide type among keys of the narrow one,
+and deleted rows would reappear. DuckDB 1.5 does not read keys of another type than the column's.
 """
 
 from __future__ import annotations
@@ -43,71 +43,82 @@ FIELD_ID = b"PARQUET:field_id"
 ROWS_AT_ONCE = 1_000_000
 
 
-def with_wide_keys(
+def rewrite_widened_deletes(
     base: LoadedTable, updates: Sequence[TableUpdate], properties: Mapping[str, str]
 ) -> Change | None:
-    """What is committed along with the schema: the same deletes, with the sequence numbers that
-    they had. None where no live equality delete has a column that is widened.
+    """Rewrite the live equality deletes of columns that a schema update widens.
+
+    Args:
+        base: the table before the update.
+        updates: the updates, which include the new schema.
+        properties: of the snapshot.
+
+    Returns:
+        The change to commit along with the schema, with the deletes' own data sequence numbers;
+        None if no live equality delete has a column that is widened.
 
     Raises:
-        ColumnError: such deletes are not in Parquet.
-        OSError: the storage refuses a file; those that were written are removed.
+        ColumnError: a delete file to rewrite is not in Parquet.
+        OSError: the storage refuses a file; the files written before are removed.
     """
     metadata = with_schema(base.metadata, updates)
-    wider = _widened(base.metadata, metadata)
-    if not wider:
+    widened = _widened(base.metadata, metadata)
+    if not widened:
         return None
 
-    def has_wider(item: ManifestEntry) -> bool:
+    def has_widened(item: ManifestEntry) -> bool:
         file = item.data_file
         of_keys = file.content == DataFileContent.EQUALITY_DELETES
-        return of_keys and not wider.keys().isdisjoint(file.equality_ids or ())
+        return of_keys and not widened.keys().isdisjoint(file.equality_ids or ())
 
-    entries = live_entries(base.io, base.metadata, ManifestContent.DELETES, test=has_wider)
+    entries = live_entries(base.io, base.metadata, ManifestContent.DELETES, test=has_widened)
     if not entries:
         return None
-    _check_formats(entries, wider)
+    _check_formats(entries, widened)
     target = WriteTarget.of(metadata, base.io)
-    made: dict[int | None, list[DataFile]] = defaultdict(list)
+    rewritten: dict[int | None, list[DataFile]] = defaultdict(list)
     with ExitStack() as on_error:
         for item in entries:
-            file = _written_again(metadata, target, item.data_file)
+            file = _rewrite(metadata, target, item.data_file)
             on_error.callback(remove_quietly, base.io, file.file_path)
-            made[item.sequence_number].append(file)
+            rewritten[item.sequence_number].append(file)
         on_error.pop_all()
     return Change(
         Operation.REPLACE,
-        tuple(AddedFiles(deletes=tuple(files), sequence_number=n) for n, files in made.items()),
+        tuple(
+            AddedFiles(deletes=tuple(files), sequence_number=number)
+            for number, files in rewritten.items()
+        ),
         removed=tuple(item.data_file for item in entries),
         properties=properties,
     )
 
 
 def _widened(before: Metadata, after: Metadata) -> dict[int, str]:
-    """Columns of the table whose type is another one: field ids and names."""
-    now, then = current_schema(before), current_schema(after)
+    """Return the names of columns whose type is changed, by field id."""
+    old, new = current_schema(before), current_schema(after)
     return {
         field.field_id: field.name
-        for field in now.fields
-        if field.field_id in then.field_ids and then.find_type(field.field_id) != field.field_type
+        for field in old.fields
+        if field.field_id in new.field_ids and new.find_type(field.field_id) != field.field_type
     }
 
 
-def _check_formats(entries: Sequence[ManifestEntry], wider: Mapping[int, str]) -> None:
+def _check_formats(entries: Sequence[ManifestEntry], widened: Mapping[int, str]) -> None:
     for file in (item.data_file for item in entries):
         if file.file_format != FileFormat.PARQUET:
             key = next(
-                name for number, name in wider.items() if number in (file.equality_ids or ())
+                name for number, name in widened.items() if number in (file.equality_ids or ())
             )
             raise ColumnError(
                 key,
-                f"becomes wider, and {file.file_path} has deletes by it in "
+                f"is widened, and {file.file_path} has equality deletes by it in "
                 f"{file.file_format.value}. Compact the table with Spark first: call "
                 "system.rewrite_data_files(…, options => map('delete-file-threshold', '1'))",
             )
 
 
-def _written_again(metadata: Metadata, target: WriteTarget, old: DataFile) -> DataFile:
+def _rewrite(metadata: Metadata, target: WriteTarget, old: DataFile) -> DataFile:
     filesystem, path = target.filesystem(), target.path_of(old.file_path)
     with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as parquet:
         schema = _columns(metadata, parquet.schema_arrow)
@@ -117,15 +128,15 @@ def _written_again(metadata: Metadata, target: WriteTarget, old: DataFile) -> Da
         )
         with writer:
             for batch in parquet.iter_batches(ROWS_AT_ONCE):
-                named = pa.RecordBatch.from_arrays(batch.columns, names=stored.names)
-                rows = pa.Table.from_batches([conform(named, stored)], stored)
+                renamed = pa.RecordBatch.from_arrays(batch.columns, names=stored.names)
+                rows = pa.Table.from_batches([conform(renamed, stored)], stored)
                 writer.write(rows, may_roll=False)
-            made = writer.close()[0]
-    return describe_in_place(schema, dict(target.properties), old, made)
+            new = writer.close()[0]
+    return describe_in_place(schema, dict(target.properties), old, new)
 
 
 def _columns(metadata: Metadata, stored: pa.Schema) -> Schema:
-    """The columns of a file as the table has them now, or had them last."""
+    """Return a file's columns in the table's current schema, or in the last one that has them."""
     schemas = list(known_schemas(metadata))
     numbers = [int(field.metadata[FIELD_ID]) for field in stored]
     return Schema(

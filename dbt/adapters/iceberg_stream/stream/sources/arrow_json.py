@@ -1,7 +1,7 @@
-"""JSON messages, decoded by PyArrow where the query takes their columns as they are.
+"""Decode JSON messages by PyArrow, if the query only picks their columns.
 
-It takes a third of what Spark's `from_json` does. What PyArrow and Spark could see differently is
-left to Spark, the whole batch with it: it knows what is a bad record.
+PyArrow needs a third of the time of Spark's `from_json`. If PyArrow and Spark could decode a
+message differently, Spark reads the whole batch: it decides what is a bad record.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 MESSAGES_VIEW = "__stream_messages"
-# Messages without value are none, or deletes, which Spark knows.
+# Messages without value are tombstones, which Spark handles.
 MESSAGES_SQL = f"select value, offset from {MESSAGES_VIEW} where value is not null"
 TYPES = {
     "bigint": pa.int64(),
@@ -25,41 +25,45 @@ TYPES = {
     "string": pa.string(),
     "boolean": pa.bool_(),
 }
-# What comes after an object that is no part of another one.
+# The end of an object that is followed by anything but the rest of another object or list.
 MORE = r"\}\s*[^,}\]\s]"
 
 
-def decoded(
+def decode_messages(
     messages: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     columns: Mapping[str, str],
     required: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of records of such a schema, and where they stand.
+    """Decode messages to columns, with MAJOR and MINOR.
 
-    Required ones must be there: whether one is null or absent is not known here.
+    Args:
+        messages: batches with the columns `value` (binary) and `offset` (int64).
+        schema: of the records.
+        columns: the record's column for each column to return.
+        required: columns that no record may lack; PyArrow cannot tell an absent key from a null.
 
     Raises:
-        NotPlain: a message may be bad, or Spark may see it differently.
+        ArrowFallback: a message may be bad, or Spark may decode it differently.
     """
     for batch in messages:
         if not batch.num_rows:
             continue
         records = _decode(batch["value"], schema)
         if any(records[name].null_count for name in required):
-            raise NotPlain
-        found = {name: records[column] for name, column in columns.items()}
-        found[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
-        found[MINOR] = batch["offset"]
-        yield from pa.table(found).combine_chunks().to_batches()
+            raise ArrowFallback
+        rows = {name: records[column] for name, column in columns.items()}
+        rows[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+        rows[MINOR] = batch["offset"]
+        yield from pa.table(rows).combine_chunks().to_batches()
 
 
 def _decode(values: pa.Array, schema: pa.Schema) -> pa.Table:
     try:
         texts = values.cast(pa.string())
         if not _are_objects(texts):
-            raise NotPlain
-        # A line for each. An object that does not end runs into the next, and is an error.
+            raise ArrowFallback
+        # Each message is a line. An object that does not end runs into the next line: an error.
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         records = pj.read_json(
             pa.BufferReader(lines),
@@ -67,24 +71,31 @@ def _decode(values: pa.Array, schema: pa.Schema) -> pa.Table:
             parse_options=pj.ParseOptions(schema, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowException as error:
-        raise NotPlain from error
+        raise ArrowFallback from error
     if records.num_rows != len(values):
-        raise NotPlain
+        raise ArrowFallback
     return records
 
 
 def _are_objects(texts: pa.StringArray) -> bool:
-    """Whether each text is one object, if it is JSON.
+    """Return whether each text, if it is JSON, is one object.
 
-    PyArrow does not mind several in a text, and does not survive a lone `null`.
+    PyArrow accepts several objects in a text, and crashes at a lone `null`.
     """
     framed = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     more = pc.match_substring_regex(texts, MORE)
     return bool(pc.all(framed).as_py() and not pc.any(more).as_py())
 
 
-def plain_schema(types: Mapping[str, str]) -> pa.Schema | None:
-    """The schema of records whose columns have such types of Spark's; None for other types."""
+def json_arrow_schema(types: Mapping[str, str]) -> pa.Schema | None:
+    """Return the Arrow schema of records.
+
+    Args:
+        types: Spark's simple type of each column.
+
+    Returns:
+        The schema; None if PyArrow cannot decode one of the types as Spark does.
+    """
     if not TYPES.keys() >= set(types.values()):
         return None
     return pa.schema([(name, TYPES[kind]) for name, kind in types.items()])

@@ -1,4 +1,4 @@
-"""A table's changes as a frame of Spark: its tasks read the pieces of the snapshots' files."""
+"""Read a table's changes as a Spark frame: tasks read the pieces of the snapshots' files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import file_rows
 from dbt.adapters.iceberg_stream.stream.sources.file_rows import CHANGE_TYPE, PIECE, FileRows
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import Piece, SnapshotChanges
-from dbt.adapters.iceberg_stream.stream.sources.schema_projection import columns_today
+from dbt.adapters.iceberg_stream.stream.sources.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
 from dbt.adapters.iceberg_stream.tables.files import casting
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
@@ -31,29 +31,42 @@ if TYPE_CHECKING:
 
 WORKER_CODE = (casting, file_rows)
 SNAPSHOT = "__snapshot"
-SAID = ("location", "deleted", "major", "minor", "takes", "only_keys")
-# What a task reads, of files as they are stored.
+# Attributes of a piece that a task is given as they are.
+PIECE_FIELDS = ("location", "deleted", "major", "minor", "takes", "only_keys")
+# Bytes of stored files that a task reads.
 TASK_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class ChangesFrame:
-    """Changes of one table; `relation` is its name for Spark."""
+    """Reads the changes of one table.
+
+    Attributes:
+        spark: the Spark session.
+        relation: the table's name for Spark.
+        table: the table.
+    """
 
     spark: SparkSession
     relation: str
     table: LoadedTable
 
     def of(self, planned: Sequence[SnapshotChanges]) -> DataFrame:
-        """The columns of the table and `__stream`.
+        """Return a frame of the changes of snapshots.
+
+        Args:
+            planned: the changes, by `plan_changes`.
+
+        Returns:
+            A frame with the current columns of the table and `__stream`.
 
         Raises:
             StreamError: the table has a column whose type cannot be read.
         """
-        plain = self._rows([changes for changes in planned if not changes.compared])
+        uncompared = self._rows([changes for changes in planned if not changes.compared])
         compared = self._rows([changes for changes in planned if changes.compared])
-        frames = [] if plain is None else [plain]
-        frames += [] if compared is None else [self._changed(compared)]
+        frames = [] if uncompared is None else [uncompared]
+        frames += [] if compared is None else [self._without_unchanged(compared)]
         return _union(frames or [self._read([])]).drop(SNAPSHOT)
 
     def _rows(self, planned: Sequence[SnapshotChanges]) -> DataFrame | None:
@@ -62,8 +75,8 @@ class ChangesFrame:
         frames += [self._scan(each) for each in planned if each.scanned]
         return _union(frames) if frames else None
 
-    def _changed(self, rows: DataFrame) -> DataFrame:
-        """Rows that are not in a snapshot's deleted and new rows alike."""
+    def _without_unchanged(self, rows: DataFrame) -> DataFrame:
+        """Return rows without those that a snapshot both deletes and adds, with equal values."""
         from pyspark.sql.connect import functions as f
 
         names = [quote(name) for name in rows.columns if name != CHANGE]
@@ -81,17 +94,18 @@ class ChangesFrame:
         for module in WORKER_CODE:
             cloudpickle.register_pickle_by_value(module)
         tasks = min(len(pieces), 1 + sum(piece.size for piece, _ in pieces) // TASK_BYTES)
-        told = self.spark.createDataFrame(self._told(pieces)).repartition(tasks)
-        return told.mapInArrow(self._reader.run, schema)
+        task_input = self.spark.createDataFrame(self._piece_rows(pieces)).repartition(tasks)
+        return task_input.mapInArrow(self._reader.run, schema)
 
-    def _told(self, pieces: Sequence[tuple[Piece, int]]) -> pa.Table:
-        columns = {name: [vars(piece)[name] for piece, _ in pieces] for name in SAID}
+    def _piece_rows(self, pieces: Sequence[tuple[Piece, int]]) -> pa.Table:
+        """Return pieces, each with its snapshot, as rows of PIECE."""
+        columns = {name: [vars(piece)[name] for piece, _ in pieces] for name in PIECE_FIELDS}
         columns["path"] = [self._target.path_of(piece.location) for piece, _ in pieces]
         columns["snapshot"] = [number for _, number in pieces]
-        # Not by way of Python's lists: there may be many positions.
-        found = [piece.positions for piece, _ in pieces]
-        offsets = pa.array(itertools.accumulate(map(len, found), initial=0), pa.int32())
-        positions = pa.ListArray.from_arrays(offsets, pa.concat_arrays(found))
+        # Python lists would take too much memory for many positions.
+        parts = [piece.positions for piece, _ in pieces]
+        offsets = pa.array(itertools.accumulate(map(len, parts), initial=0), pa.int32())
+        positions = pa.ListArray.from_arrays(offsets, pa.concat_arrays(parts))
         arrays = [
             positions if field.name == "positions" else pa.array(columns[field.name], field.type)
             for field in PIECE
@@ -99,7 +113,7 @@ class ChangesFrame:
         return pa.Table.from_arrays(arrays, schema=PIECE)
 
     def _scan(self, changes: SnapshotChanges) -> DataFrame:
-        """Rows of removed files as the snapshot before has them, by Iceberg's own reading."""
+        """Return the rows of removed files that were live in the parent snapshot."""
         from pyspark.sql.connect import functions as f
 
         reader = self.spark.read.option("versionAsOf", str(changes.parent_id))
@@ -109,7 +123,7 @@ class ChangesFrame:
             "'deleted', true, 'truncated', false)"
         )
         return rows.selectExpr(
-            *columns_today(self.table.metadata, changes.parent_id, self._columns),
+            *current_columns(self.table.metadata, changes.parent_id, self._columns),
             f"{change} as {CHANGE}",
             f"{changes.snapshot_id}L as {SNAPSHOT}",
         )
@@ -127,7 +141,7 @@ class ChangesFrame:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         columns = to_arrow_schema(self._columns)
-        # Of a deleted key nothing else is known.
+        # An equality delete has no other columns of the row than its key.
         fields = [field.with_nullable(True) for field in columns]
         fields += [pa.field(CHANGE, CHANGE_TYPE), pa.field(SNAPSHOT, pa.int64())]
         return pa.schema(fields)
@@ -147,7 +161,7 @@ class ChangesFrame:
 
 
 def _defaults(schema: Schema) -> Iterator[tuple[str, Any]]:
-    """Initial defaults of columns, as Spark has values of their types."""
+    """Yield columns and their initial defaults, as values of Spark's types."""
     for field in schema.fields:
         default = field.initial_default
         if default is not None and field.field_type.is_primitive:

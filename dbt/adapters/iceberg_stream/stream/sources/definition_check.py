@@ -1,40 +1,45 @@
-"""Whether the keys of a source's definition hold what they are to hold."""
+"""Checks of the values in a source's definition."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
+
 COLUMNS = "text, as `name type, name type`"
-PLAIN = ("topic", "transaction_topic", "format", "table", "table_column", "starting")
-TEXTS = {name: "text" for name in (*PLAIN, "connection", "path")} | {
+NAMES = ("topic", "transaction_topic", "format", "table", "table_column", "starting")
+TEXTS = {name: "text" for name in (*NAMES, "connection", "path")} | {
     "columns": COLUMNS,
     "bootstrap_servers": "text, as `host:port,host:port`",
 }
 FLAGS = ("transactions", "skip_changes", "changes")
 
 
-def wrong_values(spec: Mapping[str, Any]) -> list[str]:
-    """Faults of a definition's values, each in words."""
-    wants = {}
+def definition_errors(spec: Mapping[str, Any]) -> list[str]:
+    """Return a message for each value of a definition that has the wrong type."""
+    expected = {}
     for name, value in spec.items():
         if value is None:
             continue
         if name in TEXTS and isinstance(value, bool | list | tuple | Mapping):
-            wants[name] = TEXTS[name]
+            expected[name] = TEXTS[name]
         if name in FLAGS and as_flag(value) is None:
-            wants[name] = "true or false"
+            expected[name] = "true or false"
         if name == "topics" and not isinstance(value, list | tuple):
-            wants[name] = "a list of topics"
+            expected[name] = "a list of topics"
         if name == "options" and not isinstance(value, Mapping):
-            wants[name] = "names with their values"
+            expected[name] = "a mapping of names to values"
         if name == "late_seconds" and not _is_number(value):
-            wants[name] = "a number of seconds"
-    return [f"`{name}: {spec[name]!r}` must be {what}" for name, what in wants.items()]
+            expected[name] = "a number of seconds"
+    return [must_be(name, spec[name], what) for name, what in expected.items()]
 
 
 def as_flag(value: object) -> bool | None:
-    """What a flag says; those of environment variables are texts. None if it says nothing."""
+    """Return a flag as a boolean; None if it is none.
+
+    Flags of environment variables are texts.
+    """
     if isinstance(value, bool):
         return value
     return {"true": True, "false": False}.get(str(value).lower())

@@ -1,4 +1,4 @@
-"""What a message is: a record, or what a database says of a row that has changed."""
+"""Envelopes of messages: how the value of a message becomes columns and a change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "debezium", "maxwell", "raw")
 RAW = "key, value, topic, partition, offset, timestamp, headers"
-# Of texts of columns.
+# Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
 MODE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}')"
 
@@ -32,13 +32,12 @@ class Envelope:
         name: `json`, a record; `debezium` or `maxwell`, a row before and after a change; `raw`,
             the message itself.
         columns: of the record, as Spark's DDL.
-        table: of those that a Maxwell or Debezium topic holds; all of them if it is not given.
-        table_column: of the rows, which takes the name of their table; none if it is not given.
+        table: the table of a Debezium or Maxwell topic whose changes are read; None for all.
+        table_column: column that takes the name of a row's table; None for no such column.
         tombstone_deletes: whether a JSON message without value deletes the row of its key.
-        key: columns that tell a row; a Maxwell update that changes them deletes the row of before.
-        of_topics: whether messages come from several, so that their place is told with the topic.
-        required: columns that a JSON record must have, if only as null: a key that is absent is
-            a mistake.
+        key: columns that identify a row; a Maxwell update of them deletes the old row.
+        of_topics: whether messages come from several topics, so that positions name the topic.
+        required: columns that a JSON record must have; the value may be null.
     """
 
     name: str
@@ -54,12 +53,24 @@ class Envelope:
         if self.name not in FORMATS:
             raise StreamError(f"{must_be_one_of('format', self.name, FORMATS)}.")
         if self.table_column and self.name not in ("debezium", "maxwell"):
-            raise StreamError("`table_column` is for the formats debezium and maxwell.")
+            raise StreamError(
+                f"`table_column` cannot be used with `format: {self.name}`. Remove it, or set "
+                "`format` to debezium or maxwell."
+            )
         if not self.columns and self.name != "raw":
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
 
     def unpack(self, spark: SparkSession, messages: DataFrame) -> DataFrame:
-        """Columns of the record, `__stream`, `__bad` and `__where` of Kafka's messages."""
+        """Decode Kafka's messages.
+
+        Args:
+            spark: the Spark session.
+            messages: a frame with the columns of Spark's Kafka source.
+
+        Returns:
+            A frame with the record's columns, `__stream`, and unless the format is raw `__bad`,
+            `__reason` and `__where`.
+        """
         if self.name == "raw":
             change = _change("false", "false")
             return messages.selectExpr(*RAW.split(", "), f"{change} as {CHANGE}")
@@ -74,12 +85,16 @@ class Envelope:
         return unpack[self.name](spark, text)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a message with a value is a record, and nothing else is a change."""
+    def has_only_records(self) -> bool:
+        """Whether each message with a value is a record, and messages without one are ignored."""
         return self.name == "json" and not self.tombstone_deletes
 
     def fields(self, spark: SparkSession) -> list[StructField]:
-        """Columns of the record; the server, which is asked what the text means, is asked once."""
+        """Return Spark's fields of the record's columns.
+
+        Args:
+            spark: the Spark session, whose server parses `columns`.
+        """
         if self.columns not in _fields:
             _fields[self.columns] = spark.createDataFrame([], self.columns).schema.fields
         return _fields[self.columns]
@@ -92,20 +107,27 @@ class Envelope:
         if not self.tombstone_deletes:
             parsed = parsed.where("v is not null")
         row = [f"r.{quote(name)} as {quote(name)}" for name in self._names(spark)]
-        # An empty text or `null` is no record, and Spark does not call it corrupt.
+        # Spark does not report an empty text or `null` as corrupt.
         reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
-        for name in self.required_of(self._names(spark)):
-            there = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
-            reasons[f"not {there}"] = f"lacks the key `{name}`"
+        for name in self.required_columns(self._names(spark)):
+            has_key = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
+            reasons[f"not {has_key}"] = f"lacks the key `{name}`"
         change = f"{_change('v is null', 'false')} as {CHANGE}"
         return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
 
-    def required_of(self, names: Sequence[str]) -> list[str]:
-        """Columns that a record must have, as it spells them."""
+    def required_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the required columns, spelled as the record spells them.
+
+        Args:
+            names: columns of the record.
+        """
         return spelled_as(names, self.required)
 
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
-        """Debezium's JSON, with its schema or without; a tombstone repeats the delete before it."""
+        """Decode Debezium's JSON, with its schema or without.
+
+        Tombstones are ignored, because they repeat the delete before them.
+        """
         row = f"struct<{self._ddl_of_struct(spark)}>"
         body = (
             f"before {row}, after {row}, op string, ts_ms bigint, "
@@ -129,57 +151,59 @@ class Envelope:
         kinds = "'c', 'r', 'u', 'd', 't', 'm'"
         reasons = {
             f"r.{BAD} is not null": NO_RECORD,
-            f"op is null or op not in ({kinds})": "has no `op` that Debezium knows",
+            f"op is null or op not in ({kinds})": "has no `op` of Debezium",
         }
-        told = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
-        return told.selectExpr(*columns, f"{change} as {CHANGE}", *bad_columns("v", reasons), WHERE)
+        changes = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
+        bad = bad_columns("v", reasons)
+        return changes.selectExpr(*columns, f"{change} as {CHANGE}", *bad, WHERE)
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
-        """Maxwell's JSON; an update that changes the key deletes the row of the old one."""
+        """Decode Maxwell's JSON; an update that changes the key deletes the row of the old key."""
         struct = self._ddl_of_struct(spark)
         schema = f"`type` string, `table` string, data struct<{struct}>, old string, {BAD} string"
         parsed = self._parse(text.where("v is not null"), schema, "v")
         kinds = "'insert', 'update', 'delete', 'bootstrap-insert'"
-        told = parsed.where(f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null")
+        changes = parsed.where(f"r.`type` in ({kinds}) or r.{BAD} is not null or r.`type` is null")
         if self.table:
-            told = told.where(f"r.`table` = {literal(self.table)} or r.{BAD} is not null")
+            changes = changes.where(f"r.`table` = {literal(self.table)} or r.{BAD} is not null")
         names = self._names(spark)
-        # What an update has changed is in `old`, by its name.
-        moved = {
+        # `old` has the previous values of the columns that an update has changed.
+        key_changes = {
             name: f"array_contains(json_object_keys(r.old), {literal(name)})"
             for name in self._keys(names)
         }
-        moves = (
-            f"coalesce(r.`type` = 'update' and ({' or '.join(moved.values()) or 'false'}), false)"
-        )
-        told = told.selectExpr(
+        changes_key = " or ".join(key_changes.values()) or "false"
+        moves = f"coalesce(r.`type` = 'update' and ({changes_key}), false)"
+        # An update of the key becomes two changes, the first of which deletes the old row.
+        changes = changes.selectExpr(
             "*",
             f"from_json(r.old, 'struct<{struct}>') as old",
-            f"explode(if({moves}, array(true, false), array(false))) as was",
+            f"explode(if({moves}, array(true, false), array(false))) as is_old",
         )
         columns = [
-            f"if(was and {moved.get(name, 'false')}, old.{quote(name)}, r.data.{quote(name)}) "
-            f"as {quote(name)}"
+            f"if(is_old and {key_changes.get(name, 'false')}, old.{quote(name)}, "
+            f"r.data.{quote(name)}) as {quote(name)}"
             for name in names
         ]
         columns += self._table_name("r.`table`")
-        change = _change("was or r.`type` = 'delete'", "false", "2 * offset + if(was, 0, 1)")
+        change = _change("is_old or r.`type` = 'delete'", "false", "2 * offset + if(is_old, 0, 1)")
         reasons = {f"r.{BAD} is not null": NO_RECORD, "r.`type` is null": "has no `type`"}
-        return told.selectExpr(*columns, f"{change} as {CHANGE}", *bad_columns("v", reasons), WHERE)
+        bad = bad_columns("v", reasons)
+        return changes.selectExpr(*columns, f"{change} as {CHANGE}", *bad, WHERE)
 
-    def _table_name(self, place: str) -> list[str]:
-        return [f"{place} as {quote(self.table_column)}"] if self.table_column else []
+    def _table_name(self, expression: str) -> list[str]:
+        return [f"{expression} as {quote(self.table_column)}"] if self.table_column else []
 
     def _keys(self, names: list[str]) -> list[str]:
-        """The key's columns as the message has them."""
-        known = {name.lower(): name for name in names}
-        if lacking := [name for name in self.key if name.lower() not in known]:
+        """Return the key's columns, spelled as in the message."""
+        by_lower = {name.lower(): name for name in names}
+        if missing := [name for name in self.key if name.lower() not in by_lower]:
             raise StreamError(
-                f"The key {', '.join(lacking)} is not among the columns of the Maxwell source: say "
-                "in its `key` which of them tell a row, so that an update of those deletes the row "
-                "of before."
+                f"The key {', '.join(missing)} is not among the columns of the Maxwell source. Set "
+                "the source's `key` to the columns that identify a row, so that an update of them "
+                "deletes the old row."
             )
-        return [known[name.lower()] for name in self.key]
+        return [by_lower[name.lower()] for name in self.key]
 
     def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
         return text.selectExpr("*", f"from_json({value}, {literal(schema)}, {MODE}) as r")
@@ -201,8 +225,13 @@ def _change(deleted: str, truncated: str, minor: str = "offset") -> str:
 
 
 def bad_columns(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
-    """The text of a message that is no good, and why; reasons by their conditions."""
-    # What is no UTF-8 would be another text after Spark has read it, and no text for Arrow.
+    """Return SQL of the columns `__bad` and `__reason`.
+
+    Args:
+        value: SQL of the message's text.
+        reasons: why a message is bad, by the SQL conditions.
+    """
+    # Spark changes text that is not UTF-8, and Arrow refuses it.
     all_reasons = {f"not is_valid_utf8({value})": "is not UTF-8", **reasons}
     cases = [f"when {condition} then {literal(why)}" for condition, why in all_reasons.items()]
     reason = f"case {' '.join(cases)} end"
@@ -211,13 +240,13 @@ def bad_columns(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
 
 
 def spelled_as(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Those of the names that are wanted, however that spells them."""
-    chosen = {name.lower() for name in wanted}
-    return [name for name in names if name.lower() in chosen]
+    """Return those names that are equal to wanted ones but for their case."""
+    lower = {name.lower() for name in wanted}
+    return [name for name in names if name.lower() in lower]
 
 
 def _as_struct(ddl: str) -> str:
-    """`a int, b struct<…>` as the inside of a struct type."""
+    """Convert DDL, `a int, b struct<…>`, to the fields of a struct type, `a: int, b: struct<…>`."""
     parts, depth, current = [], 0, ""
     for character in ddl:
         depth += {"<": 1, ">": -1}.get(character, 0)
@@ -233,9 +262,15 @@ def _as_struct(ddl: str) -> str:
 def envelope(
     spec: dict[str, Any], keys: Sequence[str] = (), required: Sequence[str] = ()
 ) -> Envelope:
-    """What a source's definition says of its messages; `keys` tell a row of the model's table.
+    """Return the envelope of a source's definition.
 
-    `required` are columns that records must have.
+    Args:
+        spec: the definition.
+        keys: columns that identify a row of the model's table; the default of `key`.
+        required: columns that records must have.
+
+    Raises:
+        StreamError: the format is unknown, or lacks keys of the definition.
     """
     own = spec.get("key")
     key = [own] if isinstance(own, str) else list(own or keys)

@@ -1,6 +1,7 @@
-"""The order of a table's rows: that of their snapshots, then of the files, then in their file.
+"""The order of a table's rows: by snapshot, then by file, then by position in the file.
 
-Spec, "Sequence Numbers". Spark reads files in an order of its own.
+Iceberg spec, "Sequence Numbers": https://iceberg.apache.org/spec/. Spark reads files in an order of
+its own.
 """
 
 from __future__ import annotations
@@ -27,10 +28,18 @@ FILE_ORDER = pa.schema([("file", pa.string()), ("major", pa.int64()), ("minor", 
 def order_of_all(
     io: FileIO, ancestors: Sequence[Mapping[str, Any]], appends_only: bool
 ) -> pa.Table:
-    """The order of all data files of a snapshot, the first of the ancestors, newest first.
+    """Return the order of all data files of a snapshot.
 
-    A file that was rewritten has rows of several snapshots, and does not tell which one is older:
-    their minor is UNKNOWN_ORDER. `appends_only` says that nothing but compaction rewrites files.
+    A file that was rewritten has rows of several snapshots in an unknown order: their minor is
+    UNKNOWN_ORDER.
+
+    Args:
+        io: of the table.
+        ancestors: the snapshot and those before it, newest first.
+        appends_only: whether compactions are the only commits that rewrite files.
+
+    Returns:
+        A row of FILE_ORDER for each file.
     """
     manifests = [
         manifest
@@ -42,23 +51,24 @@ def order_of_all(
     ]
     by_id = {snapshot["snapshot-id"]: snapshot for snapshot in ancestors}
     # Files of format version 1 have no sequence numbers: they come first, by their snapshots.
-    places = {snapshot["snapshot-id"]: -1 - n for n, snapshot in enumerate(ancestors)}
+    v1_majors = {snapshot["snapshot-id"]: -1 - n for n, snapshot in enumerate(ancestors)}
 
-    def place(item: ManifestEntry) -> tuple[int, bool]:
+    def major_of(item: ManifestEntry) -> tuple[int, bool]:
+        """Return the major of a file's rows, and whether their order is known."""
         adding = by_id.get(item.snapshot_id)
         if not item.sequence_number:
-            major = places.get(item.snapshot_id, -1 - len(ancestors))
+            major = v1_majors.get(item.snapshot_id, -1 - len(ancestors))
             return major, adding is not None and _only_adds(adding, by_id)
         if adding is not None:
             return item.sequence_number, _only_adds(adding, by_id)
         whole = item.sequence_number == item.file_sequence_number
         return item.sequence_number, appends_only and whole
 
-    return _table(_ordered((*place(item), item) for item in live))
+    return _table(_ordered((*major_of(item), item) for item in live))
 
 
 def order_of_added(io: FileIO, snapshot: Mapping[str, Any]) -> pa.Table:
-    """The order of the data files that a snapshot has added."""
+    """Return the order of the data files that a snapshot has added, as rows of FILE_ORDER."""
     number = snapshot["snapshot-id"]
     own = [
         manifest
@@ -75,7 +85,7 @@ def order_of_added(io: FileIO, snapshot: Mapping[str, Any]) -> pa.Table:
 
 
 def _only_adds(snapshot: Mapping[str, Any], by_id: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether all rows of the snapshot's files are new."""
+    """Return whether all rows of the files that a snapshot has added are new."""
     summary = snapshot.get("summary") or {}
     if summary.get("operation") == "append":
         return True
@@ -88,11 +98,11 @@ def _only_adds(snapshot: Mapping[str, Any], by_id: Mapping[int, Mapping[str, Any
 def _ordered(
     files: Iterable[tuple[int, bool, ManifestEntry]],
 ) -> Iterator[tuple[str, int, int]]:
-    """Files of one number in the order of their manifests."""
+    """Yield paths, majors and minors; files of one major are ordered as their manifests are."""
     ranks: dict[int, int] = {}
-    for major, known, item in files:
+    for major, has_order, item in files:
         rank = ranks[major] = ranks.get(major, -1) + 1
-        minor = rank * ROWS_OF_A_FILE if known else UNKNOWN_ORDER
+        minor = rank * ROWS_OF_A_FILE if has_order else UNKNOWN_ORDER
         yield item.data_file.file_path, major, minor
 
 

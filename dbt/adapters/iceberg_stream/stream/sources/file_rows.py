@@ -1,6 +1,6 @@
-"""Rows of data and delete files as changes, read in Spark's tasks.
+"""Read rows of data and delete files as changes, in Spark's tasks.
 
-Worker code: the standard library, PyArrow and other worker code.
+Worker code: it imports the standard library, PyArrow and other worker code only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
 
 ROWS = 10_000
-# Of a batch, what a task is told.
+# The input of a task: a row for each piece of a file.
 PIECE = pa.schema(
     [
         ("location", pa.string()),
@@ -43,7 +43,7 @@ CHANGE_TYPE = pa.struct(
 
 
 class Unreadable(Exception):
-    """A file is not there, or not as it must be."""
+    """A file of the source is missing, damaged, or has other columns than the table."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class FileRows:
 
     Attributes:
         filesystem: where the files are.
-        schema: of the table's files as they are now, with field ids.
-        output: columns as Spark has them, then the change and its snapshot.
-        defaults: of columns that files lack which are older, values as Spark has them.
+        schema: current schema of the table's files, with field ids.
+        output: the columns to return, with Spark's types, then the change and its snapshot.
+        defaults: initial defaults of columns that older files lack, as values of Spark's types.
     """
 
     filesystem: fs.FileSystem
@@ -63,10 +63,16 @@ class FileRows:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A task of Spark: pieces come in, changes go out.
+        """Read pieces in a task of Spark.
+
+        Args:
+            batches: rows of PIECE.
+
+        Yields:
+            The changes, with the columns of `output`.
 
         Raises:
-            Unreadable: a file is gone, or its columns are none of the table's.
+            Unreadable: a file is missing or damaged, or has no field ids.
         """
         for batch in batches:
             for index in range(batch.num_rows):
@@ -76,8 +82,8 @@ class FileRows:
                     yield from self._rows(piece)
                 except FileNotFoundError as error:
                     raise Unreadable(
-                        f"The file {location} is gone: it was removed before this stream has read "
-                        "it. Rebuild the table with --full-refresh."
+                        f"The file {location} is gone: it was removed before this stream read it. "
+                        "Rebuild the table with --full-refresh."
                     ) from error
                 except (OSError, ValueError, pa.ArrowException) as error:
                     raise Unreadable(f"The file {location} cannot be read: {error}") from error
@@ -89,42 +95,42 @@ class FileRows:
         with opened, pq.ParquetFile(opened) as parquet:
             names = self._names(parquet)
             for begin, rows in _batches(parquet, list(names), positions if takes else None):
-                places = pa.array(range(begin, begin + rows.num_rows), pa.int64())
-                listed = pc.is_in(places, value_set=positions)
-                kept = listed if takes else pc.invert(listed)
+                row_positions = pa.array(range(begin, begin + rows.num_rows), pa.int64())
+                in_piece = pc.is_in(row_positions, value_set=positions)
+                mask = in_piece if takes else pc.invert(in_piece)
                 renamed = rows.rename_columns([names[name] for name in rows.schema.names])
-                yield self._changes(renamed.filter(kept), places.filter(kept), piece)
+                yield self._changes(renamed.filter(mask), row_positions.filter(mask), piece)
 
     def _names(self, parquet: pq.ParquetFile) -> dict[str, str]:
-        """Columns of a file and what they are called now: they are known by their ids."""
-        now = {_id(field): field for field in self.schema}
+        """Return the current names of a file's columns, which are matched by their field ids."""
+        by_id = {_id(field): field for field in self.schema}
         names = {}
         for stored in parquet.schema_arrow:
             if _id(stored) is None:
-                raise ValueError("it has no field ids, as files have that were imported")
-            wanted = now.get(_id(stored))
-            if wanted is None:
+                raise ValueError("it has no field ids, like files that were imported")
+            field = by_id.get(_id(stored))
+            if field is None:
                 continue
-            if _ids(stored) != _ids(wanted):
-                raise ValueError(f"the nested column `{wanted.name}` has changed since")
-            names[stored.name] = wanted.name
+            if _ids(stored) != _ids(field):
+                raise ValueError(f"the nested column `{field.name}` has changed since")
+            names[stored.name] = field.name
         return names
 
     def _changes(
-        self, rows: pa.RecordBatch, places: pa.Array, piece: dict[str, pa.Scalar]
+        self, rows: pa.RecordBatch, row_positions: pa.Array, piece: dict[str, pa.Scalar]
     ) -> pa.RecordBatch:
         count = rows.num_rows
         fitted = conform(rows, self.schema)
-        # Of a deleted key nothing else is known.
+        # An equality delete has no other columns of the row than its key.
         defaults = {} if piece["only_keys"].as_py() else self.defaults
         columns = [
-            _as_spark_has_it(fitted[field.name], field.type)
+            _to_spark_type(fitted[field.name], field.type)
             if field.name in rows.schema.names
             else _repeated(defaults.get(field.name), field.type, count)
             for field in list(self.output)[:-2]
         ]
         deleted, first = piece["deleted"].as_py(), piece["minor"]
-        minor = pa.repeat(first, count) if deleted else pc.add(places, first)
+        minor = pa.repeat(first, count) if deleted else pc.add(row_positions, first)
         change = [
             pa.repeat(piece["major"], count),
             minor,
@@ -139,7 +145,7 @@ class FileRows:
 def _batches(
     parquet: pq.ParquetFile, columns: list[str], only: pa.Array | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows and the position of the first; row groups without wanted positions are left out."""
+    """Yield the position of the first row, and rows; skip row groups without some positions."""
     begin = 0
     for group in range(parquet.metadata.num_row_groups):
         end = begin + parquet.metadata.row_group(group).num_rows
@@ -159,7 +165,7 @@ def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
-def _as_spark_has_it(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _to_spark_type(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type == pa.uuid():
         texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in array.storage.to_pylist()]
         return pa.array(texts, target)
@@ -167,15 +173,15 @@ def _as_spark_has_it(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
-    """Names and ids of what is nested in a column."""
-    found = []
+    """Return names and field ids of the fields that are nested in a column."""
+    ids = []
     for child in _children(field.type):
-        found += [(child.name, _id(child)), *_ids(child)]
-    return found
+        ids += [(child.name, _id(child)), *_ids(child)]
+    return ids
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
-    # Writers call the parts of lists and maps as they like.
+    # Writers name the elements of lists and maps differently.
     if pa.types.is_map(kind):
         return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -1,4 +1,4 @@
-"""Files that appear in a folder: JSON lines, CSV or Parquet."""
+"""Files that land in a folder: JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.arrow_parquet import (
     REBASE,
-    plain_schema,
-    read_plain,
+    parquet_arrow_schema,
+    read_arrow,
 )
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import spelled_as
 from dbt.adapters.iceberg_stream.stream.sources.footers import Footers
 from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_lines, json_records
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
-    frontier_behind,
-    membership,
-    names_of,
+    frontier_after,
+    names_by_second,
     ranks,
+    read_check,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -50,40 +50,41 @@ if TYPE_CHECKING:
 
 logger = AdapterLogger("IcebergStream")
 FORMATS = ("json", "csv", "parquet")
-# A batch's bytes, where rows are not known before it is read.
+# Converts a batch's rows to bytes, because rows cannot be counted before they are read.
 BYTES_PER_ROW = 64
 HIDDEN = (".", "_")
-# What Spark takes for parts of a pattern.
+# Characters that Spark takes for parts of a glob pattern.
 PATTERN = re.compile(r"([][{}*?\\])")
-NO_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
-# Files of one millisecond that are told apart by their path.
-AT_ONCE = 100_000
-# How long a list of the folder does for batches of files that are in it.
-LISTED_SECONDS = 60.0
-# How long it does to say what is waiting.
+UNORDERED_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
+# Files with the same time in milliseconds, at most, that are ordered by their path.
+FILES_PER_MILLISECOND = 100_000
+# Age of a listing of the folder from which batches of files in it may be planned.
+LISTING_SECONDS = 60.0
+# Age of a listing from which the lag may be counted.
 LAG_SECONDS = 5.0
 
 
 @dataclass
 class FilesSource:
-    """A folder, read in the order in which its files were last modified, then of their names.
+    """A folder, whose files are read in the order of their modification time, then of their path.
 
-    The frontier is the last file's time and the names of those modified shortly before: a file may
-    appear later than its time says, as one does that was moved into the folder.
-    `{"settled": time, "last": time, "read": {time: names}, "files": count}`, times in milliseconds:
-    what is older than settled is read, or has come too late; last is the newest file's. Names have
-    NAME letters each, one behind the other, under their files' time rounded up to a second;
-    `"names": {name: time}` has those that older versions have read.
+    The frontier is `{"settled": time, "last": time, "read": {time: names}, "files": count}`, with
+    times in milliseconds since the epoch. Files older than `settled` are read, or have landed too
+    late. `last` is the time of the newest file. `read` has the names of the files since `settled`,
+    because a file may land later than its time, for example if it is moved into the folder. Names
+    have NAME_LENGTH characters each and are concatenated, under their files' time rounded up to a
+    second. `files` counts the batch. `"names": {name: time}` has the names of older versions.
 
     Attributes:
-        path: the folder, as Spark names it.
-        filesystem, folder: the same for PyArrow.
+        path: the folder, for Spark.
+        filesystem: the folder's filesystem, for PyArrow.
+        folder: the folder on that filesystem.
         file_format: json, csv or parquet.
-        columns: of the records, as Spark's DDL; Parquet files know their own.
+        columns: of the records, as Spark's DDL; None for the columns of Parquet files.
         options: of Spark's reader.
-        late_seconds: how much later than its time a file may appear.
-        required: columns that a JSON record must have, if only as null: a key that is absent is
-            a mistake.
+        late_seconds: how much later than its time a file may land.
+        required: columns that a JSON record must have; the value may be null.
+        ordered: whether rows come in the order of the files.
     """
 
     path: str
@@ -96,11 +97,11 @@ class FilesSource:
     required: tuple[str, ...] = ()
     ordered: bool = False
     has_truncates: bool = field(default=False, init=False)
-    _known: tuple[str, StructType | None] = field(default=("", None), init=False)
+    _schema_cache: tuple[str, StructType | None] = field(default=("", None), init=False)
     _definition: StructType | None = field(default=None, init=False)
     _rebase: str | None = field(default=None, init=False)
     _empty: set[str] = field(default_factory=set, init=False)
-    _listed: tuple[float, list[LandedFile]] = field(default=(float("-inf"), []), init=False)
+    _listing: tuple[float, list[LandedFile]] = field(default=(float("-inf"), []), init=False)
 
     @cached_property
     def _footers(self) -> Footers:
@@ -118,22 +119,22 @@ class FilesSource:
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
         if self.columns:
-            more = (BAD, *((REASON,) if self._by_line else ()), WHERE) if self.has_bad else ()
-            columns = ", ".join([self.columns, *(f"{name} string" for name in more)])
+            added = (BAD, *((REASON,) if self._by_line else ()), WHERE) if self.has_bad else ()
+            columns = ", ".join([self.columns, *(f"{name} string" for name in added)])
             frame = spark.createDataFrame([], columns)
         else:
             files = self._first_of(lower, upper)
             if not files:
                 raise StreamError(
-                    f"{self.path} has no files yet, so the columns are not known. Put a first file "
-                    "there, or give `columns`."
+                    f"{self.path} has no files yet, so its columns are not known. Put a file "
+                    "there, or set the source's `columns`."
                 )
             reader = spark.read.options(**self.options)
             frame = reader.parquet(self._spark_path(files[0])).where("false")
-        return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
+        return frame.selectExpr("*", f"{UNORDERED_CHANGE} as {CHANGE}")
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
-        if not self._knows_schemas:
+        if not self._has_file_schemas:
             return ""
         files = self._first_of(lower, upper)
         return self._footers.columns(files[0]) if files else ""
@@ -141,7 +142,7 @@ class FilesSource:
     def present(self, lower: Frontier | None) -> Frontier | None:
         files = self._after(lower)
         return (
-            {**frontier_behind(lower, files, self.late_seconds), "read": names_of(files)}
+            {**frontier_after(lower, files, self.late_seconds), "read": names_by_second(files)}
             if files
             else None
         )
@@ -155,59 +156,61 @@ class FilesSource:
     ) -> Frontier | None:
         chosen: list[LandedFile] = []
         size = 0
-        # While there are files of an earlier look, the folder is not listed for each batch.
-        files = self._between(lower, until, LISTED_SECONDS) or self._between(lower, until)
+        # A recent listing is used as long as it has files, instead of a listing for each batch.
+        files = self._between(lower, until, LISTING_SECONDS) or self._between(lower, until)
         for file in files:
             size += file.size
-            if chosen and (size > rows * BYTES_PER_ROW or self._differs(file, chosen)):
+            if chosen and (size > rows * BYTES_PER_ROW or self._has_other_columns(file, chosen)):
                 break
             chosen.append(file)
-        return frontier_behind(lower, chosen, self.late_seconds) if chosen else None
+        return frontier_after(lower, chosen, self.late_seconds) if chosen else None
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        return any(map(membership(other), self._after(lower)))
+        return any(map(read_check(other), self._after(lower)))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        files = self._whole(self._batch(lower, upper))
+        files = self._complete(self._batch(lower, upper))
         return self._frame(spark, files) if files else self.empty(spark, lower, upper)
 
     def unreadable(self, lower: Frontier | None, upper: Frontier) -> dict[str, str]:
         if self.file_format != "parquet":
             return {}
-        torn = self._footers.all_torn(self._batch(lower, upper))
-        return {file.path: reason for file, reason in torn.items()}
+        incomplete = self._footers.incomplete_files(self._batch(lower, upper))
+        return {file.path: reason for file, reason in incomplete.items()}
 
-    def plain_rows(
+    def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
-        if self.file_format != "parquet" or self.options or not self._is_corrected(session):
+        if self.file_format != "parquet" or self.options or not self._reads_gregorian(session):
             return None
-        spark, files = session.spark, self._whole(self._batch(lower, upper))
+        spark, files = session.spark, self._complete(self._batch(lower, upper))
         if not files:
             return iter(())
-        schema = plain_schema(self._given(spark) if self.columns else self._schema(spark, files[0]))
+        schema = parquet_arrow_schema(
+            self._declared_schema(spark) if self.columns else self._schema(spark, files[0])
+        )
         columns = pick(schema.names)
         if columns is None:
             return None
         majors = [
-            file.modified * AT_ONCE + rank for file, rank in zip(files, ranks(files), strict=True)
+            file.modified * FILES_PER_MILLISECOND + rank
+            for file, rank in zip(files, ranks(files), strict=True)
         ]
-        placed = list(zip((file.path for file in files), majors, strict=True))
-        return read_plain(self.filesystem, placed, schema, columns)
+        with_majors = list(zip((file.path for file in files), majors, strict=True))
+        return read_arrow(self.filesystem, with_majors, schema, columns)
 
     def require(self, lower: Frontier | None, upper: Frontier) -> None:
-        self._listed = float("-inf"), []
+        self._listing = float("-inf"), []
         self._batch(lower, upper)
 
     def _batch(self, lower: Frontier | None, upper: Frontier) -> list[LandedFile]:
-        files = self._between(lower, upper, LISTED_SECONDS)
+        files = self._between(lower, upper, LISTING_SECONDS)
         if len(files) < upper["files"]:
             files = self._between(lower, upper)
         if len(files) < upper["files"]:
             raise StreamError(
-                f"{upper['files'] - len(files)} files of {self.path} that a batch was to read have "
-                "gone or changed. Put them back as they were, or rebuild the table with "
-                "--full-refresh."
+                f"{upper['files'] - len(files)} files of {self.path} that a batch reads were "
+                "removed or changed. Restore them, or rebuild the table with --full-refresh."
             )
         return files
 
@@ -225,15 +228,15 @@ class FilesSource:
             f.lit(False).alias("deleted"),
             f.lit(False).alias("truncated"),
         )
-        chosen = frame.select("*", *where, change.alias(CHANGE))
-        return chosen.drop(FILE) if self._by_line else chosen
+        rows = frame.select("*", *where, change.alias(CHANGE))
+        return rows.drop(FILE) if self._by_line else rows
 
     def _records(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
-        """Columns of the records, and of bad ones; `_metadata` can be asked for."""
+        """Return records with `__bad`; `_metadata` of their files can be selected."""
         paths = [self._spark_path(file) for file in files]
         reader = spark.read.options(**self.options)
         if self._by_line:
-            names = self._given(spark).fieldNames()
+            names = self._declared_schema(spark).fieldNames()
             required = spelled_as(names, self.required)
             return json_records(spark, paths, str(self.columns), names, required, self.options)
         if self.has_bad:
@@ -241,71 +244,75 @@ class FilesSource:
             reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
         elif self.columns:
             reader = reader.schema(self.columns)
-        elif self._knows_schemas:
+        elif self._has_file_schemas:
             reader = reader.schema(self._schema(spark, files[0]))
         return reader.format(self.file_format).load(paths)
 
     @property
     def _by_line(self) -> bool:
-        """Whether lines of JSON are looked at for the columns that they must have."""
+        """Whether each line of JSON is checked for required columns."""
         return bool(self.required) and self.file_format == "json" and are_lines(self.options)
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
-        """The file that says what the columns are: a batch's first, or the last that is there."""
+        """Return the file that the columns are taken from: a batch's first, or else the newest."""
         for files in (
-            self._between(lower, upper, LISTED_SECONDS),
+            self._between(lower, upper, LISTING_SECONDS),
             self._between(lower, upper),
             reversed(self._after(None)),
         ):
             for file in files:
-                if self._whole([file]):
+                if self._complete([file]):
                     return [file]
         return []
 
     @property
-    def _knows_schemas(self) -> bool:
-        """Whether files say what their columns are, and Spark is not to look at all of them."""
+    def _has_file_schemas(self) -> bool:
+        """Whether columns are taken from one file, without `columns` and Spark's `mergeSchema`."""
         merges = "mergeschema" in (name.lower() for name in self.options)
         return self.columns is None and self.file_format == "parquet" and not merges
 
-    def _differs(self, file: LandedFile, others: Sequence[LandedFile]) -> bool:
-        """Whether a file may not be in a batch with others: Spark would read all as the first."""
-        if not self._knows_schemas or self._footers.torn(file):
+    def _has_other_columns(self, file: LandedFile, others: Sequence[LandedFile]) -> bool:
+        """Return whether a file has other columns than a batch, which Spark reads as its first."""
+        if not self._has_file_schemas or self._footers.incomplete_reason(file):
             return False
-        first = next((other for other in others if not self._footers.torn(other)), file)
+        first = next(
+            (other for other in others if not self._footers.incomplete_reason(other)), file
+        )
         return self._footers.columns(first) != self._footers.columns(file)
 
-    def _whole(self, files: Sequence[LandedFile]) -> list[LandedFile]:
-        """Those of the files that are no torn Parquet files."""
-        torn = self._footers.all_torn(files) if self.file_format == "parquet" else {}
-        return [file for file in files if file not in torn]
+    def _complete(self, files: Sequence[LandedFile]) -> list[LandedFile]:
+        """Return files without incomplete Parquet files."""
+        if self.file_format != "parquet":
+            return list(files)
+        incomplete = self._footers.incomplete_files(files)
+        return [file for file in files if file not in incomplete]
 
     def _schema(self, spark: SparkSession, file: LandedFile) -> StructType:
-        """What Spark takes for the schema of a file; asked once for files that are alike."""
+        """Return Spark's schema of a file; the last one is cached, for files with its columns."""
         stored = self._footers.columns(file)
-        known, schema = self._known
-        if schema is None or stored != known:
+        cached, schema = self._schema_cache
+        if schema is None or stored != cached:
             schema = spark.read.options(**self.options).parquet(self._spark_path(file)).schema
-            self._known = stored, schema
+            self._schema_cache = stored, schema
         return schema
 
-    def _is_corrected(self, session: Session) -> bool:
-        """Whether Spark, too, takes days and times as the format has them."""
+    def _reads_gregorian(self, session: Session) -> bool:
+        """Return whether Spark reads dates in the Gregorian calendar, as PyArrow does."""
         if self._rebase is None:
             self._rebase = str(session.spark.conf.get(REBASE)).upper()
         return self._rebase != "LEGACY"
 
-    def _given(self, spark: SparkSession) -> StructType:
-        """What the source's definition says of the columns; the server is asked once."""
+    def _declared_schema(self, spark: SparkSession) -> StructType:
+        """Return Spark's schema of the definition's `columns`, which the server parses once."""
         if self._definition is None:
             self._definition = spark.createDataFrame([], str(self.columns)).schema
         return self._definition
 
     def _major(self, files: Sequence[LandedFile]) -> Column:
-        """What orders files: their time, then their path."""
+        """Return the column that orders files: by their time, then by their path."""
         from pyspark.sql.connect import functions as f
 
-        major = f.unix_millis(f.col("_metadata.file_modification_time")) * AT_ONCE
+        major = f.unix_millis(f.col("_metadata.file_modification_time")) * FILES_PER_MILLISECOND
         ranked = zip(files, ranks(files), strict=True)
         tied = {file.path: rank for file, rank in ranked if rank}
         if not tied:
@@ -323,48 +330,50 @@ class FilesSource:
     def _between(
         self, lower: Frontier | None, upper: Frontier | None, age: float = 0.0
     ) -> list[LandedFile]:
-        """Files of a batch, or all that come after a frontier, in their order."""
+        """Return the files of a batch, or all files after a frontier, in their order."""
         files = self._after(lower, age)
-        return files if upper is None else list(filter(membership(upper), files))
+        return files if upper is None else list(filter(read_check(upper), files))
 
     def _after(self, frontier: Frontier | None, age: float = 0.0) -> list[LandedFile]:
-        """Files that are not in the frontier, in their order.
+        """Return the files that a frontier does not include, in their order.
 
-        They are listed anew if that was so many seconds ago.
+        Args:
+            frontier: the frontier; None for all files.
+            age: seconds that the last listing of the folder may be old.
         """
         if frontier is not None and frontier["settled"] > time.time() * 1000:
             raise StreamError(
-                f"The stream's progress in {self.path} is ahead of this machine's clock: it would "
-                "pass over files that come now. Set the clock right; where a file with a time in "
-                "the future was read by an older version, rebuild the table with --full-refresh."
+                f"The stream's progress in {self.path} is ahead of this machine's clock, so that "
+                "the stream would skip files that land now. Correct the clock. If an older version "
+                "has read a file with a time in the future, rebuild the table with --full-refresh."
             )
-        listed, files = self._listed
+        listed_at, files = self._listing
         now = time.monotonic()
-        if now - listed >= age:
+        if now - listed_at >= age:
             files = self._list()
-            self._listed = now, files
-        is_in = membership(frontier)
+            self._listing = now, files
+        is_in = read_check(frontier)
         return [file for file in files if not is_in(file)]
 
     def _list(self) -> list[LandedFile]:
-        """All files of the folder, in their order."""
+        """List all files of the folder, in their order."""
         selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=True)
         try:
             infos = self.filesystem.get_file_info(selector)
         except OSError as error:
             raise StreamError(f"The folder {self.path} cannot be listed: {error}") from error
-        found = [
+        files = [
             LandedFile(info.path, (info.mtime_ns or 0) // 1_000_000, info.size)
             for info in infos
             if info.is_file and not self._is_hidden(info.path)
         ]
-        for file in found:
-            # One that is being written has its content, and another time, later.
+        for file in files:
+            # A file that is being written is read once it has content, under its new time.
             if not file.size and file.path not in self._empty:
                 self._empty.add(file.path)
-                logger.warning(f"{file.path} is empty: it is left out.")
-        found = [file for file in found if file.size]
-        return sorted(found, key=lambda file: (file.modified, file.path))
+                logger.warning(f"{file.path} is empty and is skipped.")
+        files = [file for file in files if file.size]
+        return sorted(files, key=lambda file: (file.modified, file.path))
 
     def _is_hidden(self, path: str) -> bool:
         below = path.removeprefix(self.folder.rstrip("/")).split("/")
@@ -377,7 +386,13 @@ def files_source(
     folder: str,
     required: Sequence[str] = (),
 ) -> FilesSource:
-    """The folder that a source's definition names; `required` are columns that records must have.
+    """Return the source of a definition of type `files`.
+
+    Args:
+        spec: the definition, with `path` as a URL.
+        filesystem: of the folder, for PyArrow.
+        folder: the folder on that filesystem.
+        required: columns that a JSON record must have.
 
     Raises:
         StreamError: the definition has errors.

@@ -1,4 +1,4 @@
-"""Footers of Parquet files: their columns, and whether a file is whole."""
+"""Footers of Parquet files: their columns, and whether a file is complete."""
 
 from __future__ import annotations
 
@@ -13,60 +13,66 @@ import pyarrow.parquet as pq
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile
 
-# Files whose footers are remembered.
-REMEMBERED = 10_000
+# Files whose columns are cached.
+MAX_FOOTERS = 10_000
 AT_ONCE = 16
 
 
-class TornFile(StreamError):
-    """A Parquet file without a footer: its writer has not come to the end."""
+class IncompleteFile(StreamError):
+    """A Parquet file without a footer, because its writer has not finished it."""
 
 
 @dataclass
 class Footers:
-    """Reads each file's footer once."""
+    """Reads and caches the footers of files.
+
+    Attributes:
+        filesystem: where the files are.
+    """
 
     filesystem: fs.FileSystem
-    _columns: dict[LandedFile, str | TornFile] = field(default_factory=dict, init=False)
+    _columns: dict[LandedFile, str | IncompleteFile] = field(default_factory=dict, init=False)
 
     def columns(self, file: LandedFile) -> str:
-        """The columns of a file, as a text that files of the same columns share.
+        """Return the columns of a file, as a text that is equal for files with the same columns.
 
         Raises:
-            TornFile: it has no footer.
-            StreamError: it cannot be read.
+            IncompleteFile: the file has no footer.
+            StreamError: the file cannot be read.
         """
         columns = self._columns.get(file)
         if columns is None:
-            if len(self._columns) >= REMEMBERED:
+            if len(self._columns) >= MAX_FOOTERS:
                 self._columns.clear()
             columns = self._columns[file] = self._read(file)
-        if isinstance(columns, TornFile):
+        if isinstance(columns, IncompleteFile):
             raise columns
         return columns
 
-    def torn(self, file: LandedFile) -> str | None:
-        """Why a file has no footer; None if it is whole."""
+    def incomplete_reason(self, file: LandedFile) -> str | None:
+        """Return why a file has no footer; None if it is complete."""
         try:
             self.columns(file)
-        except TornFile as error:
+        except IncompleteFile as error:
             return str(error)
         return None
 
-    def all_torn(self, files: Sequence[LandedFile]) -> dict[LandedFile, str]:
-        """Those of the files that have no footer, and why; all are read side by side."""
+    def incomplete_files(self, files: Sequence[LandedFile]) -> dict[LandedFile, str]:
+        """Return why files have no footer, for those that have none; reads them in parallel."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            reasons = zip(files, pool.map(self.torn, files), strict=True)
+            reasons = zip(files, pool.map(self.incomplete_reason, files), strict=True)
             return {file: reason for file, reason in reasons if reason}
 
-    def _read(self, file: LandedFile) -> str | TornFile:
+    def _read(self, file: LandedFile) -> str | IncompleteFile:
         try:
             with self.filesystem.open_input_file(file.path) as opened:
                 schema = pq.read_schema(opened)
         except (OSError, pa.ArrowException) as error:
-            # What is no system's error is Arrow's own, about the bytes.
+            # Arrow's errors about the file's bytes, in contrast to errors of the storage.
             if isinstance(error, pa.ArrowInvalid) or "deserialize thrift" in str(error):
-                return TornFile(f"The file {file.path} is no whole Parquet file: {error}")
+                return IncompleteFile(
+                    f"The file {file.path} is not a complete Parquet file: {error}"
+                )
             raise StreamError(f"The file {file.path} cannot be read: {error}") from error
         text: str = schema.remove_metadata().to_string(show_field_metadata=False)
         return text

@@ -1,4 +1,4 @@
-"""An Iceberg table, read by ranges of snapshots: all its rows first, then what has come since."""
+"""Read an Iceberg table by ranges of snapshots: first all its rows, then the later snapshots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sources.file_order import (
     order_of_all,
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg_changes import plan_changes
-from dbt.adapters.iceberg_stream.stream.sources.schema_projection import columns_today
+from dbt.adapters.iceberg_stream.stream.sources.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     CHANGE,
     MAJOR,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-# Snapshots in a batch: each is a scan of its own.
+# Snapshots in a batch, at most: each is a scan of its own.
 MOST_SNAPSHOTS = 20
 SKIPPED = ("replace",)
 FILE, POS = "__file", "__pos"
-PLACE = [FILE, MAJOR, MINOR]
+ORDER_COLUMNS = [FILE, MAJOR, MINOR]
 
 
 @dataclass
@@ -48,10 +48,11 @@ class IcebergSource:
 
     Attributes:
         catalog: the catalog.
-        name: the table's; `relation` the same as Spark names it.
-        skip_changes: whether snapshots that delete or overwrite rows are passed over.
-        changes: whether rows that they delete and change are changes of the stream.
-        keyed: whether the order of rows matters.
+        name: of the table.
+        relation: the table's name for Spark.
+        skip_changes: whether snapshots that delete or overwrite rows are skipped.
+        changes: whether deleted and updated rows are changes of the stream.
+        keyed: whether the stream's table has keys, so that the order of rows matters.
     """
 
     catalog: IcebergCatalog
@@ -90,7 +91,7 @@ class IcebergSource:
         if lower is not None and until is not None and lower == until:
             return None
         metadata = self._metadata()
-        # The batch's: what is altered after this is noticed by the next one.
+        # Later changes of the schema are noticed when the next batch is planned.
         self._schema_id = str(metadata["current-schema-id"])
         current = parent_snapshot(metadata, MAIN)
         if current is None:
@@ -108,7 +109,7 @@ class IcebergSource:
         return upper
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
-        # Spark reads what was appended as the table is now.
+        # Spark reads appended rows with the table's current schema.
         return self._schema_id or str(self._metadata()["current-schema-id"])
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
@@ -125,7 +126,7 @@ class IcebergSource:
             if self._adds_rows(snapshot):
                 reader = spark.read.option("start-snapshot-id", str(snapshot["parent-snapshot-id"]))
                 reader = reader.option("end-snapshot-id", str(snapshot["snapshot-id"]))
-                # The table function would read what the table is now.
+                # A read of the relation as a table would return the current snapshot.
                 frame = reader.format("iceberg").load(self.relation.replace("`", ""))
                 order = order_of_added(table.io, snapshot) if self.keyed else None
                 frames.append(self._with_change(frame, snapshot["sequence-number"], order))
@@ -139,16 +140,16 @@ class IcebergSource:
     def _read_all(self, spark: SparkSession, upper: Frontier) -> DataFrame:
         reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
         rows, table = reader.table(self.relation), self._table()
-        # Spark gives them the columns of the snapshot, and what comes later those of today.
+        # Spark returns the columns of the snapshot; later snapshots have the current columns.
         types = spark.table(self.relation).schema
-        today = columns_today(table.metadata, upper["snapshot-id"], types)
+        columns = current_columns(table.metadata, upper["snapshot-id"], types)
         order = None
         if self.keyed:
             ancestors = list(_ancestors(table.metadata, upper["snapshot-id"]))
             appends_only = not (self.changes or self.skip_changes)
             order = order_of_all(table.io, ancestors, appends_only)
             self._lacks_order = UNKNOWN_ORDER in order["minor"].to_pylist()
-        return self._with_change(rows, 0, order, today)
+        return self._with_change(rows, 0, order, columns)
 
     def lag(self, frontier: Frontier | None) -> Lag:
         metadata = self._metadata()
@@ -176,8 +177,9 @@ class IcebergSource:
 
     def _missing(self) -> StreamError:
         return StreamError(
-            f"There is no table {'.'.join(self.name)} to stream from. A source that is no Iceberg "
-            "table says in its `config.meta.stream` what it is, such as `type: files`."
+            f"There is no table {'.'.join(self.name)} to stream from. Create it, or set "
+            "`config.meta.stream` of a source that is not an Iceberg table, for example to "
+            "`type: files`."
         )
 
     def _metadata(self) -> Metadata:
@@ -190,25 +192,25 @@ class IcebergSource:
         return {"snapshot-id": snapshot["snapshot-id"], "table-uuid": metadata["table-uuid"]}
 
     def _since(self, metadata: Metadata, lower: Frontier) -> Iterator[Mapping[str, Any]]:
-        """Snapshots after the frontier, oldest first."""
-        place = ".".join(self.name)
+        """Yield the snapshots after a frontier, oldest first."""
+        name = ".".join(self.name)
         if lower["table-uuid"] != metadata["table-uuid"]:
             raise StreamError(
-                f"{place} is another table than the one this stream has read: it was dropped and "
-                "created again. Rebuild the table with --full-refresh."
+                f"{name} is another table than the one this stream has read: it was dropped and "
+                "created again. Rebuild the stream's table with --full-refresh."
             )
         by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
-        found, snapshot = [], parent_snapshot(metadata, MAIN)
+        snapshots, snapshot = [], parent_snapshot(metadata, MAIN)
         while snapshot is not None and snapshot["snapshot-id"] != lower["snapshot-id"]:
-            found.append(snapshot)
+            snapshots.append(snapshot)
             snapshot = by_id.get(snapshot.get("parent-snapshot-id", -1))
         if snapshot is None:
             raise StreamError(
-                f"The snapshot {lower['snapshot-id']} of {place}, to which this stream has read, "
+                f"The snapshot {lower['snapshot-id']} of {name}, up to which this stream has read, "
                 "is not among its ancestors any more: it has expired, or the table was rolled back "
-                "or replaced. Rebuild the table with --full-refresh."
+                "or replaced. Rebuild the stream's table with --full-refresh."
             )
-        for later in reversed(found):
+        for later in reversed(snapshots):
             self._check(later)
             yield later
 
@@ -217,10 +219,10 @@ class IcebergSource:
         if operation in ("append", *SKIPPED) or self.skip_changes or self.changes:
             return
         raise StreamError(
-            f"The snapshot {snapshot['snapshot-id']} of {'.'.join(self.name)} is no append "
-            f"({operation}): rows that were updated or deleted cannot be streamed from it. Set "
-            "`changes: true` to stream them, for a model with a unique_key, or "
-            "`skip_changes: true` to pass over such snapshots."
+            f"The snapshot {snapshot['snapshot-id']} of {'.'.join(self.name)} is not an append "
+            f"({operation}): it updates or deletes rows. Set `changes: true` to stream its changes "
+            "to a model with a `unique_key`, or `skip_changes: true` to skip snapshots that are "
+            "not appends."
         )
 
     def _adds_rows(self, snapshot: Mapping[str, Any]) -> bool:
@@ -236,28 +238,35 @@ class IcebergSource:
         order: pa.Table | None = None,
         columns: Sequence[str] = ("*",),
     ) -> DataFrame:
-        """The columns and `__stream`; in the order of the files where it is given."""
-        rest = "'deleted', false, 'truncated', false"
+        """Return columns of a frame, with `__stream`.
+
+        Args:
+            frame: rows of the table.
+            major: of all changes, without an order.
+            order: of the files, as rows of FILE_ORDER; None if the order of rows does not matter.
+            columns: SQL expressions.
+        """
+        flags = "'deleted', false, 'truncated', false"
         if order is None:
-            place = f"'major', {major}L, 'minor', monotonically_increasing_id()"
-            return frame.selectExpr(*columns, f"named_struct({place}, {rest}) as {CHANGE}")
+            position = f"'major', {major}L, 'minor', monotonically_increasing_id()"
+            return frame.selectExpr(*columns, f"named_struct({position}, {flags}) as {CHANGE}")
         from pyspark.sql.connect import functions as f
 
         rows = frame.selectExpr(*columns, f"_file as {FILE}", f"_pos as {POS}")
         names = [quote(name) for name in rows.columns if name not in (FILE, POS)]
-        files = f.broadcast(frame.sparkSession.createDataFrame(order.rename_columns(PLACE)))
-        # Of rows whose order is not known the position tells nothing.
+        files = f.broadcast(frame.sparkSession.createDataFrame(order.rename_columns(ORDER_COLUMNS)))
+        # Positions in a file do not order rows whose order is not known.
         minor = f"if({MINOR} >= {UNKNOWN_ORDER}L, {MINOR}, {MINOR} + {POS})"
-        # No row may be lost for a file that the manifests were not seen to have.
-        known = f"coalesce({MAJOR}, bigint(raise_error(concat('No manifest has ', {FILE}))))"
-        place = f"'major', {known}, 'minor', {minor}"
+        # A row of a file that is in no manifest is an error, so that no row is lost.
+        known_major = f"coalesce({MAJOR}, bigint(raise_error(concat('No manifest has ', {FILE}))))"
+        position = f"'major', {known_major}, 'minor', {minor}"
         return rows.join(files, FILE, "left").selectExpr(
-            *names, f"named_struct({place}, {rest}) as {CHANGE}"
+            *names, f"named_struct({position}, {flags}) as {CHANGE}"
         )
 
 
 def _ancestors(metadata: Metadata, snapshot_id: int) -> Iterator[Mapping[str, Any]]:
-    """A snapshot and those before it that have not expired, newest first."""
+    """Yield a snapshot and its ancestors that have not expired, newest first."""
     by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
     snapshot = by_id.get(snapshot_id)
     while snapshot is not None:

@@ -1,6 +1,7 @@
-"""What a snapshot changes in a table's rows, as pieces of files (spec, "Scan Planning").
+"""Plan the row changes of a snapshot as pieces of files.
 
-In each data sequence number deletes come before rows: an update is both.
+In each data sequence number deletes come before rows, because an update is both. Iceberg spec,
+"Scan Planning": https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.files.deletes import read_position_deletes
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import read_deletion_vector
 
-# Within a data sequence number: deletes are 0, a row is behind those of the files before its own.
+# Minors in a data sequence number: deletes have 0, rows follow those of the files before.
 FIRST_ROW = 1
 ROWS_OF_A_FILE = 1 << 40
 NO_POSITIONS = pa.array([], pa.int64())
 Positions = Mapping[str, pa.Array]
-NOTHING: Positions = MappingProxyType({})
+NO_DELETES: Positions = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ class Piece:
 
     Attributes:
         location: of the file.
-        size: its bytes; 0 if it is not known.
-        deleted: whether the rows, or the keys, are deleted.
-        major, minor: the place of the first row's change; deletes of a number share one.
-        positions: rows that alone count, if `takes`, or else those that do not.
-        only_keys: whether the file says nothing else of deleted rows.
+        size: of the file in bytes; 0 if it is not known.
+        deleted: whether the rows, or the rows of the keys, are deleted.
+        major: data sequence number of the changes.
+        minor: of the first row's change; all deletes of a sequence number share one.
+        positions: the only rows of the piece if `takes`, or else the rows that it leaves out.
+        takes: how `positions` is used.
+        only_keys: whether the file has the keys of deleted rows, and no other columns.
     """
 
     location: str
@@ -70,10 +73,13 @@ class SnapshotChanges:
     """All changes of a snapshot.
 
     Attributes:
+        snapshot_id: the snapshot.
         parent_id: the snapshot before it.
         first: its first data sequence number.
-        scanned: removed files of which only a scan of the parent can tell which rows were live.
-        compared: whether a row that is deleted and there again, all the same, has not changed.
+        pieces: the changes, by files.
+        scanned: removed files whose live rows only a scan of the parent can find.
+        compared: whether rows that are deleted and added again with equal values are unchanged,
+            as after a copy-on-write.
     """
 
     snapshot_id: int
@@ -87,18 +93,23 @@ class SnapshotChanges:
 def plan_changes(
     io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]
 ) -> SnapshotChanges:
-    """The changes between a snapshot and its parent.
+    """Plan the changes between a snapshot and its parent.
+
+    Args:
+        io: of the table.
+        snapshot: from the table's metadata.
+        parent: from the table's metadata.
 
     Raises:
-        StreamError: they cannot be read.
+        StreamError: the changes cannot be read.
     """
     number = snapshot["snapshot-id"]
     try:
         return _plan(io, snapshot, parent)
     except FileNotFoundError as error:
         raise StreamError(
-            f"A file that the snapshot {number} needs is gone: {error}. It was removed before this "
-            "stream has read it. Rebuild the table with --full-refresh."
+            f"A file of the snapshot {number} is gone: {error}. It was removed before this stream "
+            "read it. Rebuild the table with --full-refresh."
         ) from error
     except (OSError, ValueError) as error:
         raise StreamError(f"The changes of snapshot {number} cannot be read: {error}") from error
@@ -108,56 +119,60 @@ def _plan(io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]) ->
     number, last = snapshot["snapshot-id"], parent.get("sequence-number", 0)
     if not snapshot.get("sequence-number"):
         raise StreamError(
-            f"The snapshot {number} is of format version 1, which has no sequence numbers: its "
-            "changes have no order. Upgrade the table to format version 2."
+            f"The snapshot {number} is of format version 1, which has no sequence numbers, so that "
+            "its changes have no order. Upgrade the table to format version 2."
         )
     entries = _own_entries(io, snapshot)
     data = _with_content(entries, DataFileContent.DATA)
     added = [e for e in data if e.status == ADDED]
-    gone = {e.data_file.file_path: e for e in data if e.status == DELETED}
+    deleted = {e.data_file.file_path: e for e in data if e.status == DELETED}
     new = [e for e in entries if e.status == ADDED]
     equality = _with_content(new, DataFileContent.EQUALITY_DELETES)
     _require_parquet(e.data_file for e in (*data, *equality))
-    dead = _positions(io, _with_content(new, DataFileContent.POSITION_DELETES))
+    positions = _positions(io, _with_content(new, DataFileContent.POSITION_DELETES))
     first = min(
         (_number(e) for e in (*added, *equality) if _number(e) > last),
         default=snapshot["sequence-number"],
     )
-    touched = set(dead) - {e.data_file.file_path for e in added} - set(gone)
-    before, scanned = _before(io, parent, gone, touched)
+    touched = set(positions) - {e.data_file.file_path for e in added} - set(deleted)
+    before, scanned = _deletes_before(io, parent, deleted, touched)
     pieces = [
-        *_rows(added, dead, first),
-        *(_piece(e, True, first, 0, before) for p, e in gone.items() if p not in scanned),
-        *_rows_at(touched, dead, before, first),
+        *_rows(added, positions, first),
+        *(_piece(e, True, first, 0, before) for p, e in deleted.items() if p not in scanned),
+        *_rows_at(touched, positions, before, first),
         *(replace(_piece(e, True, _number(e)), only_keys=True) for e in equality),
     ]
-    # An equality delete would still delete the row's key, were the row left out as unchanged.
-    compared = bool(gone or touched) and not equality
+    # A row that is left out as unchanged would be deleted by an equality delete of its key.
+    compared = bool(deleted or touched) and not equality
     return SnapshotChanges(number, parent["snapshot-id"], first, pieces, sorted(scanned), compared)
 
 
-def _rows(added: Iterable[ManifestEntry], dead: Positions, first: int) -> Iterator[Piece]:
-    """Rows of new files but for those that the same commit deletes."""
-    for place, entry in enumerate(added):
-        minor = FIRST_ROW + place * ROWS_OF_A_FILE
-        yield _piece(entry, False, max(_number(entry), first), minor, dead)
+def _rows(added: Iterable[ManifestEntry], deletes: Positions, first: int) -> Iterator[Piece]:
+    """Yield the rows of new files, without those that the same commit deletes."""
+    for rank, entry in enumerate(added):
+        minor = FIRST_ROW + rank * ROWS_OF_A_FILE
+        yield _piece(entry, False, max(_number(entry), first), minor, deletes)
 
 
 def _rows_at(
-    paths: Iterable[str], dead: Positions, before: Positions, major: int
+    paths: Iterable[str], deletes: Positions, before: Positions, major: int
 ) -> Iterator[Piece]:
-    """Rows of older files that are deleted now and were not before."""
+    """Yield the rows of older files that the snapshot deletes and that were live before."""
     for path in sorted(paths):
         earlier = before.get(path, NO_POSITIONS)
-        now = dead[path].filter(pc.invert(pc.is_in(dead[path], value_set=earlier)))
-        yield Piece(path, 0, True, major, positions=now, takes=True)
+        new = deletes[path].filter(pc.invert(pc.is_in(deletes[path], value_set=earlier)))
+        yield Piece(path, 0, True, major, positions=new, takes=True)
 
 
 def _piece(
-    entry: ManifestEntry, deleted: bool, major: int, minor: int = 0, left_out: Positions = NOTHING
+    entry: ManifestEntry,
+    deleted: bool,
+    major: int,
+    minor: int = 0,
+    deletes: Positions = NO_DELETES,
 ) -> Piece:
     file = entry.data_file
-    positions = left_out.get(file.file_path, NO_POSITIONS)
+    positions = deletes.get(file.file_path, NO_POSITIONS)
     return Piece(file.file_path, file.file_size_in_bytes, deleted, major, minor, positions)
 
 
@@ -166,40 +181,40 @@ def _number(entry: ManifestEntry) -> int:
 
 
 def _own_entries(io: FileIO, snapshot: Mapping[str, Any]) -> list[ManifestEntry]:
-    """What the snapshot itself has added and removed."""
+    """Return the files that the snapshot itself has added and removed."""
     number = snapshot["snapshot-id"]
     manifests = read_manifest_list(io, snapshot["manifest-list"])
     own = [manifest for manifest in manifests if manifest.added_snapshot_id == number]
     return [
         entry
-        for found in read_manifests(io, own)
-        for entry in found
+        for entries in read_manifests(io, own)
+        for entry in entries
         if entry.snapshot_id == number and entry.status != EXISTING
     ]
 
 
-def _before(
+def _deletes_before(
     io: FileIO,
     parent: Mapping[str, Any],
-    gone: Mapping[str, ManifestEntry],
+    deleted: Mapping[str, ManifestEntry],
     touched: Set[str],
 ) -> tuple[Positions, set[str]]:
-    """Positions that were deleted before, and the removed files that had equality deletes."""
-    if not gone and not touched:
+    """Return the parent's deleted positions, and removed files that equality deletes applied to."""
+    if not deleted and not touched:
         return {}, set()
     manifests = read_manifest_list(io, parent["manifest-list"])
     live = [
         entry
-        for found in read_manifests(io, filter(_has_deletes, manifests))
-        for entry in found
+        for entries in read_manifests(io, filter(_has_deletes, manifests))
+        for entry in entries
         if entry.status != DELETED
     ]
     equality = _with_content(live, DataFileContent.EQUALITY_DELETES)
     newest = max(map(_number, equality), default=0)
-    scanned = {path for path, entry in gone.items() if _number(entry) < newest}
-    wanted = {*touched, *gone} - scanned
-    positions = _with_content(live, DataFileContent.POSITION_DELETES)
-    return _positions(io, positions, wanted), scanned
+    scanned = {path for path, entry in deleted.items() if _number(entry) < newest}
+    paths = {*touched, *deleted} - scanned
+    position_deletes = _with_content(live, DataFileContent.POSITION_DELETES)
+    return _positions(io, position_deletes, paths), scanned
 
 
 def _has_deletes(manifest: ManifestFile) -> bool:
@@ -214,28 +229,29 @@ def _with_content(
 
 
 def _positions(
-    io: FileIO, entries: Iterable[ManifestEntry], wanted: Set[str] | None = None
+    io: FileIO, entries: Iterable[ManifestEntry], paths: Set[str] | None = None
 ) -> Positions:
-    """Deleted positions by the location of their data file, of those that are wanted."""
-    found: dict[str, list[pa.Array]] = {}
+    """Read deleted positions by the location of their data file, of all files or of some."""
+    by_path: dict[str, list[pa.Array]] = {}
     for file in (entry.data_file for entry in entries):
         referenced = referenced_file(file)
-        if wanted is not None and (not wanted or (referenced and referenced not in wanted)):
+        if paths is not None and (not paths or (referenced and referenced not in paths)):
             continue
         if file.file_format == FileFormat.PUFFIN:
             vector = pa.array(read_deletion_vector(io, file), pa.int64())
-            found.setdefault(str(referenced), []).append(vector)
+            by_path.setdefault(str(referenced), []).append(vector)
             continue
         _require_parquet([file])
-        for path, positions in read_position_deletes(io, file, wanted):
-            found.setdefault(path, []).append(positions)
-    return {path: pa.concat_arrays(parts).unique() for path, parts in found.items()}
+        for path, positions in read_position_deletes(io, file, paths):
+            by_path.setdefault(path, []).append(positions)
+    return {path: pa.concat_arrays(parts).unique() for path, parts in by_path.items()}
 
 
 def _require_parquet(files: Iterable[DataFile]) -> None:
     for file in files:
         if file.file_format != FileFormat.PARQUET:
             raise StreamError(
-                f"{file.file_path} is of the format {file.file_format.value}: changes can be "
-                "streamed of tables in Parquet only."
+                f"{file.file_path} has the format {file.file_format.value}, and `changes: true` "
+                "needs tables in Parquet. Rewrite the table in Parquet, or set "
+                "`skip_changes: true`."
             )

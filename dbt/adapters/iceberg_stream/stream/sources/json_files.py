@@ -1,4 +1,4 @@
-"""Records of JSON files, of which some columns must be there."""
+"""Read the records of JSON files, of which some columns are required."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-# With these a record is not a line of UTF-8, and only Spark's reader of JSON finds where it ends.
+# With these options a record is not a line of UTF-8: only Spark's JSON reader finds its end.
 NOT_LINES = ("multiline", "encoding", "charset")
 FILE = "_metadata"
 
 
 def are_lines(options: Mapping[str, str]) -> bool:
-    """Whether each line is a record, or a list of them."""
+    """Return whether each line of a file is a record or a list of records.
+
+    Args:
+        options: of Spark's reader.
+    """
     return not any(name.lower() in NOT_LINES for name in options)
 
 
@@ -32,19 +36,26 @@ def json_records(
     required: Sequence[str],
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Columns of the records, `__bad`, `__reason` and `_metadata` of their files.
+    """Read records, and check in their text that required keys are present.
 
-    Spark's reader of JSON does not tell a key that is absent from one that is null; the text does.
+    Spark's JSON reader does not distinguish an absent key from a null.
 
     Args:
-        columns: of the records, as Spark's DDL; `names` are theirs.
-        required: those of the names that a record must have, if only as null.
+        spark: the Spark session.
+        paths: of the files, for Spark.
+        columns: of the records, as Spark's DDL.
+        names: of the same columns.
+        required: names that a record must have; the value may be null.
         options: of Spark's reader.
+
+    Returns:
+        A frame with the columns, `__bad`, `__reason` and `_metadata`.
     """
     lines = spark.read.options(**options).text(paths).selectExpr("value", FILE)
-    listed = "from_json(value, 'array<string>')"
+    elements = "from_json(value, 'array<string>')"
     lines = lines.where("trim(value) <> ''").selectExpr(
-        f"explode(if(ltrim(value) like '[%', coalesce({listed}, array(value)), array(value))) as v",
+        f"explode(if(ltrim(value) like '[%', coalesce({elements}, array(value)), array(value)))"
+        " as v",
         FILE,
     )
     parsing = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
@@ -53,7 +64,7 @@ def json_records(
     parsed = lines.selectExpr("v", FILE, f"from_json(v, {schema}, map({settings})) as r")
     reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
     for name in required:
-        there = f"array_contains(json_object_keys(v), {literal(name)})"
-        reasons[f"not {there}"] = f"lacks the key `{name}`"
+        has_key = f"array_contains(json_object_keys(v), {literal(name)})"
+        reasons[f"not {has_key}"] = f"lacks the key `{name}`"
     row = [f"r.{quote(name)} as {quote(name)}" for name in names]
     return parsed.selectExpr(*row, *bad_columns("v", reasons), FILE)

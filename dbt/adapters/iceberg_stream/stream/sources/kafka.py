@@ -12,8 +12,8 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json import (
     MESSAGES_SQL,
     MESSAGES_VIEW,
-    decoded,
-    plain_schema,
+    decode_messages,
+    json_arrow_schema,
 )
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
@@ -135,20 +135,22 @@ class KafkaSource:
         envelope = replace(self.envelope, of_topics=self.topic is None)
         return envelope.unpack(spark, self.messages(spark, lower, upper))
 
-    def plain_rows(
+    def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
-        if not self.envelope.is_plain:
+        if not self.envelope.has_only_records:
             return None
         fields = self.envelope.fields(session.spark)
-        schema = plain_schema({field.name: field.dataType.simpleString() for field in fields})
+        schema = json_arrow_schema({field.name: field.dataType.simpleString() for field in fields})
         columns = None if schema is None else pick(schema.names)
         if schema is None or columns is None:
             return None
         frame = self.messages(session.spark, lower, upper)
         messages = session.stream(MESSAGES_SQL, **{MESSAGES_VIEW: frame})
         next(messages)  # the schema
-        return decoded(messages, schema, columns, self.envelope.required_of(schema.names))
+        return decode_messages(
+            messages, schema, columns, self.envelope.required_columns(schema.names)
+        )
 
     def partitions(self, upper: Frontier) -> int:
         return sum(map(self._topics.is_read, offsets_of(upper) or {}))

@@ -1,4 +1,4 @@
-"""Files of a folder, and what a frontier remembers of those that were read."""
+"""Files that have landed in a folder, and the frontier that records which of them were read."""
 
 from __future__ import annotations
 
@@ -12,26 +12,34 @@ from itertools import pairwise
 
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
-# Letters of a file's name in a frontier: 96 bits.
-NAME = 16
-# Milliseconds whose files a frontier keeps, and lets go, together.
-SECOND = 1000
+# Characters of a file's name in a frontier: 96 bits in base 64.
+NAME_LENGTH = 16
+# A frontier groups files by the second of their time, in milliseconds.
+SECOND_MS = 1000
 
 
 @dataclass(frozen=True)
 class LandedFile:
+    """A file of a folder.
+
+    Attributes:
+        path: on the filesystem.
+        modified: time of its last modification, in milliseconds since the epoch.
+        size: in bytes.
+    """
+
     path: str
     modified: int
     size: int
 
     @cached_property
     def name(self) -> str:
-        """Short enough to be remembered, long enough that no two files have the same."""
-        return base64.b64encode(self._digest[: NAME * 3 // 4]).decode()
+        """The file's name in a frontier: a hash that is long enough to be unique."""
+        return base64.b64encode(self._digest[: NAME_LENGTH * 3 // 4]).decode()
 
     @cached_property
     def old_name(self) -> str:
-        """As in frontiers of older versions, which two of a million files may share."""
+        """The name in frontiers of older versions, which two of a million files may share."""
         return self._digest.hex()[:10]
 
     @cached_property
@@ -39,51 +47,65 @@ class LandedFile:
         return hashlib.sha256(self.path.encode()).digest()
 
 
-def frontier_behind(
+def frontier_after(
     lower: Frontier | None, files: Sequence[LandedFile], late_seconds: float
 ) -> Frontier:
-    """The frontier behind files, which are the oldest of those not read yet."""
+    """Return the frontier after a batch of files.
+
+    Args:
+        lower: the frontier that the batch begins at.
+        files: the batch: the oldest files that are not in `lower`.
+        late_seconds: how much later than its time a file may appear.
+    """
     read = {} if lower is None else dict(lower.get("read") or {})
     old = {} if lower is None else lower.get("names") or {}
-    for modified, names in names_of(files).items():
+    for modified, names in names_by_second(files).items():
         read[modified] = read.get(modified, "") + names
     last = max(file.modified for file in files)
-    # A file may have a time that is still to come, and those of until then come after it.
+    # A file may have a time in the future; files that land before that time must still be read.
     newest = min(last, int(time.time() * 1000))
     settled = newest - int(late_seconds * 1000)
     if lower is not None:
         settled = max(settled, lower["settled"])
-    kept = {modified: names for modified, names in read.items() if int(modified) >= settled}
+    recent = {modified: names for modified, names in read.items() if int(modified) >= settled}
     last = max(last, (lower or {}).get("last", 0))
-    frontier = {"settled": settled, "last": last, "read": kept, "files": len(files)}
-    if left := {name: modified for name, modified in old.items() if modified >= settled}:
-        frontier["names"] = left
+    frontier = {"settled": settled, "last": last, "read": recent, "files": len(files)}
+    if recent_old := {name: modified for name, modified in old.items() if modified >= settled}:
+        frontier["names"] = recent_old
     return frontier
 
 
-def names_of(files: Sequence[LandedFile]) -> dict[str, str]:
-    """Names of files by the second of their time, in milliseconds and rounded up."""
+def names_by_second(files: Sequence[LandedFile]) -> dict[str, str]:
+    """Return the concatenated names of files, by their time rounded up to a second.
+
+    The times are texts, in milliseconds since the epoch.
+    """
     names: dict[str, list[str]] = {}
     for file in files:
-        names.setdefault(str(-(-file.modified // SECOND) * SECOND), []).append(file.name)
+        second = -(-file.modified // SECOND_MS) * SECOND_MS
+        names.setdefault(str(second), []).append(file.name)
     return {second: "".join(several) for second, several in names.items()}
 
 
-def membership(frontier: Frontier | None) -> Callable[[LandedFile], bool]:
-    """Whether a file is in a frontier."""
+def read_check(frontier: Frontier | None) -> Callable[[LandedFile], bool]:
+    """Return a function that tells whether a file is read according to a frontier."""
     if frontier is None:
         return lambda _: False
     settled, old = frontier["settled"], frontier.get("names") or {}
     read = {
-        names[begin : begin + NAME]
+        names[begin : begin + NAME_LENGTH]
         for names in (frontier.get("read") or {}).values()
-        for begin in range(0, len(names), NAME)
+        for begin in range(0, len(names), NAME_LENGTH)
     }
     return lambda file: file.modified < settled or file.name in read or file.old_name in old
 
 
 def ranks(files: Sequence[LandedFile]) -> list[int]:
-    """What tells files of one millisecond apart."""
+    """Number files with the same time from 0; files with different times have 0.
+
+    Args:
+        files: sorted by their time.
+    """
     ranks = [0]
     for before, file in pairwise(files):
         ranks.append(ranks[-1] + 1 if file.modified == before.modified else 0)

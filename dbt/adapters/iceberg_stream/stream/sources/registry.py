@@ -1,4 +1,4 @@
-"""The source that a model's `stream(…)` means."""
+"""Open the source that a model's `stream(…)` names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     FLAGS,
     as_flag,
-    wrong_values,
+    definition_errors,
 )
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope, envelope
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
@@ -25,28 +25,30 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_options import java_option
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 STARTS = ("earliest", "latest")
-KNOWN = {
+DEFINITION_KEYS = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
     | {"table_column", "topics", "transaction_topic"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
-# Options of Kafka's clients by a name that sources give.
+# Options of Kafka's clients by the name of a `connection`.
 Connections = Mapping[str, Mapping[str, Any]]
 NO_CONNECTIONS: Connections = {}
 
-# How records are read, which those who read one source may do differently.
-READING = {"format", "columns", "table", "tombstones", "key", "table_column"}
+# Keys that say how records are decoded: models that read one source may differ in them.
+DECODING_KEYS = {"format", "columns", "table", "tombstones", "key", "table_column"}
 
 
 @dataclass(frozen=True)
 class SourceDefinition:
-    """What a model says of its source.
+    """The definition of a model's source.
 
     Attributes:
-        name: of the relation in the catalog, and as Spark names it.
-        spec: `type` and what belongs to it; an Iceberg table if it is empty.
+        name: of the source's relation in the catalog.
+        relation: the same relation as text for Spark.
+        spec: `type` and its keys, from `config.meta.stream` and from the model's `stream(…)`; an
+            Iceberg table if it is empty.
     """
 
     name: Name
@@ -54,14 +56,17 @@ class SourceDefinition:
     spec: Mapping[str, Any]
 
     @property
-    def place(self) -> Any:
-        """What tells the source, however its records are read: frontiers of equal ones compare."""
-        # Of several topics, which one is read does not change what frontiers are of.
-        reading = READING | {"topic"} if self.spec.get("topics") else READING
-        told = {str(k): str(v) for k, v in self.spec.items() if k not in reading}
+    def identity(self) -> Any:
+        """A value that is equal for definitions of one source, however they decode its records.
+
+        Frontiers of equal identities can be compared.
+        """
+        # With `topics` a frontier covers all of them, whichever one the model reads.
+        ignored = DECODING_KEYS | {"topic"} if self.spec.get("topics") else DECODING_KEYS
+        spec = {str(k): str(v) for k, v in self.spec.items() if k not in ignored}
         if isinstance(topics := self.spec.get("topics"), list | tuple):
-            told["topics"] = str(sorted(set(map(str, topics))))
-        return (self.name if self.spec.get("type", "iceberg") == "iceberg" else None, told)
+            spec["topics"] = str(sorted(set(map(str, topics))))
+        return (self.name if self.spec.get("type", "iceberg") == "iceberg" else None, spec)
 
 
 def open_source(
@@ -73,26 +78,33 @@ def open_source(
     keys: Sequence[str] = (),
     required: Sequence[str] = (),
 ) -> Source:
-    """The source, not asked yet.
+    """Open the source of a definition, without connecting to it.
 
-    `storage` are the properties of the storage's client, `connections` options of Kafka's, and
-    `keys` columns that tell a row of the table that the stream writes, `required` columns of the
-    source that they are.
+    Args:
+        definition: the source's definition.
+        catalog: the catalog of Iceberg sources.
+        project_root: the folder that relative paths of files sources begin at.
+        storage: properties of the storage's client, for files sources.
+        connections: options of Kafka's clients by connection, from the profile's `kafka`.
+        keys: columns that identify a row of the table that the stream writes.
+        required: columns of the source that the keys are passed on from; records must have them.
 
     Raises:
         StreamError: the definition has errors.
     """
     spec = dict(definition.spec)
     kind = str(spec.get("type") or "iceberg")
-    if kind not in KNOWN:
-        raise StreamError(f"{must_be_one_of('type', kind, KNOWN)}. It says what the stream reads.")
-    if unknown := set(spec) - KNOWN[kind]:
+    if kind not in DEFINITION_KEYS:
+        raise StreamError(
+            f"{must_be_one_of('type', kind, DEFINITION_KEYS)}. It says what the stream reads."
+        )
+    if unknown := set(spec) - DEFINITION_KEYS[kind]:
         raise StreamError(
             f"A stream of type {kind} has no {', '.join(sorted(unknown))}. It has: "
-            f"{', '.join(sorted(KNOWN[kind]))}."
+            f"{', '.join(sorted(DEFINITION_KEYS[kind]))}."
         )
-    if wrong := wrong_values(spec):
-        raise StreamError(f"The stream's source has errors: {'; '.join(wrong)}.")
+    if errors := definition_errors(spec):
+        raise StreamError(f"The stream's source has errors: {'; '.join(errors)}.")
     spec |= {name: as_flag(spec[name]) for name in FLAGS if spec.get(name) is not None}
     if kind == "kafka":
         return _kafka(spec, connections, envelope(spec, keys, required))
@@ -100,30 +112,30 @@ def open_source(
         return _files(spec, project_root, storage, required)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
     if skip and changes:
-        raise StreamError("A stream has `changes` or `skip_changes`, not both.")
+        raise StreamError(
+            "A stream can have `changes` or `skip_changes`, not both. Remove one of them."
+        )
     return IcebergSource(catalog, definition.name, definition.relation, skip, changes, bool(keys))
 
 
 def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -> Source:
-    own = _texts(spec.get("options") or {})
+    own = _as_text(spec.get("options") or {})
     if secrets := secret_options(own):
         raise StreamError(
             f"The options of a Kafka source hold a secret, {', '.join(secrets)}, and dbt writes "
             "sources into its artifacts. Put it into the profile, as an option of a connection "
-            "under `kafka`, and name that by `connection`."
+            "under `kafka`, and set `connection` to the name of that connection."
         )
     options = _connection(spec.get("connection"), connections) | own
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
     topics = spec.get("topics") or ()
     if "bootstrap.servers" not in options or not (spec.get("topic") or topics):
-        raise StreamError(
-            "A stream from Kafka needs `topic`, or `topics`, and `bootstrap_servers`."
-        )
+        raise StreamError("A stream from Kafka needs `bootstrap_servers`, and `topic` or `topics`.")
     starting = str(spec.get("starting") or "earliest")
     if starting not in STARTS:
         raise StreamError(f"{must_be_one_of('starting', starting, STARTS)}.")
-    java_options(options)  # what is wrong with them is told now
+    java_options(options)  # raises errors of the options before the stream begins
     return KafkaSource(
         str(spec["topic"]) if spec.get("topic") else None,
         options,
@@ -139,16 +151,15 @@ def _connection(name: object, connections: Connections) -> dict[str, str]:
     if name is None:
         return {}
     if name not in connections:
-        known = ", ".join(connections) or "none"
         raise StreamError(
             f"`connection: {name}` of a Kafka source is not in the profile's `kafka`, which has: "
-            f"{known}."
+            f"{', '.join(connections) or 'none'}."
         )
-    return _texts(connections[str(name)])
+    return _as_text(connections[str(name)])
 
 
-def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """As Kafka's clients take them."""
+def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as text, which Kafka's clients take."""
     return {
         str(name): str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -162,7 +173,7 @@ def _files(
     required: Sequence[str],
 ) -> Source:
     if not spec.get("path"):
-        raise StreamError("A stream of files needs `path`, a folder.")
+        raise StreamError("A stream of files needs `path`: the folder where the files appear.")
     path = str(spec["path"])
     if "://" not in path:
         path = f"file://{(project_root / path).resolve()}"

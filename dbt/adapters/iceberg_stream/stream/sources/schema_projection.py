@@ -1,6 +1,7 @@
-"""Rows of an older snapshot as the table has them today: columns are known by their ids.
+"""Project rows of an older snapshot to the table's current schema, by field ids.
 
-A column that was added since has its initial default in them (spec, "Default values").
+A column that was added since has its initial default. Iceberg spec, "Default values":
+https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations
@@ -18,22 +19,28 @@ if TYPE_CHECKING:
 Field = Mapping[str, Any]
 
 
-def columns_today(metadata: Metadata, snapshot_id: int, types: StructType) -> list[str]:
-    """Today's columns as expressions on those of a snapshot; `types` are today's for Spark."""
+def current_columns(metadata: Metadata, snapshot_id: int, types: StructType) -> list[str]:
+    """Return the current schema's columns as SQL expressions on the columns of a snapshot.
+
+    Args:
+        metadata: of the table.
+        snapshot_id: the snapshot whose rows are read.
+        types: Spark's types of the current schema.
+    """
     by_id = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
-    today = metadata["current-schema-id"]
-    then = by_id.get(snapshot_id, {}).get("schema-id", today)
+    current = metadata["current-schema-id"]
+    schema_id = by_id.get(snapshot_id, {}).get("schema-id", current)
     fields = {schema["schema-id"]: schema["fields"] for schema in metadata["schemas"]}
-    values = _values("", fields[then], fields[today], types)
+    values = _values("", fields[schema_id], fields[current], types)
     return [f"{value} as {quote(name)}" for name, value in values]
 
 
 def _values(
-    prefix: str, then: Sequence[Field], now: Sequence[Field], types: StructType
+    prefix: str, snapshot_fields: Sequence[Field], fields: Sequence[Field], types: StructType
 ) -> Iterator[tuple[str, str]]:
-    before = {field["id"]: field for field in then}
-    for field in now:
-        name, old = field["name"], before.get(field["id"])
+    by_id = {field["id"]: field for field in snapshot_fields}
+    for field in fields:
+        name, old = field["name"], by_id.get(field["id"])
         kind = types[name].dataType
         if old is None:
             yield name, f"cast({_default(field)} as {kind.simpleString()})"
@@ -43,7 +50,7 @@ def _values(
 
 def _default(field: Field) -> str:
     default, kind = field.get("initial-default"), field["type"]
-    # Of nested columns only those in them may have one.
+    # Structs, lists and maps have no default of their own; their nested fields may have one.
     if default is None or not isinstance(kind, str):
         return "null"
     if kind == "binary" or kind.startswith("fixed"):
@@ -51,18 +58,18 @@ def _default(field: Field) -> str:
     return literal(str(default))
 
 
-def _value(value: str, then: Any, now: Any, kind: Any) -> str:
-    if then == now:
+def _value(value: str, old: Any, new: Any, kind: Any) -> str:
+    if old == new:
         return value
-    if isinstance(now, str):
+    if isinstance(new, str):
         return f"cast({value} as {kind.simpleString()})"
-    if now["type"] == "struct":
-        # Spark's own cast would take its fields by their place.
-        fields = _values(f"{value}.", then["fields"], now["fields"], kind)
+    if new["type"] == "struct":
+        # Spark's own cast of structs matches fields by position instead of id.
+        fields = _values(f"{value}.", old["fields"], new["fields"], kind)
         parts = ", ".join(f"{part} as {quote(name)}" for name, part in fields)
         return f"if({value} is null, null, struct({parts}))"
-    if now["type"] == "list":
-        element = _value("x", then["element"], now["element"], kind.elementType)
+    if new["type"] == "list":
+        element = _value("x", old["element"], new["element"], kind.elementType)
         return f"transform({value}, x -> {element})"
-    element = _value("x", then["value"], now["value"], kind.valueType)
+    element = _value("x", old["value"], new["value"], kind.valueType)
     return f"transform_values({value}, (k, x) -> {element})"

@@ -1,4 +1,9 @@
-"""What a stream reads: a source whose changes can be named by ranges, and read again."""
+"""Sources of streams: their changes are read in ranges, and can be read again.
+
+A *frontier* is a position in a source, like an offset in Spark's Structured Streaming: all changes
+before it are read. It is a JSON object whose keys depend on the source (offsets of Kafka's
+partitions, names of files, or a snapshot id), and it is stored in the table that the stream writes.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +22,39 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 Frontier = Mapping[str, Any]
-# The one column that a source adds: a struct of major and minor (bigint, the change's place in its
-# source), deleted and truncated (boolean).
+# The column that every source adds: a struct of major and minor (bigint, the change's position in
+# the source), deleted and truncated (boolean).
 CHANGE = "__stream"
-# Columns that a source may add to those of a record: what could not be read, where it stands, why.
+# Columns that a source may add to a record: its text if it is bad, its position, and the reason.
 BAD, WHERE, REASON = "__bad", "__where", "__reason"
-# A change's place in its source, where a record is read without Spark.
+# Columns of a change's position in the source, if PyArrow reads the records.
 MAJOR, MINOR = "__major", "__minor"
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
-# Of the source's columns the one that each of the table's is; None if they are more than picked.
+# Returns the source's column for each of the table's, given the source's columns; None if the query
+# does more than pick columns.
 Pick = Callable[[Sequence[str]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What is not read yet: rows where the source knows, else files or snapshots."""
+    """What a source has that is not read yet.
+
+    Attributes:
+        count: how many units.
+        unit: rows if the source can count them, else files or snapshots.
+    """
 
     count: int
     unit: str
 
 
 def describe(frontier: Frontier | None) -> str:
-    """A frontier for messages: of files not their names, which nobody reads."""
+    """Return a frontier as text for messages; for files, their time instead of their names.
+
+    Args:
+        frontier: of any source; None for the source's beginning.
+    """
     if frontier is None:
         return "the beginning"
     if "settled" not in frontier:
@@ -53,8 +68,8 @@ def describe(frontier: Frontier | None) -> str:
 class Source(Protocol):
     """A source of changes.
 
-    A frontier says up to where the source was read, and is JSON. A batch is what lies between two
-    of them, `[lower, upper)`, and can be read again as long as the source keeps it.
+    A batch is the changes between two frontiers, `[lower, upper)`. It can be read again as long as
+    the source retains its changes. A lower frontier of None is the source's beginning.
     """
 
     @property
@@ -71,18 +86,36 @@ class Source(Protocol):
 
     @property
     def of_rows(self) -> bool:
-        """Whether changes are of a table's rows, and not events that name a row."""
+        """Whether the changes are of a table's rows, and not events that name a row."""
 
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
-        """The columns of a batch, or of the one that comes after a frontier, without rows."""
+        """Return a frame with the columns of a batch and without rows.
+
+        Args:
+            spark: the Spark session.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at; None for the next batch.
+        """
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
-        """What tells the columns of a batch, or of `empty`, where the source may change them."""
+        """Return an id of the columns of a batch; empty if the source's columns never change.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at; None for the next batch.
+        """
 
     def present(self, lower: Frontier | None) -> Frontier | None:
-        """The end of all that the source has now; None if there is nothing new."""
+        """Return the end of all that the source has now.
+
+        Args:
+            lower: the frontier up to which the source was read.
+
+        Returns:
+            The frontier; None if nothing is after `lower`.
+        """
 
     def plan_batch(
         self,
@@ -91,68 +124,122 @@ class Source(Protocol):
         until: Frontier | None = None,
         whole: bool = False,
     ) -> Frontier | None:
-        """The end of the next batch of about so many rows; None if there is nothing new.
+        """Return the end of the next batch.
 
-        Nothing beyond `until` is in it, which is what `present` gave before. With `whole` it is
-        the end of a batch, to which all comes then.
+        Args:
+            lower: the frontier that the batch begins at.
+            rows: about how many rows the batch has.
+            until: a frontier that the batch must not exceed, from `present`.
+            whole: whether `until` is the end of a batch that other tables have committed, so that
+                transactions up to it are complete.
+
+        Returns:
+            The frontier; None if there is nothing new.
 
         Raises:
-            StreamError: the source does not have what comes after the frontier.
+            StreamError: the source does not retain what is after `lower`.
         """
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
-        """Whether there are changes from the one frontier to the other."""
+        """Return whether there are changes between two frontiers.
+
+        Args:
+            lower: a frontier.
+            other: a frontier that may be later.
+        """
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """The batch, with the column `__stream`, and `__bad` and `__where` where `has_bad`."""
+        """Return the rows of a batch.
+
+        Args:
+            spark: the Spark session.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+
+        Returns:
+            A frame with the column `__stream`, and with `__bad` and `__where` if `has_bad`.
+        """
 
     def lag(self, frontier: Frontier | None) -> Lag:
-        """What has come since."""
+        """Return how much the source has after a frontier.
+
+        Args:
+            frontier: the frontier up to which the source was read.
+        """
 
 
 @runtime_checkable
-class PlainSource(Protocol):
-    """A source whose records can be read here, where Spark would make the same of them."""
+class ArrowSource(Protocol):
+    """A source whose records PyArrow can read, if Spark would read them alike."""
 
-    def plain_rows(
+    def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
-        """What is picked of a batch, MAJOR and MINOR, in the order of the changes.
+        """Return the rows of a batch, read without Spark.
 
-        None if Spark has to read the batch.
+        Args:
+            session: of the engine.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+            pick: selects the columns.
+
+        Returns:
+            The picked columns, MAJOR and MINOR, in the order of the changes; None if Spark has to
+            read the batch.
 
         Raises:
-            NotPlain: the same, seen while the rows are taken.
+            ArrowFallback: Spark has to read the batch; raised while the rows are read.
         """
 
 
 @runtime_checkable
 class UnorderedSource(Protocol):
-    """A source that may not know in which order some of its rows came."""
+    """A source that may not know the order of some of its rows."""
 
     def lacks_order(self, lower: Frontier | None) -> bool:
-        """Whether rows of the batch that was read from there have UNKNOWN_ORDER."""
+        """Return whether rows of a batch have UNKNOWN_ORDER; call it after `read`.
+
+        Args:
+            lower: the frontier that the batch begins at.
+        """
 
 
 @runtime_checkable
 class PartitionedSource(Protocol):
-    """A source of several parts, each of which has an order of its own."""
+    """A source of several partitions, each of which has an order of its own."""
 
     def partitions(self, upper: Frontier) -> int:
-        """How many parts a batch is read from."""
+        """Return how many partitions a batch is read from.
+
+        Args:
+            upper: the frontier that the batch ends at.
+        """
 
 
 @runtime_checkable
 class FileSource(Protocol):
-    """A source of files, of which some may be of no use."""
+    """A source of files, some of which may be incomplete."""
 
     def unreadable(self, lower: Frontier | None, upper: Frontier) -> Mapping[str, str]:
-        """Files of a batch that `read` leaves out, and why."""
+        """Return why `read` leaves out files of a batch, by their path.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+        """
 
 
 @runtime_checkable
-class LosableSource(Protocol):
-    """A source that others may take something away from while it is read."""
+class VolatileSource(Protocol):
+    """A source whose changes may be removed while they are read."""
 
     def require(self, lower: Frontier | None, upper: Frontier) -> None:
-        """Raise StreamError if something of the batch is not there any more."""
+        """Check that the source still has the changes of a batch.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+
+        Raises:
+            StreamError: changes of the batch were removed from the source.
+        """

@@ -1,4 +1,4 @@
-"""What is decoded without Spark is what Spark would have decoded."""
+"""PyArrow decodes messages as Spark does, or leaves them to Spark."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decoded
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_messages
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON
 
@@ -52,11 +52,11 @@ def messages() -> list[str]:
     return made
 
 
-def plain(text: str) -> dict[str, object] | None:
+def arrow_record(text: str) -> dict[str, object] | None:
     batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})
     try:
-        [record] = pa.Table.from_batches(decoded([batch], SCHEMA, COLUMNS)).to_pylist()
-    except NotPlain:
+        [record] = pa.Table.from_batches(decode_messages([batch], SCHEMA, COLUMNS)).to_pylist()
+    except ArrowFallback:
         return None
     return {name: record[name] for name in SCHEMA.names}
 
@@ -76,7 +76,7 @@ def test_spark_decodes_the_same(spark: Session) -> None:
     expected = spark.rows(sql, v=frame).to_pylist()
     count = 0
     for text, row in zip(texts, expected, strict=True):
-        here = plain(text)
+        here = arrow_record(text)
         if here is not None:
             count += 1
             bad = row.pop("bad")
@@ -120,5 +120,5 @@ def test_messages_that_are_no_good(spark: Session) -> None:
 @pytest.mark.parametrize("text", ['{"name": "x"}', '{"ID": 1}', '{"id": null}'])
 def test_spark_sees_whether_a_key_is_absent(text: str) -> None:
     batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})
-    with pytest.raises(NotPlain):
-        list(decoded([batch], SCHEMA, COLUMNS, ["id"]))
+    with pytest.raises(ArrowFallback):
+        list(decode_messages([batch], SCHEMA, COLUMNS, ["id"]))

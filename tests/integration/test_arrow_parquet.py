@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import NotPlain
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource, files_source
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
@@ -49,16 +49,16 @@ def source_of(folder: Path) -> FilesSource:
     return files_source(spec, pa.fs.LocalFileSystem(), str(folder))
 
 
-def plain(spark: Session, source: FilesSource, names: Sequence[str]) -> pa.Table | None:
+def arrow_table(spark: Session, source: FilesSource, names: Sequence[str]) -> pa.Table | None:
     def pick(known: Sequence[str]) -> Mapping[str, str] | None:
         return {name: name for name in names} if set(names) <= set(known) else None
 
     upper = source.plan_batch(None, 10**9)
     assert upper is not None
-    rows: Iterator[pa.RecordBatch] | None = source.plain_rows(spark, None, upper, pick)
+    rows: Iterator[pa.RecordBatch] | None = source.arrow_rows(spark, None, upper, pick)
     try:
         return None if rows is None else pa.Table.from_batches(rows)
-    except NotPlain:
+    except ArrowFallback:
         return None
 
 
@@ -68,7 +68,7 @@ def test_a_column_is_the_same(spark: Session, tmp_path: Path, name: str) -> None
     rows = pa.table({name: pa.array([*values, None], kind), "n": [0, 1, 2]})
     pq.write_table(rows, tmp_path / "a.parquet")
     source = source_of(tmp_path)
-    found = plain(spark, source, [name])
+    found = arrow_table(spark, source, [name])
     assert (found is not None) == (name in PLAIN)
     if found is None:
         return
@@ -84,7 +84,7 @@ def test_files_come_in_the_order_that_spark_gives_them(spark: Session, tmp_path:
         rows = pa.table({"id": list(range(number, number + 3))})
         pq.write_table(rows, tmp_path / f"{9 - number}.parquet", row_group_size=2)
     source = source_of(tmp_path)
-    found = plain(spark, source, ["id"])
+    found = arrow_table(spark, source, ["id"])
     upper = source.plan_batch(None, 10**9)
     assert found is not None and upper is not None
     sql = "select id, __stream.major, __stream.minor from v order by 2, 3"
@@ -101,8 +101,8 @@ def test_files_of_other_columns_are_left_to_spark(spark: Session, tmp_path: Path
         pa.fs.LocalFileSystem(),
         str(tmp_path),
     )
-    assert plain(spark, source, ["id"]) is not None
-    assert plain(spark, source, ["id", "name"]) is None
+    assert arrow_table(spark, source, ["id"]) is not None
+    assert arrow_table(spark, source, ["id", "name"]) is None
     upper = source.plan_batch(None, 1)
     assert upper is not None
     frame = source.read(spark.spark, None, upper)
@@ -114,7 +114,7 @@ def test_days_of_another_calendar_are_left_to_spark(spark: Session, tmp_path: Pa
     name = "spark.sql.parquet.datetimeRebaseModeInRead"
     spark.configure({name: "LEGACY"})
     try:
-        assert plain(spark, source_of(tmp_path), ["at"]) is None
+        assert arrow_table(spark, source_of(tmp_path), ["at"]) is None
     finally:
         spark.configure({name: "CORRECTED"})
-    assert plain(spark, source_of(tmp_path), ["at"]) is not None
+    assert arrow_table(spark, source_of(tmp_path), ["at"]) is not None
