@@ -217,7 +217,7 @@ class TestLostAnswers:
         self.lose(proxy, name, status=500, forwards=True, times=1)
         lost = proxy.faults[0]
         proxy.faults.append(Fault(lambda method, path: method == "GET" and not lost.times, 500))
-        with pytest.raises(CommitStateUnknown, match="Whether it was committed is not known"):
+        with pytest.raises(CommitStateUnknown, match="The commit state is unknown"):
             ingest(lake, ("s", name), ROW.to_reader())
         proxy.faults.clear()
         # It was: and what it refers to is there.

@@ -79,5 +79,5 @@ def test_a_damaged_catalog_is_named(tmp_path: Path) -> None:
 
 def test_a_warehouse_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CatalogError, match="cannot be written"):
+    with pytest.raises(CatalogError, match="is not writable"):
         open_catalog(tmp_path / "file" / "w")

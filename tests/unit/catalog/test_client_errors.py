@@ -116,7 +116,7 @@ def test_one_that_stays_lost_keeps_its_files(
         raise ERRORS[name][0]()
 
     monkeypatch.setattr(lake.pyiceberg, "commit_table", lose)
-    with pytest.raises(CommitStateUnknown, match="answer to a commit to s.t was lost"):
+    with pytest.raises(CommitStateUnknown, match="did not confirm the commit to s.t"):
         ingest(lake, NAME, ROW.to_reader())
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 

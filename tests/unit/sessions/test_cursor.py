@@ -95,4 +95,6 @@ def test_it_fails_and_says_whose_token_it_was(
     with pytest.raises(StatementError) as raised:
         handle_of(session, Source(renewable), lake).cursor().execute("select 1")
     assert session.ran == runs
-    assert "The catalog was asked as ada, whose token expires at 2" in str(raised.value)
+    assert "The request to the catalog was made as ada, whose token expires at 2" in str(
+        raised.value
+    )

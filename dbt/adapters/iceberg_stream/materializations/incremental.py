@@ -14,7 +14,10 @@ from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import split
-from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import new_write_id, stamps
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    new_write_id,
+    snapshot_properties,
+)
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import in_threads
@@ -139,7 +142,7 @@ def _merge(
                 options,
                 lambda: context.session().stream(query),
                 write_id,
-                stamps(write_id, context.principal),
+                snapshot_properties(write_id, context.principal),
                 runner,
             )
         except DuplicateKeys:

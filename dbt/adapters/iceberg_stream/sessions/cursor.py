@@ -32,11 +32,11 @@ from dbt.adapters.iceberg_stream.sql.statements import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.commit_state import resolve
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
-from dbt.adapters.iceberg_stream.tables.commit.read_set import pin
+from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
+    snapshot_properties,
     spark_settings,
-    stamps,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Handle:
     @property
     def whose(self) -> str:
         """The principal with the end of its token, for messages."""
-        return self._renewal.whose if self._renewal else ""
+        return self._renewal.principal if self._renewal else ""
 
     def renew_refused(self, error: StatementError) -> bool:
         """Take a new token after the catalog has refused the session's; whether there was one."""
@@ -220,13 +220,13 @@ class Cursor:
 
     def _write(self, sql: str) -> None:
         write_id = new_write_id()
-        properties = stamps(write_id, self._handle.principal)
+        properties = snapshot_properties(write_id, self._handle.principal)
         self._handle.session.configure(spark_settings(properties))
         self.target = self._target()
         try:
             self._run_write(sql)
         except StatementError as error:
-            if not error.outcome_unknown or not self._commits_snapshot():
+            if not error.commit_state_unknown or not self._commits_snapshot():
                 raise
             self.outcome = resolve(error, self._snapshots, write_id)
             if error.engine_gone:
@@ -247,7 +247,7 @@ class Cursor:
         """Run it, again if another writer was faster and it would read the same rows."""
         handle, catalog = self._handle, self._handle.catalog
         rebuilds = self._statement.verb in REBUILDS
-        pins = None if rebuilds else pin(catalog, reads(sql), handle.views)
+        read_set = None if rebuilds else capture_read_set(catalog, reads(sql), handle.views)
 
         def again(error: BaseException) -> bool:
             if not isinstance(error, StatementError):
@@ -256,11 +256,11 @@ class Cursor:
             made = self._statement.replaces and ALREADY_THERE in str(error).lower()
             if not (error.is_conflict or made):
                 return False
-            if error.outcome_unknown or handle.canceled:
+            if error.commit_state_unknown or handle.canceled:
                 return False
-            if rebuilds or pins is None:
+            if rebuilds or read_set is None:
                 return rebuilds
-            if changed := pins.changed(catalog):
+            if changed := read_set.changed(catalog):
                 error.add(
                     f"It was not run again by itself: {'.'.join(changed)} has changed, and the "
                     "rows were computed from it."

@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.engines.settings import prepare_home
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore, StoreError
 from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.repeatable import normal_form
-from dbt.adapters.iceberg_stream.tables.commit.read_set import Pins, pin
+from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,10 +54,10 @@ class ResultCache:
         """
         if self._store is None or (form := normal_form(sql)) is None:
             return None
-        pins = self._pins(sql)
-        if pins is None or None in map(normal_form, pins.definitions):
+        read_set = self._read_set(sql)
+        if read_set is None or None in map(normal_form, read_set.definitions):
             return None
-        return CachedQuery(sql, pins, self._key(form, pins, asker))
+        return CachedQuery(sql, read_set, self._key(form, read_set, asker))
 
     def get(self, query: CachedQuery) -> pa.Table | None:
         """Its rows; None if they are not there."""
@@ -74,9 +74,9 @@ class ResultCache:
 
     def put(self, query: CachedQuery, rows: pa.Table) -> None:
         """Keep the rows that Spark gave, if no table has changed since the query was found."""
-        if self._pins(query.sql) != query.pins:
+        if self._read_set(query.sql) != query.read_set:
             return
-        relations = [_text(name) for name in query.pins.versions]
+        relations = [_text(name) for name in query.read_set.versions]
         self._ask(lambda store: store.put(query.key, _as_bytes(rows), relations))
 
     def forget(self, name: Name) -> None:
@@ -88,17 +88,17 @@ class ResultCache:
             self._store.close()
             self._store = None
 
-    def _pins(self, sql: str) -> Pins | None:
+    def _read_set(self, sql: str) -> ReadSet | None:
         """What the query reads; None if the catalog or PyIceberg cannot tell."""
         try:
             # Temporary views are of one session only, so none is known here.
-            return pin(self._catalog, reads(sql), {})
+            return capture_read_set(self._catalog, reads(sql), {})
         except UNTOLD as error:
             logger.debug(f"Not cached: {error}")
             return None
 
-    def _key(self, form: list[str], pins: Pins, asker: Mapping[str, str]) -> str:
-        versions = sorted((_text(name), version) for name, version in pins.versions.items())
+    def _key(self, form: list[str], read_set: ReadSet, asker: Mapping[str, str]) -> str:
+        versions = sorted((_text(name), version) for name, version in read_set.versions.items())
         parts = [form, versions, sorted(self._place.items()), sorted(asker.items())]
         return _digest(parts)
 
@@ -119,7 +119,7 @@ class CachedQuery:
     """A query whose rows may be kept: where they are found, and what they are made from."""
 
     sql: str
-    pins: Pins
+    read_set: ReadSet
     key: str
 
 

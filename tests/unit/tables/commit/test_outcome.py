@@ -7,8 +7,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
+    snapshot_properties,
     spark_settings,
-    stamps,
 )
 
 MERGE = "spark.merge-into.num-target-rows-"
@@ -59,7 +59,7 @@ def test_merge_counts_what_spark_counted(copied: str) -> None:
 
 def test_stamps_reach_spark_as_snapshot_properties() -> None:
     with log_contextvars(node_info={"unique_id": "model.p.m", "node_name": "m"}):
-        settings = spark_settings(stamps("w", "uma"))
+        settings = spark_settings(snapshot_properties("w", "uma"))
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.write-id"] == "w"
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.node-id"] == "model.p.m"
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.principal"] == "uma"

@@ -8,7 +8,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
-from dbt.adapters.iceberg_stream.tables.commit.read_set import pin
+from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 
 
 def table(
@@ -50,7 +50,7 @@ class Catalog:
 
 
 def pinned(catalog: Catalog, sql: str, views: dict[str, Reads | None] | None = None) -> Any:
-    return pin(catalog, reads(sql), views or {})  # type: ignore[arg-type]
+    return capture_read_set(catalog, reads(sql), views or {})  # type: ignore[arg-type]
 
 
 def test_tables() -> None:
@@ -72,7 +72,7 @@ def test_tables() -> None:
 )
 def test_what_cannot_be_told(sql: str) -> None:
     assert pinned(Catalog(a=table(), away="away"), sql) is None
-    assert pin(Catalog(), None, {}) is None  # type: ignore[arg-type]
+    assert capture_read_set(Catalog(), None, {}) is None  # type: ignore[arg-type]
 
 
 def test_views_are_looked_through() -> None:

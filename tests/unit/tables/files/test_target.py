@@ -376,10 +376,10 @@ class TestDataFileWriter:
         with DataFileWriter(target(lake), "test", "w") as writer:
             for number in range(160):
                 writer.write(pa.table({"id": [number % 40], "x": ["v" * 80]}).to_batches())
-                held = sum(one.held for one in writer._open.values())
+                held = sum(one.pending_bytes for one in writer._open.values())
                 assert held <= LANES * size
             assert held > size
-            assert writer._held == held
+            assert writer._pending_bytes == held
             files = writer.close()
         assert sum(file.record_count for file in files) == 160
 

@@ -74,7 +74,7 @@ def test_a_worker_has_nothing_of_ours(file: Path, tmp_path: Path) -> None:
     (row,) = pa.ipc.open_stream(tmp_path / "out").read_all().to_pylist()
     done = read_task_result(row)
     assert (done.matched.to_pylist(), done.changed, done.deleted) == ([0], 1, 0)
-    (made,) = done.made
+    (made,) = done.new_files
     new = file.with_name(made.location.rsplit("/", 1)[1])
     assert pq.read_table(new).to_pydict() == {"id": [1, 2, 3], "n": [0, 5, 0]}
 
@@ -95,14 +95,14 @@ def test_what_was_made_is_removed(file: Path) -> None:
 def test_rows_without_a_match_are_left_out(file: Path) -> None:
     done = file_merge(Deletes.UNMATCHED).run(Candidate(str(file), str(file)))
     assert (done.changed, done.deleted) == (1, 2)
-    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [2], "n": [5]}
+    assert pq.read_table(done.new_files[0].location).to_pydict() == {"id": [2], "n": [5]}
 
 
 def test_rows_with_a_match_are_left_out(file: Path) -> None:
     merge = replace(file_merge(Deletes.MATCHED), updates=())
     done = merge.run(Candidate(str(file), str(file)))
     assert (done.changed, done.deleted) == (0, 1)
-    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
+    assert pq.read_table(done.new_files[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
 
 
 def test_a_refusal_travels(file: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_the_first_attempt_of_a_task_has_left_goes(file: Path) -> None:
 
     candidate = Candidate(f"x://{file}", str(file))
     (done,) = in_tasks(map_in_arrow)(file_merge(), [candidate])
-    new = file.with_name(done.made[0].location.rsplit("/", 1)[1])
+    new = file.with_name(done.new_files[0].location.rsplit("/", 1)[1])
     assert sorted(file.parent.iterdir()) == sorted([file, new])
 
 

@@ -40,7 +40,7 @@ def test_against_the_same_by_hand(
 
     of_source = {key(row): row for row in source}
     found = Source(table(source), keys)
-    assert found.twice() == len(source) - len(of_source)
+    assert found.duplicates() == len(source) - len(of_source)
     rows = list(of_source.values())
     found, old = Source(table(rows), keys), table(file)
     matches = found.match(old.select(keys))

@@ -22,11 +22,11 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     writer_beside,
 )
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+    raise_task_error,
     read_rows,
-    require_done,
     require_ids,
+    run_with_retries,
     sweep_beside,
-    told,
 )
 
 # What rows of format version 3 take along to another file (spec, "Row Lineage").
@@ -154,7 +154,7 @@ def run_task(
     for batch in batches:
         for loss in losses_of(batch):
             said = {"replaced": loss.location, "attempt": attempt}
-            said |= told(partial(_done, removal, loss))
+            said |= run_with_retries(partial(_done, removal, loss))
             yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
 
 
@@ -170,8 +170,8 @@ def _done(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
 
 
 def read_task_result(row: Mapping[str, Any]) -> WrittenFile | None:
-    """What a task said of a file; raises as `require_done`."""
-    require_done(row)
+    """What a task said of a file; raises as `raise_task_error`."""
+    raise_task_error(row)
     if row["location"] is None:
         return None
     return WrittenFile(**{name: row[name] for name in ("location", "size", "footer", "row_groups")})
