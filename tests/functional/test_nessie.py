@@ -263,7 +263,7 @@ class TestStorage:
         ("warehouse", "message"),
         [
             ("powerless", "The storage refused the credentials"),
-            ("locked", "The storage refused the catalog itself"),
+            ("locked", "The catalog itself has no access to the storage"),
             ("keyless", "The catalog vends no storage credentials"),
         ],
     )

@@ -1,10 +1,10 @@
 import pytest
 
-from dbt.adapters.iceberg_stream.sql.selects import Step, plain_selects
+from dbt.adapters.iceberg_stream.sql.selects import Step, parse_select_chain
 
 
 def test_a_select_of_a_select_is_two_steps() -> None:
-    found = plain_selects("select `a b`, c + 1 as d from (select * from x as y where y.c > 1)")
+    found = parse_select_chain("select `a b`, c + 1 as d from (select * from x as y where y.c > 1)")
     assert found is not None
     assert found.relation == "x"
     assert found.steps == (
@@ -14,7 +14,7 @@ def test_a_select_of_a_select_is_two_steps() -> None:
 
 
 def test_expressions_stay_as_they_are() -> None:
-    found = plain_selects(
+    found = parse_select_chain(
         "select a, to_char(b, 'yyyy') c -- last\nfrom (\nwith y as (select * from x) "
         "select *, extract(year from d) as e from y where d is not distinct from r'\\d'\n)"
     )
@@ -28,7 +28,7 @@ def test_expressions_stay_as_they_are() -> None:
 
 
 def test_a_named_part_is_a_step_by_its_name() -> None:
-    found = plain_selects(
+    found = parse_select_chain(
         "with one as (select a from x), two as (select a as b from one o) select two.b from two"
     )
     assert found is not None
@@ -62,5 +62,5 @@ def test_a_named_part_is_a_step_by_its_name() -> None:
     ],
 )
 def test_what_is_more_is_left_to_spark(sql: str) -> None:
-    found = plain_selects(sql)
+    found = parse_select_chain(sql)
     assert found is None

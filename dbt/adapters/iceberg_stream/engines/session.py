@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
-from dbt.adapters.iceberg_stream.sql.selects import plain_selects
+from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,7 +147,7 @@ class Session:
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
-        selects = plain_selects(sql) if len(views) == 1 else None
+        selects = parse_select_chain(sql) if len(views) == 1 else None
         if selects is not None and selects.relation in views:
             return selects.over(views[selects.relation])
         # The server makes them temporary views for as long as it looks at the query: of two

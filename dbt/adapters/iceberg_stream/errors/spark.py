@@ -99,8 +99,8 @@ ADVICE = (
     (r"Service: S3, Status Code: 40[13]", CREDENTIALS_REFUSED),
     (
         CATALOG_WITHOUT_CREDENTIALS,
-        "The storage refused the catalog itself: its own credentials, or the role that it assumes, "
-        "are wrong. Tell the catalog's administrator.",
+        "The catalog itself has no access to the storage: its own credentials, or the role that it "
+        "assumes, are wrong. Tell its administrator.",
     ),
     (r"Unable to load credentials from any of the providers", NO_CREDENTIALS),
     (

@@ -117,8 +117,8 @@ def _evolved(field: NestedField, data_field: NestedField | None, table: str) -> 
         return field.model_copy(update={"field_type": new})
     raise ColumnError(
         field.name,
-        f"is {old} in {table}, but {new} in the new rows, and {old} cannot be widened to {new}: cast "
-        "or rename it in the query, or rebuild the table with --full-refresh",
+        f"is {old} in {table}, but {new} in the new rows, and {old} cannot be widened to {new}: "
+        "cast or rename it in the query, or rebuild the table with --full-refresh",
     )
 
 
