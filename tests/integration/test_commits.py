@@ -148,7 +148,7 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     assert not lost.exists()
     assert rows(lake, "t") == [(-1, 0)]
     assert "There is no table s.none" in orphans("s.none")
-    assert "is not of the form schema.name" in orphans("none")
+    assert "must have the form schema.name" in orphans("none")
     assert "does not have a target named 'other'" in orphans("s.t", "--target", "other")
 
 

@@ -68,7 +68,7 @@ def call(project: Path, *arguments: str) -> Result:
     [
         (("orphans", "s.t"), "0 orphans"),
         (("streams", "s.t"), "No stream writes to s.t."),
-        (("resume", "s.t"), "s.t is not behind any of its streams."),
+        (("resume", "s.t"), "No stream of s.t needs to be resumed"),
         (("check", "s.t"), "0 errors"),
         (("run",), "No stream model is selected"),
     ],

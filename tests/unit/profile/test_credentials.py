@@ -36,7 +36,7 @@ def test_catalog_is_another_word_for_database() -> None:
     [
         ({}, "`schema` is missing"),
         ({"schema": "s", "warehous": "x"}, "unknown key `warehous`: did you mean `warehouse`"),
-        ({"schema": "s", "database": "a-b"}, "`database: a-b` is no catalog name"),
+        ({"schema": "s", "database": "a-b"}, "`database` must be a catalog name"),
         ({"schema": "s", "keep_alive": -1}, "`keep_alive` must be a number of seconds; got -1"),
         ({"schema": "s", "driver_memory": "2 gigs"}, "such as 2g or 1500m; got"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),
@@ -56,12 +56,12 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "catalog_properties": REST | {"token": "t"}}, "use the profile's `token`"),
         (
             {"schema": "s", "catalog_properties": {"type": "jdbc", "uri": "postgresql://db/lake"}},
-            "begins with `jdbc:`",
+            "must begin with `jdbc:`",
         ),
         *(
             (
                 {"schema": "s", "catalog_properties": REST | {"uri": uri}},
-                "`catalog_properties: uri` holds a password",
+                "`catalog_properties: uri` contains a password",
             )
             for uri in (
                 "jdbc:mysql://me:pw@db/lake",
@@ -72,7 +72,7 @@ def test_catalog_is_another_word_for_database() -> None:
                 "jdbc:postgresql://db/lake?user=me&sslpassword=x",
             )
         ),
-        ({"schema": "s", "token": "t"}, "`token` has no catalog to go to"),
+        ({"schema": "s", "token": "t"}, "`token` needs a catalog"),
         ({"schema": "s", "catalog_properties": REST, "token": ""}, "`token` is empty"),
         (
             {"schema": "s", "catalog_properties": REST, "token": "t", "token_file": "f"},

@@ -1,4 +1,4 @@
-"""Values as Iceberg orders them: of Arrow arrays, bounds and partitions (spec, appendix D)."""
+"""Values of arrays, bounds and partitions, in Iceberg's order (spec, "Appendix D")."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
 
 def comparable(values: pa.Array) -> pa.Array | None:
-    """An array whose order is that of the bounds; None for types without one."""
+    """Convert an array so that its order is that of bounds; None for types without an order.
+
+    Args:
+        values: values of a column.
+    """
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     kind = values.type
@@ -56,9 +60,14 @@ def comparable(values: pa.Array) -> pa.Array | None:
 
 
 def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
-    """A bound in the form of `comparable`; None if there is none that can be compared.
+    """Convert a bound so that it can be compared with the values of `comparable`.
 
-    A bound may have the type that the column had when the file was written.
+    Args:
+        kind: the column's current type; the bound may have the type of an older schema.
+        raw: the bound (spec, "Binary single-value serialization").
+
+    Returns:
+        The value; None if there is none, or it cannot be compared.
     """
     if raw is None:
         return None
@@ -79,7 +88,7 @@ def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
 
 
 def partition_value(value: Any) -> Any:
-    """A partition value in one form, be it from Avro, Arrow or PyIceberg."""
+    """Convert a partition value of Avro, Arrow or PyIceberg to one comparable form."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         return (moment - EPOCH) // timedelta(microseconds=1)
@@ -95,12 +104,17 @@ def partition_value(value: Any) -> Any:
 
 
 def holds_nan(values: pa.Array) -> bool:
-    """Whether an array of floating-point numbers holds NaN."""
+    """Return whether an array has NaN."""
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
 
 
 def fits(stored: pa.DataType, kind: IcebergType) -> bool:
-    """Whether readers take a file's column for one of the table's type (spec, type promotion)."""
+    """Return whether readers accept a file's column for a table's type.
+
+    Args:
+        stored: the type in the file.
+        kind: the table's type (spec, "Schema Evolution": type promotion).
+    """
     if isinstance(stored, pa.BaseExtensionType):
         stored = stored.storage_type
     tests = pa.types
