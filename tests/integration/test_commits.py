@@ -202,7 +202,7 @@ class TestLostAnswers:
 
     def test_each_time(self, lake: IcebergCatalog, proxy: FaultProxy, name: str) -> None:
         self.lose(proxy, name, status=500)
-        with pytest.raises(CommitStateUnknown, match="was lost"):
+        with pytest.raises(CommitStateUnknown, match="did not confirm the commit"):
             ingest(lake, ("s", name), ROW.to_reader())
         proxy.faults.clear()
         table = lake.load(("s", name))

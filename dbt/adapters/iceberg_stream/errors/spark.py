@@ -64,7 +64,7 @@ ADVICE = (
         r"|has been updated by another process|no schema has been added|Table UUID does not match"
         r"|no current version id has been set"
         r"|Missing required files to delete|stale table metadata",
-        "The commit conflicts with another writer's; nothing of this statement is visible. "
+        "The commit conflicts with another writer's; nothing of it is visible. "
         "Run the model again.",
     ),
     (
