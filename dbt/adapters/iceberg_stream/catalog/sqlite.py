@@ -163,7 +163,7 @@ class SqliteBackend:
         self._opening = threading.Lock()
         self._opened: SqlCatalog | None = None
         # Metadata files are immutable: those written last need not be read again.
-        self._written: dict[str, Metadata] = {}
+        self._last_written: dict[str, Metadata] = {}
         try:
             warehouse.mkdir(parents=True, exist_ok=True)
             # Two processes that open a new catalog at once would both create its tables.
@@ -289,21 +289,21 @@ class SqliteBackend:
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:
         """Replace the metadata of several tables in one transaction of the database."""
-        written = [(commit.base, *_write_metadata(commit)) for commit in commits]
+        new_metadata = [(commit.base, *_write_metadata(commit)) for commit in commits]
         names = ", ".join(".".join(commit.base.name) for commit in commits)
         try:
-            conflicting = self._swap([(base, new) for base, new, _ in written])
+            conflicting = self._swap([(base, new) for base, new, _ in new_metadata])
         except sqlite3.OperationalError as error:
             raise CommitStateUnknown(
                 f"The SQLite catalog {self._path} did not confirm the commit to {names} "
                 f"({error}). Another process may hold a lock on it."
             ) from error
         if conflicting is not None:
-            for base, new, _ in written:
+            for base, new, _ in new_metadata:
                 base.io.delete(new)
             raise CommitConflict(f"Another writer has committed to {'.'.join(conflicting)}.")
-        self._written = {new: metadata for _, new, metadata in written}
-        for base, _, metadata in written:
+        self._last_written = {new: metadata for _, new, metadata in new_metadata}
+        for base, _, metadata in new_metadata:
             _delete_old_metadata(base, metadata)
 
     def _swap(self, tables: Sequence[tuple[LoadedTable, str]]) -> tuple[str, str] | None:
@@ -339,8 +339,8 @@ class SqliteBackend:
             self._rows(DROP_VIEW, namespace=namespace, name=name)
 
     def _read(self, location: str) -> Metadata:
-        written = self._written.get(location)
-        return read_metadata(location) if written is None else written
+        cached = self._last_written.get(location)
+        return read_metadata(location) if cached is None else cached
 
     def _location(self, namespace: str, name: str) -> str | None:
         rows = self._rows(LOCATION, namespace=namespace, name=name)

@@ -189,7 +189,7 @@ class IcebergStreamCredentials(Credentials):
             yield f"catalog {key}", HIDDEN if key in secret else without_secrets(value)
         identity = self.identity(Path.cwd())
         if identity is None:
-            yield "principal", "nobody: the profile has no token"
+            yield "principal", "none: the profile has no token"
             return
         try:
             token = identity.token()

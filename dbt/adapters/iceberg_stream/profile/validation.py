@@ -22,15 +22,15 @@ MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
 LOCAL_HOSTS = ("localhost",)
 
 
-def profile_errors(data: dict[str, Any], known: Iterable[str]) -> list[str]:
+def profile_errors(data: dict[str, Any], keys: Iterable[str]) -> list[str]:
     """Return a message for each error in a profile's output.
 
     Args:
         data: the output of the profile.
-        known: all valid keys.
+        keys: all valid keys.
     """
     return [
-        *_unknown_keys(data, set(known)),
+        *_unknown_keys(data, set(keys)),
         *_bad_values(data),
         *_bad_catalog(data),
         *_bad_identity(data),
@@ -44,11 +44,11 @@ def in_bytes(size: str) -> int:
     return int(size[:-1]) * UNITS[size[-1].lower()]
 
 
-def _unknown_keys(data: dict[str, Any], known: set[str]) -> list[str]:
+def _unknown_keys(data: dict[str, Any], keys: set[str]) -> list[str]:
     errors = []
-    for key in sorted(set(data) - known):
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
+    for key in sorted(set(data) - keys):
+        close = difflib.get_close_matches(key, keys, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(keys))}"
         errors.append(f"unknown key `{key}`: {hint}")
     return errors
 

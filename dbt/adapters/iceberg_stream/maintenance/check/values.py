@@ -108,38 +108,38 @@ def holds_nan(values: pa.Array) -> bool:
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
 
 
-def fits(stored: pa.DataType, kind: IcebergType) -> bool:
+def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
     """Return whether readers accept a file's column for a table's type.
 
     Args:
-        stored: the type in the file.
+        arrow_type: the type in the file.
         kind: the table's type (spec, "Schema Evolution": type promotion).
     """
-    if isinstance(stored, pa.BaseExtensionType):
-        stored = stored.storage_type
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        arrow_type = arrow_type.storage_type
     tests = pa.types
     if isinstance(kind, BooleanType):
-        return tests.is_boolean(stored)
+        return tests.is_boolean(arrow_type)
     if isinstance(kind, IntegerType):
-        return tests.is_integer(stored) and stored.bit_width <= 32
+        return tests.is_integer(arrow_type) and arrow_type.bit_width <= 32
     if isinstance(kind, LongType):
-        return tests.is_integer(stored)
+        return tests.is_integer(arrow_type)
     if isinstance(kind, FloatType):
-        return tests.is_float32(stored)
+        return tests.is_float32(arrow_type)
     if isinstance(kind, DoubleType):
-        return tests.is_float32(stored) or tests.is_float64(stored)
+        return tests.is_float32(arrow_type) or tests.is_float64(arrow_type)
     if isinstance(kind, DecimalType):
-        return tests.is_decimal(stored) and stored.scale == kind.scale
+        return tests.is_decimal(arrow_type) and arrow_type.scale == kind.scale
     if isinstance(kind, DateType):
-        return tests.is_date(stored)
+        return tests.is_date(arrow_type)
     if isinstance(kind, TimeType):
-        return tests.is_time(stored)
+        return tests.is_time(arrow_type)
     if isinstance(kind, TIMES):
-        return tests.is_timestamp(stored) or tests.is_date(stored)
+        return tests.is_timestamp(arrow_type) or tests.is_date(arrow_type)
     if isinstance(kind, (StringType, BinaryType)):
         return any(
-            test(stored) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
-        ) or tests.is_large_binary(stored)
+            test(arrow_type) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
+        ) or tests.is_large_binary(arrow_type)
     if isinstance(kind, (UUIDType, FixedType)):
-        return tests.is_fixed_size_binary(stored)
+        return tests.is_fixed_size_binary(arrow_type)
     return True

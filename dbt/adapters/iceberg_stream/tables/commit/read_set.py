@@ -65,11 +65,11 @@ def capture_read_set(catalog: IcebergCatalog, read: Reads | None, views: Views) 
     versions: dict[Name, Version] = {}
     definitions: list[str] = []
     pending: list[NameParts] = list(read.relations)
-    seen: set[NameParts] = set()
+    visited: set[NameParts] = set()
     while pending:
-        if (parts := pending.pop()) in seen:
+        if (parts := pending.pop()) in visited:
             continue
-        seen.add(parts)
+        visited.add(parts)
         if len(parts) == 1:
             reads_of_relation = views.get(parts[0].lower())
         else:

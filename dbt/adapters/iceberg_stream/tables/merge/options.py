@@ -53,17 +53,17 @@ NEED_A_KEY = (
 MISSPELLED_CUTOFF = 0.85
 
 
-def misspelled(config: Mapping[str, Any], known: Sequence[str] = KNOWN) -> list[str]:
+def misspelled(config: Mapping[str, Any], options: Sequence[str] = KNOWN) -> list[str]:
     """Return a message for each key that is similar to an option.
 
     Args:
         config: the config.
-        known: the options.
+        options: the valid keys.
     """
     errors = []
     for key in config:
-        close = difflib.get_close_matches(key, known, n=1, cutoff=MISSPELLED_CUTOFF)
-        if close and key not in known:
+        close = difflib.get_close_matches(key, options, n=1, cutoff=MISSPELLED_CUTOFF)
+        if close and key not in options:
             errors.append(f"unknown config `{key}`: did you mean `{close[0]}`?")
     return errors
 
