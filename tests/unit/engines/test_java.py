@@ -30,8 +30,8 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reads_the_release_file(tmp_path: Path) -> None:
-    found = find_java(make_java(tmp_path, "17.0.15"))
-    assert (found.version, found.major) == ("17.0.15", 17)
+    actual = find_java(make_java(tmp_path, "17.0.15"))
+    assert (actual.version, actual.major) == ("17.0.15", 17)
 
 
 def test_asks_a_java_without_release_file(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_no_representation_shows_a_secret() -> None:
 
 def test_an_expired_token_says_whose_and_since_when() -> None:
     identity = Identity(LiteralToken(make("ada", -5)))
-    with pytest.raises(IdentityError, match="of ada from `token` .* expired at .*token_file"):
+    with pytest.raises(IdentityError, match="of ada expired at .* from `token`.*token_file"):
         identity.token()
 
 

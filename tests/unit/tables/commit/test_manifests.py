@@ -63,12 +63,12 @@ def test_manifests_come_in_their_order(lake: IcebergCatalog, count: int) -> None
     for number in range(count):
         commit(lake, append(data_file(str(number)), properties={}))
     wanted = listed(lake) if count else []
-    found = [
+    actual = [
         (manifest.manifest_path, [e.data_file.file_path for e in entries])
         for manifest, entries in iter_manifests(load(lake).io, wanted)
     ]
-    assert [path for path, _ in found] == [m.manifest_path for m in wanted]
-    assert [paths for _, paths in found] == [[str(n)] for n in reversed(range(count))]
+    assert [path for path, _ in actual] == [m.manifest_path for m in wanted]
+    assert [paths for _, paths in actual] == [[str(n)] for n in reversed(range(count))]
 
 
 def summary(

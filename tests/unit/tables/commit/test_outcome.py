@@ -20,27 +20,27 @@ def snapshot(operation: str, **properties: str) -> SnapshotSummary:
 
 
 def test_append() -> None:
-    done = read_outcome(snapshot("append", added_records="5", added_files_size="90"))
-    assert (done.rows_affected, done.rows_inserted, done.bytes_written) == (5, 5, 90)
+    result = read_outcome(snapshot("append", added_records="5", added_files_size="90"))
+    assert (result.rows_affected, result.rows_inserted, result.bytes_written) == (5, 5, 90)
 
 
 def test_replace_counts_the_new_rows() -> None:
-    done = read_outcome(
+    result = read_outcome(
         snapshot("overwrite", added_records="5", deleted_records="3", total_records="5")
     )
-    assert done.rows_affected == 5
+    assert result.rows_affected == 5
 
 
 def test_copy_on_write_delete_counts_the_balance() -> None:
-    done = read_outcome(snapshot("delete", added_records="97", deleted_records="100"))
-    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+    result = read_outcome(snapshot("delete", added_records="97", deleted_records="100"))
+    assert (result.rows_affected, result.rows_deleted) == (3, 3)
 
 
 def test_position_deletes_count_on_balance() -> None:
-    done = read_outcome(
+    result = read_outcome(
         snapshot("delete", added_position_deletes="7", removed_position_deletes="4")
     )
-    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+    assert (result.rows_affected, result.rows_deleted) == (3, 3)
 
 
 @pytest.mark.parametrize("copied", ["0", "1000"])
@@ -53,8 +53,8 @@ def test_merge_counts_what_spark_counted(copied: str) -> None:
         f"{MERGE}copied": copied,
         "added-records": copied,
     }
-    done = read_outcome(SnapshotSummary(7, 1, summary))
-    assert (done.rows_affected, done.rows_updated) == (6, 2)
+    result = read_outcome(SnapshotSummary(7, 1, summary))
+    assert (result.rows_affected, result.rows_updated) == (6, 2)
 
 
 def test_stamps_reach_spark_as_snapshot_properties() -> None:

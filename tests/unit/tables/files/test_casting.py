@@ -86,8 +86,8 @@ def test_ids_are_unique_and_begin_with_the_columns(
 ) -> None:
     schema = new_schema(pa.schema([(f"c{n}", kind) for n, (kind, _) in enumerate(kinds)]))
     assert [field.field_id for field in schema.fields] == list(range(1, len(kinds) + 1))
-    found = sorted(schema._lazy_id_to_name)
-    assert found == list(range(1, schema.highest_field_id + 1))
+    actual = sorted(schema._lazy_id_to_name)
+    assert actual == list(range(1, schema.highest_field_id + 1))
 
 
 def one(values: list[Any], kind: pa.DataType | None, target: pa.DataType) -> list[Any]:

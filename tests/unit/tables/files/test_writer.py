@@ -52,12 +52,12 @@ def writer(lake: IcebergCatalog, spec: PartitionSpec | None = None) -> DataFileW
 
 def groups(files: list[DataFile]) -> list[int]:
     """Rows of each row group."""
-    found = []
+    actual = []
     for file in files:
         with pq.ParquetFile(file.file_path.removeprefix("file://")) as opened:
             metadata = opened.metadata
-            found += [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
-    return found
+            actual += [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+    return actual
 
 
 @pytest.fixture

@@ -82,4 +82,4 @@ class Identity:
             if self.source.renewable
             else "Get a new token, or use `token_file`, `token_command` or `oauth2` for long runs"
         )
-        return f"The token of {owner} from {self.source.name} expired at {expired}. {advice}."
+        return f"The token of {owner} expired at {expired}, from {self.source.name}. {advice}."
