@@ -11,7 +11,7 @@ from dbt.tests.util import run_dbt
 
 CASES = {
     "misspelled": ("partiton_by=['id']", "unknown config `partiton_by`: did you mean `partition_by`"),
-    "transform": ("partition_by=['weekly(at)']", "`partition_by: weekly(at)` is no column or partition"),
+    "transform": ("partition_by=['weekly(at)']", "`partition_by: weekly(at)` is neither a column nor a partition"),
     "sort": ("sort_order=['a b c']", "`sort_order` must be `column [asc|desc] [nulls first|last]`; got 'a b c'"),
     "version": ("format_version=4", "`format_version` must be one of 1, 2, 3; got 4"),
     "size": ("target_file_size='big'", "`target_file_size` must be bytes or a size such as 128mb; got 'big'"),

@@ -100,5 +100,5 @@ class TestConflicts:
         assert 1 <= len(faults) < WRITERS
         for fault in faults:
             assert isinstance(fault, DbtDatabaseError)
-            assert "Another writer committed to it while this statement ran" in str(fault)
+            assert "The commit conflicts with another writer's" in str(fault)
             assert f"{schema}.target has changed, and the rows were computed from it" in str(fault)

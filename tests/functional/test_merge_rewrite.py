@@ -189,14 +189,14 @@ class TestWhoMerges:
         run(project, f"insert into {{schema}}.increment values {row(1, 'a')}")
         run_dbt(["run"])
         run(project, "update {schema}.increment set name = 'b'")
-        because = "matched_condition is an expression of SQL"
+        because = "matched_condition is an SQL expression"
         for model, reason in (("condition", because), ("sparks", "merge_engine is spark")):
             (result,) = run_dbt(["run", "--select", model]).results
             assert_spark_merged(result, reason)
             assert rows(project, f"select name from {{schema}}.{model}") == [("b",)]
         _, output = run_dbt_and_capture(["run", "--select", "forced"], expect_pass=False)
         text = " ".join(output.split())
-        assert "merge_engine is rewrite, but matched_condition is an expression of SQL" in text
+        assert "merge_engine is rewrite, but matched_condition is an SQL expression" in text
 
 
 class TestNotMatchedBySource:

@@ -255,9 +255,9 @@ class TestStorage:
     @pytest.mark.parametrize(
         ("warehouse", "message"),
         [
-            ("powerless", "The storage refused the keys"),
-            ("locked", "The catalog itself gets no keys for the storage"),
-            ("keyless", "The catalog gives out no keys for the storage"),
+            ("powerless", "The storage refused the credentials"),
+            ("locked", "The catalog itself has no access to the storage"),
+            ("keyless", "The catalog vends no storage credentials"),
         ],
     )
     def test_no_keys_or_useless_ones(self, project: Any, warehouse: str, message: str) -> None:

@@ -246,7 +246,7 @@ class TestFixedToken:
         states = {result.node.name: str(result.status) for result in results}
         assert set(states.values()) == {"success", "error"}
         assert "The token of fitz expired at" in output
-        assert "What was reported as done before is committed" in " ".join(output.split())
+        assert "Models that succeeded before are committed" in " ".join(output.split())
         run_dbt(["compile"])
         after = json.loads(contents(project))
         changed = {name for name in before if after[name] != before[name]}

@@ -102,7 +102,7 @@ class TestServerFaults:
         # Servers allow one question in five minutes whether they are still there.
         _, output = run_dbt_and_capture(["run", "--vars", "{pause: 10}"], expect_pass=False)
         assert time.monotonic() - begun < 400
-        assert "The statement was committed before" in " ".join(output.split())
+        assert "The statement was committed as snapshot" in " ".join(output.split())
         proxy.mend()
         assert len(snapshot_ids(project, "appended")) == len(before) + 1
 
@@ -190,6 +190,6 @@ class TestServerRestarts:
             if name[1] == "before":
                 next(restarts)()
 
-        monkeypatch.setattr(AfterCommit, "of_spark", restarted_after)
+        monkeypatch.setattr(AfterCommit, "on_spark_commit", restarted_after)
         run_dbt(["run"])
         assert next(restarts, None) is None

@@ -45,7 +45,7 @@ class TestSchemas:
     def test_one_that_does_not_fit(self, project: Any) -> None:
         self.columns(project, "id bigint, status bigint, amount double, op string")
         _, said = run_dbt_and_capture(["run"], expect_pass=False)
-        assert "`status` is string in" in said and "comes as long now" in said
+        assert "`status` is string in" in said and "but long in the new rows" in said
         assert len(rows(project, ALL)) == 3
         land(project, "4", (4, 4, 4.5, "c"))
         self.columns(project, "id bigint, amount double, op string")
@@ -337,7 +337,7 @@ class TestContract:
         run_dbt(["run"])
         land(project, "2", (2, "new", 1.0, "c"), (None, "new", 2.0, "c"))
         _, said = run_dbt_and_capture(["run"], expect_pass=False)
-        assert "`id` is required by the table, but holds null" in said
+        assert "`id` has nulls, but the table requires it" in said
         assert rows(project, ALL) == [(1, "new", 1.0)]
 
 

@@ -1,4 +1,4 @@
-"""After a write: stamps, the user's hook, cached tables, Python models, schema changes."""
+"""After a write: snapshot properties, the user's hook, cached tables, Python models, schema changes."""
 
 from __future__ import annotations
 

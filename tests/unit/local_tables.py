@@ -91,7 +91,7 @@ def set_metadata(lake: IcebergCatalog, **changed: Any) -> None:
     with base.io.new_output(base.location).create(overwrite=True) as stream:
         stream.write(json.dumps({**base.metadata, **new}).encode())
     # The catalog remembers what it has written itself.
-    lake._backend._written.clear()  # type: ignore[attr-defined]
+    lake._backend._last_written.clear()  # type: ignore[attr-defined]
 
 
 def load(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> LoadedTable:

@@ -6,7 +6,7 @@ from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManag
 from dbt.adapters.iceberg_stream.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
-from dbt.adapters.iceberg_stream.sessions.gc_tuning import collect_rarely
+from dbt.adapters.iceberg_stream.sessions.gc_tuning import reduce_gc_frequency
 
 __all__ = [
     "IcebergStreamAdapter",
@@ -17,7 +17,7 @@ __all__ = [
     "Plugin",
 ]
 
-collect_rarely()
+reduce_gc_frequency()
 
 # "spark" lets packages that know Spark but not this adapter dispatch to their `spark__` macros.
 Plugin = AdapterPlugin(

@@ -180,7 +180,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             if error.engine_gone:
                 self._records.lost_server()
             handle: Handle | None = self.get_thread_connection().handle
-            shown = error.for_principal(handle.whose) if handle is not None else error
+            shown = (
+                error.for_principal(handle.principal_and_expiry) if handle is not None else error
+            )
             raise DbtDatabaseError(str(shown)) from error
 
     @classmethod

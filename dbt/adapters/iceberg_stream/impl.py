@@ -165,7 +165,7 @@ class IcebergStreamAdapter(SQLAdapter):
         response, table = super().execute(sql, auto_begin, fetch, limit)
         if isinstance(response, IcebergStreamResponse) and response.relation:
             schema, identifier = response.relation.rsplit(".", 1)
-            self._after_commit.of_spark((schema, identifier), response.snapshot_id)
+            self._after_commit.on_spark_commit((schema, identifier), response.snapshot_id)
         return response, table
 
     def validate_sql(self, sql: str) -> AdapterResponse:
@@ -427,7 +427,7 @@ class IcebergStreamAdapter(SQLAdapter):
             execute=self._execute_statement,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
-            after_commit=self._after_commit.of_our_own,
+            after_commit=self._after_commit.on_adapter_commit,
         )
 
     def _execute_statement(self, sql: str) -> IcebergStreamResponse:

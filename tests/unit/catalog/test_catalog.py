@@ -39,9 +39,9 @@ def test_relations_and_columns(lake: IcebergCatalog) -> None:
 
 
 def test_statistics_and_freshness(lake: IcebergCatalog) -> None:
-    (found,) = lake.describe("ns")
-    assert found.statistics["num_rows"] == ("Rows", 2)
-    assert found.statistics["num_snapshots"] == ("Snapshots", 1)
+    (actual,) = lake.describe("ns")
+    assert actual.statistics["num_rows"] == ("Rows", 2)
+    assert actual.statistics["num_snapshots"] == ("Snapshots", 1)
     assert lake.last_modified(("ns", "t")) is not None
 
 
@@ -79,5 +79,5 @@ def test_a_damaged_catalog_is_named(tmp_path: Path) -> None:
 
 def test_a_warehouse_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CatalogError, match="cannot be written"):
+    with pytest.raises(CatalogError, match="is not writable"):
         open_catalog(tmp_path / "file" / "w")

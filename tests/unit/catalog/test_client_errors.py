@@ -96,16 +96,16 @@ def test_a_lost_answer_of_a_commit_that_was_made(
     commit, faults = lake.pyiceberg.commit_table, [ERRORS[name][0]()]
 
     def commit_and_lose(*arguments: Any) -> Any:
-        done = commit(*arguments)
+        result = commit(*arguments)
         while faults:
             raise faults.pop()
-        return done
+        return result
 
     monkeypatch.setattr(lake.pyiceberg, "commit_table", commit_and_lose)
-    done = ingest(lake, NAME, ROW.to_reader())
+    result = ingest(lake, NAME, ROW.to_reader())
     assert rows(lake) == [(1,), (1,)]
     table = lake.table(NAME)
-    assert [s.snapshot_id for s in table.snapshots()][1:] == [done.snapshot_id]
+    assert [s.snapshot_id for s in table.snapshots()][1:] == [result.snapshot_id]
 
 
 @pytest.mark.parametrize("name", ["glue closed", "hive closed", "database gone", "socket"])
@@ -116,7 +116,7 @@ def test_one_that_stays_lost_keeps_its_files(
         raise ERRORS[name][0]()
 
     monkeypatch.setattr(lake.pyiceberg, "commit_table", lose)
-    with pytest.raises(CommitStateUnknown, match="answer to a commit to s.t was lost"):
+    with pytest.raises(CommitStateUnknown, match="did not confirm the commit to s.t"):
         ingest(lake, NAME, ROW.to_reader())
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 

@@ -68,15 +68,15 @@ def call(project: Path, *arguments: str) -> Result:
     [
         (("orphans", "s.t"), "0 orphans"),
         (("streams", "s.t"), "No stream writes to s.t."),
-        (("resume", "s.t"), "s.t is not behind any of its streams."),
+        (("resume", "s.t"), "No stream of s.t needs to be resumed"),
         (("check", "s.t"), "0 errors"),
         (("run",), "No stream model is selected"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_commands(project: Path, arguments: tuple[str, ...], output: str) -> None:
-    done = call(project, *arguments)
-    assert output in done.output, done.output
+    result = call(project, *arguments)
+    assert output in result.output, result.output
 
 
 def test_the_list_of_streams_is_not_printed(
@@ -94,8 +94,8 @@ def test_the_engine_of_the_profile(project: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(embedded, "status", lambda home: homes.append(home))
     monkeypatch.setattr(embedded, "stop", lambda home: homes.append(home))
     for command in ("status", "stop"):
-        done = call(project, command, "--target", "dev")
-        assert "No engine is running here." in done.output, done.output
+        result = call(project, command, "--target", "dev")
+        assert "No engine is running here." in result.output, result.output
         assert (
             "does not have a target named 'other'" in call(project, command, "-t", "other").output
         )
@@ -105,9 +105,9 @@ def test_the_engine_of_the_profile(project: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_variable_that_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_schema")
-    done = call(project, "orphans", "s.t")
-    assert done.exit_code == 1
-    assert "Env var required but not provided: 'TEST_schema'" in done.output
+    result = call(project, "orphans", "s.t")
+    assert result.exit_code == 1
+    assert "Env var required but not provided: 'TEST_schema'" in result.output
 
 
 def test_programs(project: Path) -> None:

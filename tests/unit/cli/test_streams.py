@@ -12,9 +12,9 @@ from dbt.adapters.iceberg_stream.stream.service import Service, endpoint
 
 
 def test_a_port_that_is_none() -> None:
-    done = CliRunner().invoke(run, ["--port", "99999"])
-    assert done.exit_code == 2
-    assert "99999 is not in the range 0<=x<=65535" in done.output
+    result = CliRunner().invoke(run, ["--port", "99999"])
+    assert result.exit_code == 2
+    assert "99999 is not in the range 0<=x<=65535" in result.output
 
 
 def test_a_port_that_somebody_else_has() -> None:

@@ -78,13 +78,13 @@ def test_tls_to_a_plain_server(serve: Serve) -> None:
 
 def test_a_certificate_that_nobody_signed(serve: Serve, certificate: Path) -> None:
     engine = ConnectEngine(Endpoint("localhost", serve(tls(certificate)), tls=True))
-    with pytest.raises(EngineError, match="cannot be trusted: self.signed certificate"):
+    with pytest.raises(EngineError, match="is not valid: self.signed certificate"):
         engine.endpoint()
 
 
 def test_another_protocol(serve: Serve) -> None:
     engine = ConnectEngine(Endpoint("localhost", serve(lambda c: c.sendall(b"HTTP/1.1 400 Bad"))))
-    with pytest.raises(EngineError, match="is no Spark Connect server"):
+    with pytest.raises(EngineError, match="is not a Spark Connect server"):
         engine.endpoint()
 
 

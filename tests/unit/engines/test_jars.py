@@ -78,7 +78,7 @@ def test_refuses_what_is_no_coordinate(package: str) -> None:
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        (":: org.xerial#sqlite-jdbc;3.50.3.0: not found", "it is not there"),
+        (":: org.xerial#sqlite-jdbc;3.50.3.0: not found", "the repository does not have it"),
         ("Host repo1.maven.org not found. url=x", "the host cannot be reached"),
         ("Server access error at url x (Connection refused)", "Connection refused"),
         ("java.io.IOException: No space left on device", "no space left"),
@@ -135,8 +135,10 @@ def test_archive_changes_with_java_and_jars(tmp_path: Path) -> None:
 def test_archive_gets_a_base_where_java_has_none(tmp_path: Path) -> None:
     java = Java(tmp_path / "bin" / "java", "17.0.1")
     slim = jars.class_archive(java, [])
-    assert slim.made(Path("/d"))[0] == f"-XX:SharedArchiveFile={slim.base}"
+    assert slim.create_options(Path("/d"))[0] == f"-XX:SharedArchiveFile={slim.base}"
     server = tmp_path / "lib" / "server"
     server.mkdir(parents=True)
     (server / "classes.jsa").write_text("")
-    assert jars.class_archive(java, []).made(Path("/d")) == ["-XX:ArchiveClassesAtExit=/d"]
+    assert jars.class_archive(java, []).create_options(Path("/d")) == [
+        "-XX:ArchiveClassesAtExit=/d"
+    ]

@@ -30,8 +30,8 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reads_the_release_file(tmp_path: Path) -> None:
-    found = find_java(make_java(tmp_path, "17.0.15"))
-    assert (found.version, found.major) == ("17.0.15", 17)
+    actual = find_java(make_java(tmp_path, "17.0.15"))
+    assert (actual.version, actual.major) == ("17.0.15", 17)
 
 
 def test_asks_a_java_without_release_file(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ Exception in thread "main" java.net.BindException: Address already in use
 def test_diagnosis_is_short_and_has_a_cure() -> None:
     text = diagnose(TRACE)
     assert "Address already in use" in text
-    assert "run again" in text
+    assert "Run again" in text
     assert "Net.java" not in text
     assert len(text.splitlines()) <= 5
 
@@ -87,7 +87,7 @@ def test_diagnosis_is_short_and_has_a_cure() -> None:
 @pytest.mark.parametrize(
     ("line", "cure"),
     [
-        ("java.io.IOException: No space left on device", "free some space"),
+        ("java.io.IOException: No space left on device", "Free some space"),
         ("Error occurred during initialization of VM\nCould not reserve enough space", "memory"),
         ("java.lang.IllegalArgumentException: System memory 1 must be at least 2", "memory"),
         ("java.lang.ClassNotFoundException: x.Y", "packages"),

@@ -63,7 +63,7 @@ def test_users_java_options_come_after_ours() -> None:
 def test_misplaced_settings_are_refused() -> None:
     with pytest.raises(EngineError, match="`packages`"):
         conf(("spark.jars.packages", "a:b:1"))
-    with pytest.raises(EngineError, match="driver_memory `lots`"):
+    with pytest.raises(EngineError, match="`driver_memory` must be a size"):
         arguments(driver_memory="lots")
 
 

@@ -17,16 +17,16 @@ HERE, THERE = Endpoint("localhost", 1), Endpoint("spark", 2)
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sessions that a server was told to end; it had a statement in each."""
-    found: list[str] = []
+    actual: list[str] = []
 
     def interrupt(url: str, session_id: str) -> int:
         if session_id == "unreachable":
             raise StatementError("no answer", engine_gone=True)
-        found.append(session_id)
+        actual.append(session_id)
         return 1
 
     monkeypatch.setattr(orphans, "interrupt_session", interrupt)
-    return found
+    return actual
 
 
 def killed(folder: Path, endpoint: Endpoint, session_id: str) -> None:

@@ -9,7 +9,7 @@ def test_no_stack_trace_and_no_java_class() -> None:
     text = "(org.apache.iceberg.exceptions.ValidationException) Found conflicting files" + TRACE
     message = describe(text)
     assert message.startswith("Found conflicting files")
-    assert "Another writer committed" in message
+    assert "conflicts with another writer's" in message
     assert "org.apache" not in message
 
 
@@ -25,7 +25,7 @@ def test_a_failed_task_says_why() -> None:
         "\tat a.B.c(B.java:1)\nCaused by: a.b.X: Access Denied (Service: S3, Status Code: 403)\n"
     )
     assert "\nCaused by: Access Denied (Service: S3" in describe(text)
-    assert "The storage refused the keys" in describe(text)
+    assert "The storage refused the credentials" in describe(text)
 
 
 def test_a_refusal_that_comes_as_a_server_error_is_no_doubt() -> None:
@@ -48,7 +48,7 @@ def test_the_storage_is_not_the_engine() -> None:
     error = StatementError(describe(text))
     assert "The storage does not answer" in str(error)
     assert not error.engine_gone
-    assert not error.outcome_unknown
+    assert not error.commit_state_unknown
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_catalog_that_is_down_is_not_the_engine() -> None:
 
 
 def test_a_session_that_is_gone_leaves_the_outcome_open() -> None:
-    assert StatementError(describe("[INVALID_HANDLE.SESSION_CHANGED] …")).outcome_unknown
+    assert StatementError(describe("[INVALID_HANDLE.SESSION_CHANGED] …")).commit_state_unknown
 
 
 def test_only_a_refusal_of_the_catalog_names_the_principal() -> None:

@@ -21,10 +21,10 @@ def parse(**keys: Any) -> IcebergStreamCredentials:
 
 def test_a_schema_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CI", "true")
-    found = parse(schema="s")
-    assert (found.database, found.method, found.keep_alive) == ("lake", "embedded", 0)
-    assert found.warehouse_path(tmp_path) == (tmp_path / "lakehouse").resolve()
-    assert found.engine_path(tmp_path) == (tmp_path / ".iceberg_stream").resolve()
+    actual = parse(schema="s")
+    assert (actual.database, actual.method, actual.keep_alive) == ("lake", "embedded", 0)
+    assert actual.warehouse_path(tmp_path) == (tmp_path / "lakehouse").resolve()
+    assert actual.engine_path(tmp_path) == (tmp_path / ".iceberg_stream").resolve()
 
 
 def test_catalog_is_another_word_for_database() -> None:
@@ -36,7 +36,7 @@ def test_catalog_is_another_word_for_database() -> None:
     [
         ({}, "`schema` is missing"),
         ({"schema": "s", "warehous": "x"}, "unknown key `warehous`: did you mean `warehouse`"),
-        ({"schema": "s", "database": "a-b"}, "`database: a-b` is no catalog name"),
+        ({"schema": "s", "database": "a-b"}, "`database` must be a catalog name"),
         ({"schema": "s", "keep_alive": -1}, "`keep_alive` must be a number of seconds; got -1"),
         ({"schema": "s", "driver_memory": "2 gigs"}, "such as 2g or 1500m; got"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),
@@ -56,12 +56,12 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "catalog_properties": REST | {"token": "t"}}, "use the profile's `token`"),
         (
             {"schema": "s", "catalog_properties": {"type": "jdbc", "uri": "postgresql://db/lake"}},
-            "begins with `jdbc:`",
+            "must begin with `jdbc:`",
         ),
         *(
             (
                 {"schema": "s", "catalog_properties": REST | {"uri": uri}},
-                "`catalog_properties: uri` holds a password",
+                "`catalog_properties: uri` contains a password",
             )
             for uri in (
                 "jdbc:mysql://me:pw@db/lake",
@@ -72,7 +72,7 @@ def test_catalog_is_another_word_for_database() -> None:
                 "jdbc:postgresql://db/lake?user=me&sslpassword=x",
             )
         ),
-        ({"schema": "s", "token": "t"}, "`token` has no catalog to go to"),
+        ({"schema": "s", "token": "t"}, "`token` needs a catalog"),
         ({"schema": "s", "catalog_properties": REST, "token": ""}, "`token` is empty"),
         (
             {"schema": "s", "catalog_properties": REST, "token": "t", "token_file": "f"},
@@ -103,14 +103,14 @@ def test_debug_shows_the_principal_and_no_secret() -> None:
         "s3.proxy-uri": "http://me:hush@proxy:8080",
         "oauth2-server-uri": "https://login/x?client_secret=hush&scope=all",
     }
-    found = parse(schema="s", catalog_properties=REST | secret, token=token)
-    shown = dict(found.connection_info())
+    actual = parse(schema="s", catalog_properties=REST | secret, token=token)
+    shown = dict(actual.connection_info())
     assert shown["principal"] == "ada"
     assert shown["token expires"].startswith("2096-")
     assert shown["catalog uri"] == "http://catalog"
     assert shown["catalog s3.proxy-uri"] == "http://…@proxy:8080"
     assert shown["catalog oauth2-server-uri"] == "https://login/x?client_secret=…&scope=all"
-    everything = f"{found!r} {shown} {dict(found.connection_info(with_aliases=True))}"
+    everything = f"{actual!r} {shown} {dict(actual.connection_info(with_aliases=True))}"
     assert token not in everything
     assert "hush" not in everything
 
@@ -118,8 +118,8 @@ def test_debug_shows_the_principal_and_no_secret() -> None:
 def test_jinja_runs_no_command(tmp_path: Path) -> None:
     # dbt makes `target` anew for every macro that it parses.
     command = f"touch {tmp_path / 'ran'}"
-    found = parse(schema="s", catalog_properties=REST, token_command=command)
-    assert dict(found.connection_info(with_aliases=True))["schema"] == "s"
+    actual = parse(schema="s", catalog_properties=REST, token_command=command)
+    assert dict(actual.connection_info(with_aliases=True))["schema"] == "s"
     assert not (tmp_path / "ran").exists()
 
 
@@ -143,8 +143,8 @@ def test_the_event_log_hides_what_the_server_knows(
 ) -> None:
     catalog = REST | {"header.X-Api-Key": "hush"}
     conf = {"spark.eventLog.enabled": log}
-    found = parse(schema="s", catalog_properties=catalog, spark_conf=conf, **token)
-    given = dict(engine_settings(found, tmp_path).spark_conf)
+    actual = parse(schema="s", catalog_properties=catalog, spark_conf=conf, **token)
+    given = dict(engine_settings(actual, tmp_path).spark_conf)
     assert "hush" not in given.values()
     secret = {f"spark.sql.catalog.lake.{name}" for name in ("token", "header.X-Api-Key")}
     assert secret & given.keys() == {f"spark.sql.catalog.lake.{name}" for name in hidden}

@@ -11,7 +11,7 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.sessions.results import ResultCache, place_of
+from dbt.adapters.iceberg_stream.sessions.results import ResultCache, catalog_key
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
@@ -48,8 +48,8 @@ def keep(cache: ResultCache, sql: str = QUERY) -> None:
     cache.put(query, ROWS)
 
 
-def found(cache: ResultCache, sql: str = QUERY, asker: dict[str, str] = UMA) -> pa.Table | None:
-    query = cache.find(sql, asker)
+def found(cache: ResultCache, sql: str = QUERY, context: dict[str, str] = UMA) -> pa.Table | None:
+    query = cache.find(sql, context)
     assert query is not None
     return cache.get(query)
 
@@ -60,7 +60,7 @@ def test_a_result_is_found(cache: ResultCache) -> None:
 
 @pytest.mark.parametrize("other", [{"owner": "ugo"}, {"version": "4.2.0"}, {"setting": "x"}])
 def test_not_by_another_asker(cache: ResultCache, other: dict[str, str]) -> None:
-    assert found(cache, asker=UMA | other) is None
+    assert found(cache, context=UMA | other) is None
 
 
 def test_not_in_another_catalog(
@@ -74,14 +74,14 @@ def test_not_with_other_secrets() -> None:
 
     def place(**properties: str) -> dict[str, str] | None:
         settings = CatalogSettings("lake", {"type": "rest", "uri": "u", **properties})
-        return place_of(settings, Path("w"), "localhost:1")
+        return catalog_key(settings, Path("w"), "localhost:1")
 
     uma, ugo = place(**{"header.X-User": "uma"}), place(**{"header.X-User": "ugo"})
     assert uma and ugo and uma != ugo
     assert "uma" not in str(uma)
     assert place(**{"cache-enabled": "true"}) is None
     ambient = CatalogSettings("lake", {"type": "glue"}, ambient=True)
-    assert place_of(ambient, Path("w"), "localhost:1") is None
+    assert catalog_key(ambient, Path("w"), "localhost:1") is None
 
 
 def test_not_after_a_write(cache: ResultCache, lake: IcebergCatalog) -> None:

@@ -65,7 +65,7 @@ def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     path.touch(0o644)
-    with pytest.raises(StoreError, match="open to others"):
+    with pytest.raises(StoreError, match="other users may access"):
         ResultStore(path, LIMIT)
 
 

@@ -27,9 +27,9 @@ from dbt.adapters.iceberg_stream.sql.queries import reads, temporary_view
     ],
 )  # fmt: skip
 def test_reads(sql: str, expected: set[tuple[str, ...]]) -> None:
-    found = reads(sql)
-    assert found is not None
-    assert found.relations == expected
+    actual = reads(sql)
+    assert actual is not None
+    assert actual.relations == expected
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,41 @@
 import pytest
 
-from dbt.adapters.iceberg_stream.sql.selects import Step, plain_selects
+from dbt.adapters.iceberg_stream.sql.selects import Step, parse_select_chain
 
 
 def test_a_select_of_a_select_is_two_steps() -> None:
-    found = plain_selects("select `a b`, c + 1 as d from (select * from x as y where y.c > 1)")
-    assert found is not None
-    assert found.relation == "x"
-    assert found.steps == (
+    actual = parse_select_chain(
+        "select `a b`, c + 1 as d from (select * from x as y where y.c > 1)"
+    )
+    assert actual is not None
+    assert actual.relation == "x"
+    assert actual.steps == (
         Step("y", "y.c > 1", ("*",)),
         Step("", None, ("`a b`", "c + 1 as d")),
     )
 
 
 def test_expressions_stay_as_they_are() -> None:
-    found = plain_selects(
+    actual = parse_select_chain(
         "select a, to_char(b, 'yyyy') c -- last\nfrom (\nwith y as (select * from x) "
         "select *, extract(year from d) as e from y where d is not distinct from r'\\d'\n)"
     )
-    assert found is not None
-    assert [step.columns for step in found.steps] == [
+    assert actual is not None
+    assert [step.columns for step in actual.steps] == [
         ("*",),
         ("*", "extract(year from d) as e"),
         ("a", "to_char(b, 'yyyy') c"),
     ]
-    assert found.steps[1].where == "d is not distinct from r'\\d'"
+    assert actual.steps[1].where == "d is not distinct from r'\\d'"
 
 
 def test_a_named_part_is_a_step_by_its_name() -> None:
-    found = plain_selects(
+    actual = parse_select_chain(
         "with one as (select a from x), two as (select a as b from one o) select two.b from two"
     )
-    assert found is not None
-    assert found.relation == "x"
-    assert [step.alias for step in found.steps] == ["x", "o", "two"]
+    assert actual is not None
+    assert actual.relation == "x"
+    assert [step.alias for step in actual.steps] == ["x", "o", "two"]
 
 
 @pytest.mark.parametrize(
@@ -62,5 +64,5 @@ def test_a_named_part_is_a_step_by_its_name() -> None:
     ],
 )
 def test_what_is_more_is_left_to_spark(sql: str) -> None:
-    found = plain_selects(sql)
-    assert found is None
+    actual = parse_select_chain(sql)
+    assert actual is None

@@ -1,4 +1,4 @@
-"""What the rest of the house asks of a catalog, whichever it is."""
+"""The operations that every kind of catalog provides."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 T = TypeVar("T")
-# Of new tables, if nothing else is said: each commit writes all metadata again, and the files of
-# many commits are soon larger than the data.
+# Defaults of new tables. Each commit writes all metadata again, so without a limit the metadata
+# files of many commits soon take more space than the data.
 TABLE_DEFAULTS = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-# A capability that not every catalog has.
+# An optional capability: one commit changes several tables.
 COMMITS_TOGETHER = "commits of several tables"
 
 
 class CatalogBackend(Protocol):
-    """Namespaces, tables and views of a catalog, as its user; safe in any thread.
+    """Namespaces, tables and views of one catalog, as one user sees them. Thread-safe.
 
     Every method raises CatalogError when the catalog refuses or cannot answer.
     """
@@ -37,28 +37,48 @@ class CatalogBackend(Protocol):
         """PyIceberg's client of the catalog."""
 
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
-        """Ask PyIceberg's client; `operation` says in an error what was refused."""
+        """Call PyIceberg's client.
 
-    def namespaces(self) -> list[str]: ...
+        Args:
+            operation: an infinitive for error messages: "list the namespaces".
+            question: the call; it may run a second time with a renewed token.
 
-    def namespace_exists(self, namespace: str) -> bool: ...
+        Returns:
+            What `question` returns.
+
+        Raises:
+            CatalogError: the catalog refused, failed or did not answer.
+        """
+
+    def namespaces(self) -> list[str]:
+        """List the namespaces, levels joined by dots."""
+
+    def namespace_exists(self, namespace: str) -> bool:
+        """Return whether a namespace exists."""
 
     def create_namespace(self, namespace: str) -> None:
-        """Create a namespace; one that is there, or that another run makes now, is kept."""
+        """Create a namespace unless it exists, even if another run creates it now."""
 
     def drop_namespace(self, namespace: str) -> None:
-        """Drop an empty namespace; a missing one is fine."""
+        """Drop an empty namespace if it exists."""
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
-        """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
+        """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
 
     def metadata(self, namespace: str, name: str) -> Metadata | None:
-        """Current metadata of a table or view; None if there is neither."""
+        """Return the current metadata of a table or view; None if there is neither."""
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
-        """The table as it is now, with its storage's keys; None if there is none.
+        """Load the current version of a table, with its storage credentials.
 
-        Without its history it may lack the snapshots that no branch or tag points to.
+        Args:
+            namespace: levels joined by dots.
+            name: the table's identifier.
+            history: load all snapshots; otherwise those that no branch or tag references may be
+                missing.
+
+        Returns:
+            The table; None if it does not exist.
         """
 
     def stage(
@@ -69,7 +89,21 @@ class CatalogBackend(Protocol):
         spec: PartitionSpec,
         properties: Mapping[str, str],
     ) -> LoadedTable:
-        """A table that is not there yet: its first commit makes it, rows included."""
+        """Stage a new table: its first commit creates it, rows included.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the table's identifier.
+            schema: Iceberg schema.
+            spec: partition spec.
+            properties: table properties.
+
+        Returns:
+            The staged table.
+
+        Raises:
+            CommitConflict: the table exists.
+        """
 
     def commit(
         self,
@@ -77,31 +111,47 @@ class CatalogBackend(Protocol):
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
-        """Change a table in one step, or make a staged one.
+        """Commit updates to one table, or create a staged one.
+
+        Args:
+            base: the table as it was loaded or staged.
+            requirements: what the catalog checks before it commits.
+            updates: what changes.
 
         Raises:
-            CommitConflict: it is not what it was when it was loaded, or somebody else has made it;
-                nothing was changed.
-            CommitStateUnknown: it may have been changed.
+            CommitConflict: the table changed since it was loaded, or another writer created it;
+                nothing was committed.
+            CommitStateUnknown: the commit may or may not have succeeded.
         """
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:
-        """Change several tables in one step; raises as `commit` does.
+        """Commit to several tables atomically; raises as `commit` does.
 
-        Only where the catalog has the capability `COMMITS_TOGETHER`.
+        Needs the capability `COMMITS_TOGETHER`.
         """
 
     def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view with its files; a missing one is fine."""
+        """Drop a table or view and its files, if it exists."""
 
     def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
-        """Raise if the user may not write to a table, before its data are computed.
+        """Check that the user may write to a table, before its data are computed.
 
-        A commit of nothing: the catalog decides, and a missing table is fine. Who writes rows only
-        need not be allowed to change the table's schema and properties.
+        Sends an empty commit, so the catalog decides. A missing table passes.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the table's identifier.
+            rows_only: do not ask for the right to change schema and properties.
+
+        Raises:
+            CatalogError: the catalog refuses the commit.
         """
 
     def capabilities(self) -> dict[str, bool]:
-        """What not every catalog has, and whether this one does; empty if it does not tell."""
+        """Return optional capabilities and whether the catalog has them.
 
-    def close(self) -> None: ...
+        Empty if the catalog does not report capabilities.
+        """
+
+    def close(self) -> None:
+        """Close the connections to the catalog."""

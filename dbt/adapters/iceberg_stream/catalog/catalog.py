@@ -1,4 +1,4 @@
-"""What the Iceberg catalog knows: namespaces, tables, views, columns, statistics."""
+"""The Iceberg catalog: namespaces, tables, views, columns, statistics, commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Description:
-    """A table or view as the docs show it."""
+    """A table or view as `dbt docs` shows it.
+
+    Attributes:
+        name: namespace and identifier.
+        kind: `table` or `view`.
+        comment: the relation's comment.
+        columns: columns in their order.
+        statistics: label and value by the statistic's id.
+    """
 
     name: Name
     kind: str
@@ -48,7 +56,8 @@ class Description:
 class IcebergCatalog:
     """One Iceberg catalog, opened once for a dbt invocation and shared by its threads.
 
-    What is read comes from the catalog's current metadata; PyIceberg's own table is for changes.
+    Reads use the catalog's current metadata as JSON; only changes load PyIceberg's own table.
+    Every method that asks the catalog raises CatalogError when the catalog refuses or fails.
     """
 
     def __init__(self, name: str, backend: CatalogBackend) -> None:
@@ -61,35 +70,50 @@ class IcebergCatalog:
         return self._backend.catalog
 
     def close(self) -> None:
+        """Close the connections to the catalog."""
         self._backend.close()
 
     def namespaces(self) -> list[str]:
+        """List the namespaces, levels joined by dots."""
         return self._backend.namespaces()
 
     def namespace_exists(self, namespace: str) -> bool:
+        """Return whether a namespace exists."""
         return self._backend.namespace_exists(namespace)
 
     def create_namespace(self, namespace: str) -> None:
-        """Create a namespace; one that is there, or that another run makes now, is kept."""
+        """Create a namespace unless it exists."""
         self._backend.create_namespace(namespace)
 
     def drop_namespace(self, namespace: str) -> None:
-        """Drop an empty namespace; a missing one is fine."""
+        """Drop an empty namespace if it exists."""
         self._backend.drop_namespace(namespace)
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
-        """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
+        """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._backend.relations(namespace)
 
     def metadata(self, name: Name) -> Metadata | None:
-        """Current metadata of a table or view; None if there is neither."""
+        """Return the current metadata of a table or view, as JSON.
+
+        Args:
+            name: namespace and identifier.
+
+        Returns:
+            The metadata; None if there is neither a table nor a view of this name.
+        """
         return self._backend.metadata(*name)
 
     def load(self, name: Name, history: bool = True) -> LoadedTable | None:
-        """The table as it is now, None if there is none.
+        """Load the current version of a table.
 
-        Without its history it may lack the snapshots that no branch or tag points to, which takes
-        a catalog on a server less time the more of them there are.
+        Args:
+            name: namespace and identifier.
+            history: load all snapshots. Without them a REST catalog may leave out snapshots that
+                no branch or tag references, which saves time when there are many.
+
+        Returns:
+            The table; None if it does not exist.
         """
         return self._backend.load(*name, history=history)
 
@@ -100,7 +124,17 @@ class IcebergCatalog:
         spec: PartitionSpec,
         properties: Mapping[str, str],
     ) -> LoadedTable:
-        """A table that its first commit will make, rows included."""
+        """Stage a new table: its first commit creates it, rows included.
+
+        Args:
+            name: namespace and identifier.
+            schema: Iceberg schema.
+            spec: partition spec.
+            properties: table properties; they override TABLE_DEFAULTS.
+
+        Returns:
+            The staged table, which the catalog does not list before its first commit.
+        """
         return self._backend.stage(*name, schema, spec, {**TABLE_DEFAULTS, **properties})
 
     def commit(
@@ -109,11 +143,29 @@ class IcebergCatalog:
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
-        """Change a table in one step; raises CommitConflict or CommitStateUnknown."""
+        """Commit updates to one table.
+
+        Args:
+            base: the table as it was loaded or staged.
+            requirements: what the catalog checks before it commits.
+            updates: what changes.
+
+        Raises:
+            CommitConflict: the table changed since it was loaded; nothing was committed.
+            CommitStateUnknown: the commit may or may not have succeeded.
+        """
         self._backend.commit(base, requirements, updates)
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:
-        """Change tables, all in one step; raises CommitConflict or CommitStateUnknown."""
+        """Commit to several tables atomically.
+
+        Args:
+            commits: one commit per table; several need `commits_together`.
+
+        Raises:
+            CommitConflict: a table changed since it was loaded; nothing was committed.
+            CommitStateUnknown: the commit may or may not have succeeded.
+        """
         if len(commits) == 1:
             self.commit(commits[0].base, commits[0].requirements, commits[0].updates)
         else:
@@ -121,59 +173,76 @@ class IcebergCatalog:
 
     @property
     def commits_together(self) -> bool:
-        """Whether the catalog can change several tables in one step."""
+        """Whether the catalog can commit to several tables atomically."""
         return self.capabilities().get(COMMITS_TOGETHER, False)
 
     def drop(self, name: Name) -> None:
-        """Drop a table or view with its files; a missing one is fine."""
+        """Drop a table or view and its files, if it exists."""
         self._backend.drop(*name)
 
     def capabilities(self) -> dict[str, bool]:
-        """What not every catalog has, and whether this one does; empty if it does not tell."""
+        """Return optional capabilities and whether the catalog has them.
+
+        Returns:
+            The support by capability; empty if the catalog does not report capabilities.
+        """
         return self._backend.capabilities()
 
     def require_views(self) -> None:
-        """Raise CatalogError if the catalog says that it has no views."""
+        """Check that the catalog supports views.
+
+        Raises:
+            CatalogError: the catalog reports that it does not.
+        """
         if not self.capabilities().get("views", True):
             raise CatalogError(
-                f"The catalog `{self.name}` has no views. Materialize the model as a table, or as "
-                "ephemeral. If it has views and does not say so, put "
-                "`view-endpoints-supported: true` into `catalog_properties`."
+                f"The catalog `{self.name}` has no views. Materialize the model as a table or as "
+                "ephemeral. If the catalog has views but does not report them, set "
+                "`view-endpoints-supported: true` in `catalog_properties`."
             )
 
     def check_write(self, name: Name, rows_only: bool = False) -> None:
-        """Raise CatalogError if the user may not write to a table; a missing one is fine.
+        """Check that the user may write to a table; a missing table passes.
 
         Args:
+            name: namespace and identifier.
             rows_only: the write changes neither schema nor properties.
+
+        Raises:
+            CatalogError: the catalog refuses the write.
         """
         self._backend.check_write(*name, rows_only=rows_only)
 
     def table(self, name: Name) -> Table:
-        """The table as it is now.
+        """Load a table as PyIceberg's Table.
 
         Raises:
-            NoSuchTableError: there is none.
+            NoSuchTableError: the table does not exist.
         """
         return self._backend.ask(f"read {'.'.join(name)}", lambda c: c.load_table(name))
 
     def columns(self, name: Name) -> list[Column]:
-        """Columns of a table or view; none if there is neither."""
+        """Return the columns of a table or view; empty if there is neither."""
         metadata = self.metadata(name)
         return [] if metadata is None else columns(metadata)
 
     def comment(self, name: Name) -> str | None:
-        """The comment of a table or view."""
+        """Return the comment of a table or view; None if there is no comment or relation."""
         metadata = self.metadata(name)
         return None if metadata is None else _comment(metadata)
 
     def snapshots(self, name: Name) -> Iterator[SnapshotSummary]:
-        """Snapshots of a table, newest first; none if there is no such table."""
+        """Return the snapshots of a table, newest first; empty if it does not exist."""
         metadata = self.metadata(name)
         return iter(()) if metadata is None else snapshots(metadata)
 
     def require_columns(self, name: Name, columns: list[str]) -> None:
-        """Make optional columns required. The caller has checked that they hold no null."""
+        """Make optional columns required.
+
+        Args:
+            name: namespace and identifier.
+            columns: column names; the caller has checked that they hold no null.
+        """
         table = self.table(name)
         optional = [c for c in columns if not table.schema().find_field(c).required]
 
@@ -186,26 +255,26 @@ class IcebergCatalog:
             self._backend.ask(f"change {'.'.join(name)}", require)
 
     def last_modified(self, name: Name) -> datetime | None:
-        """When the current snapshot was committed (UTC); None for a table never written.
+        """Return when the current snapshot was committed (UTC); None for a table without one.
 
         Raises:
-            LookupError: there is no such table.
+            LookupError: the table does not exist.
         """
         metadata = self.metadata(name)
         if metadata is None:
-            raise LookupError(f"There is no table {'.'.join(name)} in the catalog {self.name}.")
+            raise LookupError(f"The catalog {self.name} has no table {'.'.join(name)}.")
         snapshot = current_snapshot(metadata)
         return None if snapshot is None else _utc(snapshot.timestamp_ms)
 
     def describe(self, namespace: str) -> Iterator[Description]:
-        """All tables and views of a namespace with columns and statistics."""
+        """Describe all tables and views of a namespace, with columns and statistics."""
         for identifier, kind in self.relations(namespace):
-            found = self.describe_one((namespace, identifier), kind)
-            if found is not None:
-                yield found
+            description = self.describe_one((namespace, identifier), kind)
+            if description is not None:
+                yield description
 
     def describe_one(self, name: Name, kind: str) -> Description | None:
-        """One table or view; None if another run has dropped it meanwhile."""
+        """Describe one table or view; None if another run has dropped it."""
         metadata = self.metadata(name)
         if metadata is None:
             return None

@@ -1,6 +1,6 @@
 """Errors of the libraries below PyIceberg's clients of Glue, Hive and databases.
 
-PyIceberg lets them pass as they are. None of the libraries need be there.
+PyIceberg does not convert them. None of the libraries needs to be installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ BASES = (
     ("thrift.Thrift", ("TException",)),
     ("sqlalchemy.exc", ("SQLAlchemyError",)),
 )
-# Of requests that no server has got, or that it has refused.
+# Errors of requests that never reached a server, or that it refused.
 REFUSED = {
     "botocore.EndpointConnectionError",
     "botocore.ConnectTimeoutError",
@@ -23,31 +23,31 @@ REFUSED = {
     "sqlalchemy.DataError",
     "sqlalchemy.NotSupportedError",
 }
-# All others of these kinds may have come when the server had done what it was asked to.
-LOST = {
+# After any other error of these classes the server may have executed the request.
+UNANSWERED = {
     "botocore.HTTPClientError",
     "botocore.ConnectionError",
     "sqlalchemy.DBAPIError",
     "thrift.TTransportException",
     "thrift.TApplicationException",
     "thrift.TProtocolException",
-    # Hive's metastore says so of its own database.
+    # Hive's metastore raises it for errors of its own database.
     "hive_metastore.MetaException",
 }
 THRIFT_NOT_OPEN = 1
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """The base classes of errors that may be raised in this process; for `except`."""
-    found: list[type[Exception]] = [ConnectionError, TimeoutError]
+    """Return the base classes of errors that this process may raise, for an `except` clause."""
+    errors: list[type[Exception]] = [ConnectionError, TimeoutError]
     for module, names in BASES:
         if module in sys.modules:
-            found += [getattr(sys.modules[module], name) for name in names]
-    return tuple(found)
+            errors += [getattr(sys.modules[module], name) for name in names]
+    return tuple(errors)
 
 
 def may_have_arrived(error: Exception) -> bool:
-    """Whether a request that failed so may have been carried out all the same."""
+    """Return whether the server may have executed a request that failed with this error."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
@@ -56,4 +56,4 @@ def may_have_arrived(error: Exception) -> bool:
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)) >= 500
     if "thrift.TTransportException" in kinds:
         return getattr(error, "type", None) != THRIFT_NOT_OPEN
-    return bool(kinds & LOST) and not kinds & REFUSED
+    return bool(kinds & UNANSWERED) and not kinds & REFUSED

@@ -1,4 +1,4 @@
-"""The catalog as `dbt docs` wants it: a row for each column of each relation."""
+"""The catalog in the shape of `dbt docs`: one row for each column of each relation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,15 @@ COLUMNS = (
 
 
 def catalog_table(database: str, relations: Iterable[Description]) -> agate.Table:
-    """Columns of COLUMNS, then four for each statistic: label, value, description, include."""
+    """Return the relations as dbt's catalog table.
+
+    Args:
+        database: the catalog's name, for the column `table_database`.
+        relations: tables and views.
+
+    Returns:
+        The columns of COLUMNS, then four per statistic: label, value, description, include.
+    """
     from dbt_common.clients.agate_helper import table_from_data_flat
 
     rows = [row for relation in relations for row in _rows(database, relation)]
@@ -71,7 +79,12 @@ def _statistics(relation: Description) -> dict[str, Any]:
 
 
 def single_relation(database: str, relation: Description) -> CatalogTable:
-    """One relation with its columns and statistics."""
+    """Return one relation as dbt's CatalogTable.
+
+    Args:
+        database: the catalog's name.
+        relation: the table or view.
+    """
     namespace, name = relation.name
     return CatalogTable(
         metadata=TableMetadata(

@@ -1,13 +1,15 @@
+"""Errors of catalogs and of commits to them."""
+
 from dbt_common.exceptions import DbtRuntimeError
 
 
 class CatalogError(DbtRuntimeError):
-    """The catalog cannot or will not do it: what, for whom, why, and what to do about it."""
+    """The catalog refused or failed: which operation, for whom, why, and what to do."""
 
 
 class CommitConflict(CatalogError):
-    """Another writer was faster: nothing was changed, and the table is not what it was."""
+    """Another writer changed the table first; nothing was committed."""
 
 
 class CommitStateUnknown(CatalogError):
-    """The catalog's answer was lost: the commit may have been made."""
+    """The catalog did not answer a commit, which may or may not have succeeded."""

@@ -17,7 +17,13 @@ Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table or view; `type` in Spark SQL's words."""
+    """A column of a table or view.
+
+    Attributes:
+        name: the column's name.
+        type: Spark SQL's type.
+        comment: the column's comment.
+    """
 
     name: str
     type: str
@@ -26,7 +32,13 @@ class Column:
 
 @dataclass(frozen=True)
 class SnapshotSummary:
-    """What a snapshot says of itself; `properties` hold the operation, too."""
+    """A snapshot and its summary.
+
+    Attributes:
+        snapshot_id: the snapshot's id.
+        timestamp_ms: when it was committed, in milliseconds since 1970 (UTC).
+        properties: the summary, `operation` included.
+    """
 
     snapshot_id: int
     timestamp_ms: int
@@ -34,6 +46,7 @@ class SnapshotSummary:
 
     @property
     def operation(self) -> str:
+        """`append`, `overwrite`, `delete` or `replace`; empty if the summary has none."""
         return self.properties.get("operation", "")
 
 
@@ -41,16 +54,16 @@ def read_metadata(location: str) -> Metadata:
     """Read a metadata file, compressed or not.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
-    raw = _read(location)
-    plain = gzip.decompress(raw) if ".gz.metadata.json" in location else raw
-    parsed: Metadata = orjson.loads(plain)
+    content = _read(location)
+    text = gzip.decompress(content) if ".gz.metadata.json" in location else content
+    parsed: Metadata = orjson.loads(text)
     return parsed
 
 
 def columns(metadata: Metadata) -> list[Column]:
-    """Columns of a table, or of a view's current version."""
+    """Return the columns of a table's current schema, or of a view's current version."""
     current = metadata.get("current-schema-id")
     if current is None:
         version = next(
@@ -62,7 +75,7 @@ def columns(metadata: Metadata) -> list[Column]:
 
 
 def snapshots(metadata: Metadata) -> Iterator[SnapshotSummary]:
-    """Snapshots of a table, newest first."""
+    """Return the snapshots of a table, newest first."""
     for snapshot in reversed(metadata.get("snapshots") or []):
         yield SnapshotSummary(
             snapshot["snapshot-id"], snapshot["timestamp-ms"], snapshot.get("summary") or {}
@@ -70,7 +83,7 @@ def snapshots(metadata: Metadata) -> Iterator[SnapshotSummary]:
 
 
 def current_snapshot(metadata: Metadata) -> SnapshotSummary | None:
-    """The snapshot that a reader sees; None for a table never written."""
+    """Return a table's current snapshot; None for a table without one."""
     current = metadata.get("current-snapshot-id")
     return next((s for s in snapshots(metadata) if s.snapshot_id == current), None)
 

@@ -1,4 +1,4 @@
-"""Which ranges of a column are whole partitions."""
+"""Ranges of a time column that are whole partitions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-# Transforms that cut time at least as finely as a batch of this size.
-FINE_ENOUGH = {
+# Transforms whose partitions are not larger than a batch of this size.
+ALIGNED_TRANSFORMS = {
     "hour": {"hour"},
     "day": {"hour", "day"},
     "month": {"hour", "day", "month"},
@@ -17,10 +17,19 @@ FINE_ENOUGH = {
 
 
 def range_is_aligned(table: Table, column: str, batch_size: str) -> bool:
-    """Whether a batch of `batch_size` of a time column is a set of whole partitions."""
+    """Return whether a microbatch is a set of whole partitions.
+
+    Args:
+        table: the table.
+        column: the time column.
+        batch_size: `hour`, `day`, `month` or `year`.
+    """
     schema = table.schema()
     return any(
         (schema.find_column_name(field.source_id) or "").lower() == column.lower()
-        and (str(field.transform) in FINE_ENOUGH[batch_size] or str(field.transform) == "identity")
+        and (
+            str(field.transform) in ALIGNED_TRANSFORMS[batch_size]
+            or str(field.transform) == "identity"
+        )
         for field in table.spec().fields
     )

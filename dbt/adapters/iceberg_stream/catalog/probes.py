@@ -1,4 +1,4 @@
-"""Commits that change nothing: whether a user may write, before anything is computed."""
+"""Empty commits, which check whether a user may write before anything is computed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pyiceberg.table.update import (
 def empty_commit(
     table: Table, rows_only: bool
 ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Requirements and updates of a commit that leaves the table as it is.
+    """Return requirements and updates of a commit that leaves the table as it is.
 
-    A catalog may ask for the right to change properties where a commit has no update. For who
-    writes rows only it sets the branch main to where it stands.
+    A catalog may require the right to change properties for a commit without updates. So with
+    `rows_only` the commit sets the branch main to its current snapshot.
     """
     metadata = table.metadata
     requirements: tuple[TableRequirement, ...] = (AssertTableUUID(uuid=metadata.table_uuid),)
     main = metadata.refs.get(MAIN_BRANCH)
     if not rows_only or main is None:
         return requirements, ()
-    kept = main.model_dump(mode="json", by_alias=True, exclude_none=True)
-    same = SetSnapshotRefUpdate.model_validate(
-        {"action": "set-snapshot-ref", "ref-name": MAIN_BRANCH, **kept}
+    main_json = main.model_dump(mode="json", by_alias=True, exclude_none=True)
+    set_main = SetSnapshotRefUpdate.model_validate(
+        {"action": "set-snapshot-ref", "ref-name": MAIN_BRANCH, **main_json}
     )
-    stands = AssertRefSnapshotId.model_validate(
+    main_unchanged = AssertRefSnapshotId.model_validate(
         {"type": "assert-ref-snapshot-id", "ref": MAIN_BRANCH, "snapshot-id": main.snapshot_id}
     )
-    return (*requirements, stands), (same,)
+    return (*requirements, main_unchanged), (set_main,)

@@ -1,4 +1,4 @@
-"""A catalog on a server, through PyIceberg, as the user whose token it is."""
+"""A catalog on a server, through PyIceberg, with the user's token."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, as_json
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.errors.spark import (
-    CATALOG_WITHOUT_KEYS,
+    CATALOG_WITHOUT_CREDENTIALS,
     FORBIDDEN,
     describe,
 )
 
 T = TypeVar("T")
-# Apache Polaris, of tables and views, where an administrator has not allowed it.
+# Apache Polaris refuses it for tables and views unless an administrator allows it.
 PURGE_REFUSED = r"(?i)drop.with.purge|unable to purge"
 PURGE_SETTING = "DROP_WITH_PURGE_ENABLED (in Apache Polaris)"
-# How often a probe is sent whose connection is cut.
-PROBES = 4
+# Attempts to send an empty commit whose connection is cut.
+PROBE_ATTEMPTS = 4
 
 logger = AdapterLogger("Iceberg_Stream")
 REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 
 class RemoteBackend:
-    """Namespaces, tables and views of a catalog on a server; see CatalogBackend."""
+    """A catalog on a server or in a database, through PyIceberg; see CatalogBackend."""
 
     def __init__(self, settings: CatalogSettings, identity: Identity | None) -> None:
         self._settings = settings
@@ -74,7 +74,7 @@ class RemoteBackend:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """PyIceberg's client, for this user only: it keeps what the server tells it."""
+        """PyIceberg's client. It caches answers of the server, so it serves one user only."""
         properties: dict[str, Any] = self._settings.pyiceberg()
         if self._identity is not None:
             implementation = f"{IdentityAuth.__module__}.{IdentityAuth.__name__}"
@@ -83,20 +83,25 @@ class RemoteBackend:
         with self._refusals("connect"):
             if properties["type"] == "rest":
                 return RestClient(self._settings.name, **properties)
-            # Not load_catalog, which mixes in settings of the environment.
-            make = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
-            return make(self._settings.name, properties)
+            # Not load_catalog, which adds settings from the environment.
+            create_client = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
+            return create_client(self._settings.name, properties)
 
     def namespaces(self) -> list[str]:
-        found = self.ask("list the namespaces", lambda c: c.list_namespaces())
-        return [".".join(namespace) for namespace in found]
+        """List the namespaces, levels joined by dots."""
+        namespaces = self.ask("list the namespaces", lambda c: c.list_namespaces())
+        return [".".join(namespace) for namespace in namespaces]
 
     def namespace_exists(self, namespace: str) -> bool:
+        """Return whether a namespace exists."""
+
         return self.ask(
             f"look for the namespace {namespace}", lambda c: c.namespace_exists(namespace)
         )
 
     def create_namespace(self, namespace: str) -> None:
+        """Create a namespace unless it exists."""
+
         def create(catalog: Catalog) -> None:
             try:
                 catalog.create_namespace(namespace)
@@ -106,6 +111,8 @@ class RemoteBackend:
         self.ask(f"create the namespace {namespace}", create)
 
     def drop_namespace(self, namespace: str) -> None:
+        """Drop an empty namespace if it exists."""
+
         def drop(catalog: Catalog) -> None:
             try:
                 catalog.drop_namespace(namespace)
@@ -115,6 +122,8 @@ class RemoteBackend:
         self.ask(f"drop the namespace {namespace}", drop)
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
+        """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
+
         def names(catalog: Catalog) -> list[tuple[str, str]]:
             try:
                 tables = [(t[-1], "table") for t in catalog.list_tables(namespace)]
@@ -125,6 +134,8 @@ class RemoteBackend:
         return self.ask(f"list the tables of {namespace}", names)
 
     def metadata(self, namespace: str, name: str) -> Metadata | None:
+        """Return the current metadata of a table or view; None if there is neither."""
+
         def load(catalog: Catalog) -> Metadata | None:
             try:
                 return as_json(catalog.load_table((namespace, name)).metadata)
@@ -138,6 +149,8 @@ class RemoteBackend:
         return self.ask(f"read {namespace}.{name}", load)
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
+        """Load the current version of a table; None if it does not exist."""
+
         def load(catalog: Catalog) -> LoadedTable | None:
             try:
                 if history or not isinstance(catalog, RestClient):
@@ -159,16 +172,20 @@ class RemoteBackend:
         spec: PartitionSpec,
         properties: Mapping[str, str],
     ) -> LoadedTable:
+        """Stage a new table, which its first commit creates."""
+
         def stage(catalog: Catalog) -> LoadedTable:
             try:
-                made = catalog.create_table_transaction(
+                transaction = catalog.create_table_transaction(
                     (namespace, name), schema, partition_spec=spec, properties=dict(properties)
                 )
             except TableAlreadyExistsError as error:
-                raise CommitConflict(f"{namespace}.{name} is there already.") from error
-            table = made._table
+                raise CommitConflict(f"{namespace}.{name} already exists.") from error
+            table = transaction._table
             metadata = as_json(table.metadata)
-            return LoadedTable((namespace, name), metadata, "", table.io, table, made._updates)
+            return LoadedTable(
+                (namespace, name), metadata, "", table.io, table, transaction._updates
+            )
 
         return self.ask(f"create {namespace}.{name}", stage)
 
@@ -178,6 +195,7 @@ class RemoteBackend:
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
+        """Commit updates to one table, or create a staged one."""
         table = base.table
         assert table is not None
 
@@ -190,40 +208,46 @@ class RemoteBackend:
         self._commit(".".join(base.name), send)
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:
+        """Commit to several tables atomically."""
+
         def send(catalog: Catalog) -> None:
-            assert isinstance(catalog, RestClient), "no other catalog says that it is able to"
+            assert isinstance(catalog, RestClient), "only REST catalogs have this capability"
             catalog.commit_tables(commits)
 
         self._commit(", ".join(".".join(commit.base.name) for commit in commits), send)
 
-    def _commit(self, place: str, send: Callable[[Catalog], None]) -> None:
+    def _commit(self, names: str, send: Callable[[Catalog], None]) -> None:
         def commit(catalog: Catalog) -> None:
             try:
                 send(catalog)
             except (CommitFailedException, TooManyRequestsError) as error:
-                raise CommitConflict(f"The catalog did not take it: {_reason(error)}") from error
+                raise CommitConflict(
+                    f"The catalog rejected the commit: {_reason(error)}"
+                ) from error
             except requests.exceptions.ConnectTimeout:
                 raise
             except RESTError as error:
-                # Whatever is not a refusal may have come after the commit.
+                # An error that is not a refusal may have occurred after the commit.
                 if isinstance(error, REFUSALS) or _forbidden(error):
                     raise
-                raise _unknown(place, error) from error
+                raise _unknown(names, error) from error
             except (requests.RequestException, ValueError) as error:
-                raise _unknown(place, error) from error
+                raise _unknown(names, error) from error
             except client_errors() as error:
                 if may_have_arrived(error):
-                    raise _unknown(place, error) from error
+                    raise _unknown(names, error) from error
                 raise
 
-        self.ask(f"commit to {place}", commit)
+        self.ask(f"commit to {names}", commit)
 
     def drop(self, namespace: str, name: str) -> None:
+        """Drop a table or view and its files, if it exists."""
+
         def drop(catalog: Catalog) -> None:
             try:
                 self._drop_table(catalog, (namespace, name))
             except (NoSuchTableError, BadRequestError) as error:
-                # Nessie calls it a bad request when the table is a view.
+                # Nessie answers "bad request" if the name is a view's.
                 dropped = _drop_view(catalog, (namespace, name))
                 if isinstance(error, BadRequestError) and not dropped:
                     raise
@@ -241,13 +265,15 @@ class RemoteBackend:
                 raise
             self._purges = False
             logger.warning(
-                f"The catalog `{self._settings.name}` allows no drop with purge: tables are "
-                "dropped without it, and their files stay, for the catalog to remove. Ask its "
-                f"administrator for {PURGE_SETTING} to have them removed."
+                f"The catalog `{self._settings.name}` does not allow drops with purge: tables are "
+                "dropped, but the catalog decides whether it removes their files. To have files "
+                f"removed, ask its administrator for {PURGE_SETTING}."
             )
             catalog.drop_table(name)
 
     def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
+        """Check that the user may write to a table; a missing table passes."""
+
         def commit_nothing(catalog: Catalog) -> None:
             try:
                 table = catalog.load_table((namespace, name))
@@ -258,13 +284,13 @@ class RemoteBackend:
             except (NoSuchTableError, CommitFailedException, RESTError) as error:
                 if _forbidden(error):
                     raise
-                return  # a probe: what else may be wrong, the write itself tells better
+                return  # the write itself reports other errors better
 
         def probe(catalog: Catalog) -> None:
-            # It changes nothing, so it may be sent again when its connection is cut.
+            # The commit changes nothing, so it may be sent again when its connection is cut.
             for attempt in Retrying(
                 retry=retry_if_exception_type(requests.ConnectionError),
-                stop=stop_after_attempt(PROBES),
+                stop=stop_after_attempt(PROBE_ATTEMPTS),
                 wait=wait_random_exponential(multiplier=0.2, max=2),
                 reraise=True,
             ):
@@ -275,14 +301,17 @@ class RemoteBackend:
             self.ask(f"write to {namespace}.{name}", probe)
 
     def capabilities(self) -> dict[str, bool]:
+        """Return optional capabilities; empty for other catalogs than REST."""
         catalog = self.catalog
         return catalog.capabilities() if isinstance(catalog, RestClient) else {}
 
     def close(self) -> None:
+        """Close PyIceberg's client, if it is open."""
         if "catalog" in self.__dict__:
             self.catalog.close()
 
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
+        """Call PyIceberg's client; call it again with a new token if the first is refused."""
         catalog = self.catalog
         with self._refusals(operation):
             token = self._identity.token() if self._identity else None
@@ -293,68 +322,69 @@ class RemoteBackend:
                     raise
                 return question(catalog)
 
-    def _who(self) -> str:
+    def _for_principal(self) -> str:
         return f" for {self._identity.principal}" if self._identity else ""
 
     @contextmanager
     def _refusals(self, operation: str) -> Iterator[None]:
-        """Turn what the catalog or the way to it says into one message."""
-        place = f"The catalog `{self._settings.name}` at {self._settings.uri}"
+        """Convert errors of the catalog and of the connection to CatalogError."""
+        catalog = f"The catalog `{self._settings.name}` at {self._settings.uri}"
         try:
             yield
         except IdentityError as error:
-            raise CatalogError(f"{place} cannot be asked to {operation}. {error}") from error
+            raise CatalogError(f"{catalog} cannot {operation} without a token. {error}") from error
         except (UnauthorizedError, AuthorizationExpiredError) as error:
             raise CatalogError(
-                f"{place} does not accept the token{self._who()} to {operation}: "
+                f"{catalog} does not accept the token{self._for_principal()} to {operation}: "
                 f"{_reason(error)}\n"
-                "It may have expired or be for another catalog: get a new one."
+                "The token may have expired or be for another catalog. Get a new one."
             ) from error
         except BadRequestError as error:
             raise CatalogError(
-                f"{place} cannot {operation}{self._who()}: {_reason(error)}"
+                f"{catalog} cannot {operation}{self._for_principal()}: {_reason(error)}"
             ) from error
         except NoSuchNamespaceError as error:
             raise CatalogError(
-                f"{place} cannot {operation}: the schema does not exist. Create it first "
+                f"{catalog} cannot {operation}: the schema does not exist. Create it first "
                 "(`create schema …`)."
             ) from error
         except NotImplementedError as error:
-            raise CatalogError(f"{place} is not able to {operation}: {_reason(error)}") from error
+            raise CatalogError(f"{catalog} is not able to {operation}: {_reason(error)}") from error
         except RESTError as error:
-            if re.search(CATALOG_WITHOUT_KEYS, str(error)):
+            if re.search(CATALOG_WITHOUT_CREDENTIALS, str(error)):
                 raise CatalogError(
-                    f"{place} cannot {operation}{self._who()}: {describe(_reason(error))}"
+                    f"{catalog} cannot {operation}{self._for_principal()}: "
+                    f"{describe(_reason(error))}"
                 ) from error
             if re.search(PURGE_REFUSED, str(error)):
                 raise CatalogError(
-                    f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
-                    f"It purges what is dropped, which its settings forbid. Ask its administrator "
-                    f"for {PURGE_SETTING}."
+                    f"{catalog} refused to {operation}{self._for_principal()}: {_reason(error)}\n"
+                    "The drop would purge files, which the catalog's settings forbid. Ask its "
+                    f"administrator for {PURGE_SETTING}."
                 ) from error
             if _forbidden(error):
                 raise CatalogError(
-                    f"{place} refused to {operation}{self._who()}: {_reason(error)}\n"
+                    f"{catalog} refused to {operation}{self._for_principal()}: {_reason(error)}\n"
                     "Ask the catalog's administrator for the privilege."
                 ) from error
             raise CatalogError(
-                f"{place} failed to {operation}: {_reason(error)}\n"
+                f"{catalog} failed to {operation}: {_reason(error)}\n"
                 "Retry once the catalog is healthy."
             ) from error
         except requests.exceptions.SSLError as error:
             raise CatalogError(
-                f"{place} cannot be trusted: {_reason(error)}\n"
+                f"{catalog} has no valid TLS certificate: {_reason(error)}\n"
                 "Check the `uri`. If your company signs its own certificates, set `ssl.cabundle` "
-                "in `catalog_properties` to its authority's file, and give Spark's Java "
-                "a trust store (-Djavax.net.ssl.trustStore=…)."
+                "in `catalog_properties` to the file of its certificate authority, and give "
+                "Spark's Java a trust store (-Djavax.net.ssl.trustStore=…)."
             ) from error
         except requests.RequestException as error:
             raise CatalogError(
-                f"{place} does not answer: {_reason(error)}\n"
-                "Check the `uri` and that it is running."
+                f"{catalog} does not answer: {_reason(error)}\n"
+                "Check the `uri` and that the catalog is running."
             ) from error
         except client_errors() as error:
-            raise CatalogError(f"{place} failed to {operation}: {_reason(error)}") from error
+            raise CatalogError(f"{catalog} failed to {operation}: {_reason(error)}") from error
 
 
 def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
@@ -365,7 +395,7 @@ def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
 
 
 def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
-    """Whether there was one."""
+    """Drop a view; return whether there was one."""
     try:
         catalog.drop_view(name)
     except (NoSuchViewError, NotImplementedError):
@@ -373,14 +403,14 @@ def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
     return True
 
 
-def _unknown(place: str, error: Exception) -> CommitStateUnknown:
+def _unknown(names: str, error: Exception) -> CommitStateUnknown:
     return CommitStateUnknown(
-        f"The catalog's answer to a commit to {place} was lost: {_reason(error)}"
+        f"The catalog did not confirm the commit to {names}: {_reason(error)}"
     )
 
 
 def _forbidden(error: Exception) -> bool:
-    # Nessie's refusals come as server errors: they are known by their words.
+    # Nessie answers refusals as server errors, so their text decides.
     return isinstance(error, ForbiddenError) or re.search(FORBIDDEN, str(error)) is not None
 
 

@@ -1,4 +1,4 @@
-"""PyIceberg's REST client, with bounded patience and its user's token."""
+"""PyIceberg's REST client, with time-outs, retries and its user's token."""
 
 from __future__ import annotations
 
@@ -32,50 +32,47 @@ from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 
 VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
-# What not every catalog has, by its endpoint (REST specification, `GET /v1/config`).
+# Optional capabilities by their endpoint (REST specification, `GET /v1/config`).
 CAPABILITIES = {
     "views": f"POST {VIEWS}",
     "replacing views": f"POST {VIEWS}/{{view}}",
     COMMITS_TOGETHER: "POST /v1/{prefix}/transactions/commit",
     "planning of scans": "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/plan",
 }
-# The same as PyIceberg's and Java's property for views.
+# Named like the property for views of PyIceberg and Java, `view-endpoints-supported`.
 TRANSACTION_ENDPOINT_SUPPORTED = "transaction-endpoint-supported"
 
-# Seconds to connect, and until a silent server is given up.
+# Seconds to connect, and to wait for a response.
 TIMEOUT = (10.0, 60.0)
-# Answers of a server that will be well again.
+# HTTP status codes of a server that will recover.
 TRANSIENT = (429, 502, 503, 504)
-# With pauses of 0, 1, 2, 4, 8 and 8 s a catalog may be away for 20 s.
+# With pauses of 0, 1, 2, 4, 8 and 8 s a catalog may be unavailable for 20 s.
 RETRIES = 6
 
-# Otherwise it tells the terminal of every repetition.
+# Below this level it would log every retry to the terminal.
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
 class IdentityAuth(AuthManager):
-    """The Authorization header of each request: always the token that is good now."""
+    """Sets the Authorization header of each request, with a valid token."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
 
     def auth_header(self) -> str:
+        """Return the header's value."""
         return f"Bearer {self._identity.token().value}"
 
 
 class RestClient(RestCatalog):
-    """The catalog of one user.
+    """A REST catalog, as one user.
 
-    Reads are repeated while the server is away for a moment; a write is sent again only if it
-    never arrived. Who does not answer at the first contact is not waited for: the `uri` may be
-    wrong.
+    Reads are retried while the server is unavailable; a write is sent again only if it never
+    arrived. The first request is not retried, because the `uri` may be wrong.
     """
 
     def capabilities(self) -> dict[str, bool]:
-        """What the catalog says of itself.
-
-        One that says nothing has none of it, but what the profile says of it.
-        """
+        """Return the support by capability, as the catalog and the profile report it."""
         endpoints = {str(endpoint) for endpoint in self._supported_endpoints}
         if property_as_bool(self.properties, VIEW_ENDPOINTS_SUPPORTED, False):
             endpoints |= {CAPABILITIES["views"], CAPABILITIES["replacing views"]}
@@ -84,15 +81,20 @@ class RestClient(RestCatalog):
         return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
 
     def load_head(self, identifier: tuple[str, str]) -> Table:
-        """A table without the snapshots that no branch or tag points to, if the catalog can leave
-        them out (REST specification, `loadTable`, `snapshots`).
+        """Load a table without snapshots that no branch or tag references.
+
+        A catalog may ignore the option and return all (REST specification, `loadTable`,
+        `snapshots`).
+
+        Args:
+            identifier: namespace and identifier.
 
         Raises:
-            NoSuchTableError: there is none.
+            NoSuchTableError: the table does not exist.
         """
-        place = self._split_identifier_for_path(identifier)
+        path = self._split_identifier_for_path(identifier)
         response = self._session.get(
-            self.url(Endpoints.load_table, prefixed=True, **place), params={"snapshots": "refs"}
+            self.url(Endpoints.load_table, prefixed=True, **path), params={"snapshots": "refs"}
         )
         try:
             response.raise_for_status()
@@ -102,11 +104,14 @@ class RestClient(RestCatalog):
         return self._response_to_table(self.identifier_to_tuple(identifier), parsed)
 
     def commit_one(self, commit: TableCommit) -> None:
-        """Change a table. The answer, which has all its snapshots, is not looked at.
+        """Commit to one table. The response, which has all its snapshots, is not parsed.
+
+        Args:
+            commit: the commit.
 
         Raises:
-            CommitFailedException: it is not what it was; nothing was changed.
-            RESTError: it was refused, or what became of it is not known.
+            CommitFailedException: the table changed since it was loaded; nothing was committed.
+            RESTError: the catalog refused the commit, or its state is unknown.
         """
         namespace, name = commit.base.name
         request = CommitTableRequest(
@@ -114,25 +119,29 @@ class RestClient(RestCatalog):
             requirements=commit.requirements,
             updates=commit.all_updates,
         )
-        place = self._split_identifier_for_path(commit.base.name)
+        path = self._split_identifier_for_path(commit.base.name)
         response = self._session.post(
-            self.url(Endpoints.update_table, prefixed=True, **place),
+            self.url(Endpoints.update_table, prefixed=True, **path),
             data=request.model_dump_json().encode(),
         )
         try:
             response.raise_for_status()
         except HTTPError as error:
-            answers: dict[int, type[Exception]] = {409: CommitFailedException}
-            answers |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
-            _handle_non_200_response(error, answers)
+            errors: dict[int, type[Exception]] = {409: CommitFailedException}
+            errors |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
+            _handle_non_200_response(error, errors)
 
     def commit_tables(self, commits: Sequence[TableCommit]) -> None:
-        """Change several tables in one step (REST specification, `commitTransaction`).
+        """Commit to several tables atomically (REST specification, `commitTransaction`).
+
+        Args:
+            commits: one commit per table.
 
         Raises:
-            NotImplementedError: the catalog has nothing of the kind.
-            CommitFailedException: a table is not what it was, or is gone; nothing was changed.
-            RESTError: it was refused, or what became of it is not known.
+            NotImplementedError: the catalog does not have the endpoint.
+            CommitFailedException: a table changed since it was loaded, or was dropped; nothing was
+                committed.
+            RESTError: the catalog refused the commit, or its state is unknown.
         """
         changes = [
             CommitTableRequest(
@@ -152,29 +161,29 @@ class RestClient(RestCatalog):
         except HTTPError as error:
             if response.status_code == 404 and "NoSuchTable" not in response.text:
                 raise NotImplementedError(
-                    f"it has no {CAPABILITIES[COMMITS_TOGETHER]}. Take "
-                    f"`{TRANSACTION_ENDPOINT_SUPPORTED}` out of `catalog_properties`."
+                    f"it has no {CAPABILITIES[COMMITS_TOGETHER]}. Remove "
+                    f"`{TRANSACTION_ENDPOINT_SUPPORTED}` from `catalog_properties`."
                 ) from error
-            answers: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
-            answers |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
-            _handle_non_200_response(error, answers)
+            errors: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
+            errors |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
+            _handle_non_200_response(error, errors)
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        known = hasattr(self, "_supported_endpoints")
-        adapter = _PatientAdapter(
+        connected = hasattr(self, "_supported_endpoints")
+        adapter = _TimeoutAdapter(
             self.properties.get("ssl.cabundle"),
             max_retries=Retry(
                 total=RETRIES,
-                connect=RETRIES if known else 0,
-                read=1 if known else 0,
-                other=0,  # a certificate does not become better
+                connect=RETRIES if connected else 0,
+                read=1 if connected else 0,
+                other=0,  # e.g. an invalid certificate
                 status_forcelist=TRANSIENT,
                 allowed_methods=("GET", "HEAD"),
                 backoff_factor=0.5,
                 backoff_max=8,
-                respect_retry_after_header=False,  # it may name hours
-                # The last answer is better explained by the caller.
+                respect_retry_after_header=False,  # it may say hours
+                # The caller explains the last response better.
                 raise_on_status=False,
             ),
         )
@@ -183,10 +192,10 @@ class RestClient(RestCatalog):
         return session
 
 
-def tell_last_column_ids(request: PreparedRequest) -> None:
-    """Give each new schema of a commit its `last-column-id`.
+def set_last_column_ids(request: PreparedRequest) -> None:
+    """Set `last-column-id` of each new schema in a commit.
 
-    The REST specification has deprecated it and PyIceberg leaves it out, but Nessie asks for it.
+    The REST specification has deprecated it and PyIceberg omits it, but Nessie requires it.
     """
     body = request.body
     if request.method != "POST" or not isinstance(body, bytes) or b'"add-schema"' not in body:
@@ -200,10 +209,11 @@ def tell_last_column_ids(request: PreparedRequest) -> None:
     request.prepare_body(json.dumps(commit).encode(), None)
 
 
-class _PatientAdapter(HTTPAdapter):
-    """What Requests takes for each request only: time-outs, and whom to trust.
+class _TimeoutAdapter(HTTPAdapter):
+    """Sets the time-outs and the CA bundle of each request.
 
-    Of a session's own `verify` it thinks less than of the environment.
+    Requests accepts time-outs per request only, and prefers the environment's CA bundle to that of
+    a session.
     """
 
     def __init__(self, bundle: str | None, max_retries: Retry) -> None:
@@ -211,7 +221,8 @@ class _PatientAdapter(HTTPAdapter):
         self._bundle = bundle
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:  # type: ignore[override]
-        tell_last_column_ids(request)
+        """Send a request with the time-outs and the CA bundle."""
+        set_last_column_ids(request)
         kwargs["timeout"] = kwargs.get("timeout") or TIMEOUT
         kwargs["verify"] = self._bundle or kwargs.get("verify", True)
         return super().send(request, **kwargs)

@@ -1,4 +1,4 @@
-"""One set of catalog properties for both clients, Spark and PyIceberg."""
+"""The profile's catalog properties, for both clients: Spark and PyIceberg."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
-# PyIceberg's name of a property, and Spark's.
+# Spark's name of a property by PyIceberg's.
 SPARK_NAMES = {"s3.region": "client.region"}
 TYPES = ("rest", "glue", "hive", "jdbc")
-# Spark's name of a type, and PyIceberg's.
+# PyIceberg's name of a catalog type by Spark's.
 PYICEBERG_TYPES = {"jdbc": "sql"}
-# A database in the words of JDBC, and of SQLAlchemy.
+# SQLAlchemy's driver by the scheme of a JDBC URI.
 SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
@@ -24,12 +24,12 @@ FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
 
 @dataclass(frozen=True)
 class CatalogSettings:
-    """An Iceberg catalog that is somewhere else.
+    """The properties of an Iceberg catalog on a server or in a database.
 
     Attributes:
         name: the catalog's name in SQL.
-        properties: as the profile has them, `type` included; values may be secret.
-        ambient: whether clients may look for storage credentials in their environment.
+        properties: `catalog_properties` of the profile, `type` included; values may be secret.
+        ambient: whether clients may search their environment for storage credentials.
     """
 
     name: str
@@ -38,22 +38,28 @@ class CatalogSettings:
 
     @property
     def type(self) -> str:
+        """The catalog's type, one of TYPES."""
         return self.properties["type"]
 
     @property
     def uri(self) -> str:
-        """Where it is, for messages."""
+        """The catalog's address for messages, without secrets."""
         return without_secrets(self.properties.get("uri", self.type))
 
     def spark(self, token: str | None = None) -> dict[str, str]:
-        """Settings of a Spark session. It never caches tables: a cached one is read stale."""
-        named = {SPARK_NAMES.get(k, k): v for k, v in self.properties.items()}
-        properties = self._with_defaults(named)
+        """Return the settings of a Spark session.
+
+        Args:
+            token: bearer token of the user, if the adapter manages it.
+        """
+        renamed = {SPARK_NAMES.get(k, k): v for k, v in self.properties.items()}
+        properties = self._with_defaults(renamed)
+        # A cached table would be read stale.
         properties.setdefault("cache-enabled", "false")
         for key, value in TABLE_DEFAULTS.items():
             properties.setdefault(f"table-default.{key}", value)
         if token is not None:
-            # The catalog's own exchange of tokens is not for those of other providers.
+            # The catalog cannot exchange tokens of other providers (OAuth2 token exchange).
             properties |= {"token": token, "token-refresh-enabled": "false"}
         prefix = f"spark.sql.catalog.{self.name}"
         return {
@@ -63,7 +69,7 @@ class CatalogSettings:
         }
 
     def pyiceberg(self) -> dict[str, str]:
-        """Properties of PyIceberg's catalog, without a token."""
+        """Return the properties of PyIceberg's catalog, without a token."""
         properties = self._with_defaults(dict(self.properties))
         properties["type"] = PYICEBERG_TYPES.get(self.type, self.type)
         if self.type == "jdbc":
@@ -81,16 +87,16 @@ class CatalogSettings:
 
 
 def _sqlalchemy_uri(properties: Mapping[str, str]) -> str:
-    """The database of a JDBC catalog in PyIceberg's words."""
+    """Convert the JDBC URI of a catalog's database to SQLAlchemy's."""
     uri = properties["uri"].removeprefix("jdbc:")
     if uri.startswith("sqlite:"):
         return f"sqlite:///{uri.removeprefix('sqlite:').partition('?')[0]}"
-    scheme, _, place = uri.partition("://")
+    scheme, _, address = uri.partition("://")
     user, password = (quote(properties.get(f"jdbc.{k}", ""), safe="") for k in ("user", "password"))
     login = f"{user}:{password}@" if user else ""
-    return f"{SQLALCHEMY_DRIVERS.get(scheme, scheme)}://{login}{place}"
+    return f"{SQLALCHEMY_DRIVERS.get(scheme, scheme)}://{login}{address}"
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:
-    """Names of properties whose values must not be shown."""
+    """Return the names of properties whose values must not be shown."""
     return [name for name in properties if re.search(SECRET, name)]

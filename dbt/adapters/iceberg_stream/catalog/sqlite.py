@@ -1,7 +1,7 @@
-"""The SQLite catalog that Spark (`jdbc`) and PyIceberg (`sql`) share, as names and locations.
+"""The SQLite catalog that Spark (`jdbc`) and PyIceberg (`sql`) share.
 
-What every command asks of it is answered from its two tables, without PyIceberg and SQLAlchemy,
-whose import takes longer than a small model. Changes to tables go through `open_catalog`.
+The operations that every command needs read its two tables directly, because importing PyIceberg
+and SQLAlchemy takes longer than a small model. `open_catalog` opens PyIceberg's client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 BUSY_SECONDS = 30
 
-# The tables of Iceberg's JDBC catalog, schema version V1, as both clients make them.
+# The tables of Iceberg's JDBC catalog, schema version V1, as both clients create them.
 SCHEMA = """
 create table if not exists iceberg_tables (
     catalog_name varchar(255) not null,
@@ -92,20 +92,23 @@ where catalog_name = :catalog and table_namespace = :namespace and table_name = 
 
 
 def catalog_file(warehouse: Path) -> Path:
-    """Where a warehouse keeps its SQLite catalog."""
+    """Return the path of a warehouse's SQLite catalog."""
     return warehouse / "catalog.db"
 
 
 def _uri(warehouse: Path) -> str:
-    # Neither client decodes percent signs: a path with spaces stands as it is.
+    # Neither client decodes percent signs, so a path with spaces is not encoded.
     return f"file://{warehouse}"
 
 
 def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
-    """Spark settings of the same catalog.
+    """Return the Spark settings of the catalog.
 
-    The name is part of the catalog's keys, so both clients must use one. Caching is off: a
-    session would read another session's writes up to 30 s late.
+    Caching is off: with it a session would see another session's writes up to 30 s late.
+
+    Args:
+        name: the catalog's name; its database stores it, so both clients must use the same.
+        warehouse: the folder of the catalog and its tables.
     """
     prefix = f"spark.sql.catalog.{name}"
     timeout = f"busy_timeout={BUSY_SECONDS * 1000}"
@@ -122,7 +125,12 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
 
 
 def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
-    """PyIceberg's client of the same catalog."""
+    """Open PyIceberg's client of the catalog.
+
+    Args:
+        name: the catalog's name, as Spark's settings have it.
+        warehouse: the folder of the catalog and its tables.
+    """
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import event
 
@@ -142,20 +150,20 @@ def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> 
 
 
 class SqliteBackend:
-    """Namespaces, tables and views of a catalog that is made on first use; see CatalogBackend."""
+    """A SQLite catalog, which is created on first use; see CatalogBackend."""
 
     def __init__(self, name: str, warehouse: Path) -> None:
         """Open the catalog.
 
         Raises:
-            CatalogError: the file is no SQLite catalog or its folder cannot be written.
+            CatalogError: the file is not a SQLite catalog, or its folder is not writable.
         """
         self._name = name
         self._path = catalog_file(warehouse)
         self._opening = threading.Lock()
         self._opened: SqlCatalog | None = None
-        # A metadata file never changes: what was written last need not be read again.
-        self._written: dict[str, Metadata] = {}
+        # Metadata files are immutable: those written last need not be read again.
+        self._last_written: dict[str, Metadata] = {}
         try:
             warehouse.mkdir(parents=True, exist_ok=True)
             # Two processes that open a new catalog at once would both create its tables.
@@ -164,13 +172,13 @@ class SqliteBackend:
         except sqlite3.DatabaseError as error:
             raise CatalogError(
                 f"The Iceberg catalog {self._path} is damaged ({error}). Restore it from a backup, "
-                "or move it away to start over: the tables' data and metadata files stay where "
-                "they are and can be registered again."
+                "or move it away to start with an empty catalog: the tables' data and metadata "
+                "files stay where they are, and you can register the tables again."
             ) from error
         except OSError as error:
             raise CatalogError(
-                f"The warehouse {warehouse} cannot be written ({error.strerror}). Free space, "
-                "mend its permissions, or set another `warehouse` in the profile."
+                f"The warehouse {warehouse} is not writable ({error.strerror}). Free space, "
+                "correct its permissions, or set another `warehouse` in the profile."
             ) from error
 
     @property
@@ -182,47 +190,52 @@ class SqliteBackend:
             return self._opened
 
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
+        """Call PyIceberg's client."""
         return question(self.catalog)
 
     def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
-        """Whoever can open the file may write."""
+        """Pass: every user who can open the file may write."""
 
     def capabilities(self) -> dict[str, bool]:
+        """Return optional capabilities: the catalog has all that SQLite can provide."""
         return {"views": True, "replacing views": True, COMMITS_TOGETHER: True}
 
     def close(self) -> None:
+        """Close PyIceberg's client, if it is open."""
         with self._opening:
             if self._opened is not None:
                 self._opened.close()
                 self._opened = None
 
     def namespaces(self) -> list[str]:
+        """List the namespaces."""
         return [name for (name,) in self._rows(NAMESPACES)]
 
     def namespace_exists(self, namespace: str) -> bool:
+        """Return whether a namespace exists."""
         return namespace in self.namespaces()
 
     def create_namespace(self, namespace: str) -> None:
-        """Create a namespace; one that is there, or that another run makes now, is kept."""
+        """Create a namespace unless it exists."""
         self._rows(CREATE_NAMESPACE, namespace=namespace)
 
     def relations(self, namespace: str) -> list[tuple[str, str]]:
-        """Names and kinds (`table` or `view`) in a namespace; none where it is missing."""
+        """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._rows(RELATIONS, namespace=namespace)
 
     def metadata(self, namespace: str, name: str) -> Metadata | None:
-        """Current metadata of a table or view; None if there is neither."""
+        """Return the current metadata of a table or view; None if there is neither."""
         while location := self._location(namespace, name):
             try:
                 return self._read(location)
             except FileNotFoundError:
-                # Another commit may have replaced and removed it; a lost one stays lost.
+                # Another commit may have replaced and removed it. If not, the file is lost.
                 if self._location(namespace, name) == location:
                     raise
         return None
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
-        """The table as it is now, None if there is none."""
+        """Load the current version of a table; None if it does not exist."""
         from pyiceberg.io import load_file_io
 
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -247,7 +260,7 @@ class SqliteBackend:
         spec: PartitionSpec,
         properties: Mapping[str, str],
     ) -> LoadedTable:
-        """A table that its first commit will make."""
+        """Stage a new table, which its first commit creates."""
         from pyiceberg.io import load_file_io
         from pyiceberg.table.metadata import new_table_metadata
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -255,8 +268,10 @@ class SqliteBackend:
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 
         location = f"{_uri(self._path.parent)}/{namespace}/{name}"
-        made = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, dict(properties))
-        metadata = dict(as_json(made))
+        table_metadata = new_table_metadata(
+            schema, spec, UNSORTED_SORT_ORDER, location, dict(properties)
+        )
+        metadata = dict(as_json(table_metadata))
         if metadata["format-version"] >= 3:
             metadata.setdefault("next-row-id", 0)
         return LoadedTable((namespace, name), metadata, "", load_file_io({}, location))
@@ -267,32 +282,32 @@ class SqliteBackend:
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
     ) -> None:
-        """Swap the metadata, if they still are what they were when the table was loaded."""
+        """Replace the table's metadata, unless they changed since the table was loaded."""
         from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 
         self.commit_all([TableCommit(base, tuple(requirements), tuple(updates))])
 
     def commit_all(self, commits: Sequence[TableCommit]) -> None:
-        """The same with several tables, in one transaction of the database."""
-        written = [(commit.base, *_write_metadata(commit)) for commit in commits]
-        place = ", ".join(".".join(commit.base.name) for commit in commits)
+        """Replace the metadata of several tables in one transaction of the database."""
+        new_metadata = [(commit.base, *_write_metadata(commit)) for commit in commits]
+        names = ", ".join(".".join(commit.base.name) for commit in commits)
         try:
-            lost = self._swap([(base, new) for base, new, _ in written])
+            conflicting = self._swap([(base, new) for base, new, _ in new_metadata])
         except sqlite3.OperationalError as error:
             raise CommitStateUnknown(
-                f"The SQLite catalog {self._path} did not take the commit to {place} "
-                f"({error}): another process may hold it."
+                f"The SQLite catalog {self._path} did not confirm the commit to {names} "
+                f"({error}). Another process may hold a lock on it."
             ) from error
-        if lost is not None:
-            for base, new, _ in written:
+        if conflicting is not None:
+            for base, new, _ in new_metadata:
                 base.io.delete(new)
-            raise CommitConflict(f"Another writer has committed to {'.'.join(lost)}.")
-        self._written = {new: metadata for _, new, metadata in written}
-        for base, _, metadata in written:
+            raise CommitConflict(f"Another writer has committed to {'.'.join(conflicting)}.")
+        self._last_written = {new: metadata for _, new, metadata in new_metadata}
+        for base, _, metadata in new_metadata:
             _delete_old_metadata(base, metadata)
 
     def _swap(self, tables: Sequence[tuple[LoadedTable, str]]) -> tuple[str, str] | None:
-        """Make new metadata the tables' own; the table that has changed if one has."""
+        """Point the tables to new metadata; return the first table that has changed, if any."""
         with self._connect() as connection:
             for base, new in tables:
                 namespace, name = base.name
@@ -306,7 +321,7 @@ class SqliteBackend:
         return None
 
     def drop_namespace(self, namespace: str) -> None:
-        """Drop an empty namespace; a missing one is fine."""
+        """Drop an empty namespace if it exists."""
         from pyiceberg.exceptions import NoSuchNamespaceError
 
         try:
@@ -315,7 +330,7 @@ class SqliteBackend:
             return
 
     def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view with its files; a missing one is fine."""
+        """Drop a table or view and its files, if it exists."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -324,8 +339,8 @@ class SqliteBackend:
             self._rows(DROP_VIEW, namespace=namespace, name=name)
 
     def _read(self, location: str) -> Metadata:
-        written = self._written.get(location)
-        return read_metadata(location) if written is None else written
+        cached = self._last_written.get(location)
+        return read_metadata(location) if cached is None else cached
 
     def _location(self, namespace: str, name: str) -> str | None:
         rows = self._rows(LOCATION, namespace=namespace, name=name)
@@ -342,25 +357,25 @@ class SqliteBackend:
 
 
 def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
-    """Where the table's metadata are after the commit, and what they are."""
+    """Write the table's metadata after a commit; return their location and themselves."""
     from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
 
     base = commit.base
     new, metadata = next_location(base), updated(base.metadata, base.location, commit.updates)
-    # Nobody else has this name: whether the file is there need not be asked.
+    # The name is unique, so there is no need to check whether the file exists.
     with base.io.new_output(new).create(overwrite=True) as stream:
         stream.write(orjson.dumps(metadata))
     return new, metadata
 
 
 def _delete_old_metadata(base: LoadedTable, metadata: Metadata) -> None:
-    """Remove metadata files that the log has dropped, where the table wants that."""
+    """Remove metadata files that left the metadata log, if the table's properties say so."""
     properties = metadata.get("properties") or {}
     if str(properties.get(DELETE_OLD_METADATA, "false")).lower() != "true":
         return
-    kept = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
+    current_files = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
     for entry in base.metadata.get("metadata-log") or []:
-        if entry["metadata-file"] not in kept:
-            # What cannot be removed is left to the maintenance of orphans.
+        if entry["metadata-file"] not in current_files:
+            # `remove_orphan_files` removes what cannot be removed now.
             with suppress(OSError):
                 base.io.delete(entry["metadata-file"])

@@ -1,4 +1,4 @@
-"""PyIceberg's way to the files of tables, and what their storage says."""
+"""PyIceberg's access to the files of tables, and errors of their storage."""
 
 from __future__ import annotations
 
@@ -8,32 +8,40 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from dbt.adapters.iceberg_stream.errors.spark import KEYS_REFUSED, NO_KEYS
+from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
-KEY = "s3.access-key-id"
+ACCESS_KEY_ID = "s3.access-key-id"
 
 
 class CatalogFileIO(PyArrowFileIO):
-    """With the S3 keys of the catalog or the profile; without any it looks for none elsewhere.
+    """Reads files with the storage credentials of the catalog or the profile, or anonymously.
 
-    Known only here, when a table is loaded: `s3.anonymous` would also disregard vended keys.
+    Without credentials it does not search the environment for some. That can be decided only
+    here, when a table is loaded: `s3.anonymous` in the catalog's properties would also disregard
+    vended credentials.
     """
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
-        anonymous = {} if KEY in properties else {"s3.anonymous": "true"}
+        anonymous = {} if ACCESS_KEY_ID in properties else {"s3.anonymous": "true"}
         super().__init__(anonymous | properties)
 
 
 class StorageError(OSError):
-    """The storage has not taken a table's files: what it said, and what to do."""
+    """The storage refused a table's files: its error, and what to do."""
 
 
 def storage_error(error: OSError, io: FileIO, location: str) -> StorageError:
-    """What PyArrow says of a storage, with the cure if we know one."""
-    cure = ""
-    anonymous = isinstance(io, CatalogFileIO) and KEY not in io.properties
+    """Convert PyArrow's error of a storage to one that says what to do.
+
+    Args:
+        error: PyArrow's error.
+        io: the table's FileIO.
+        location: of the file or folder, for the message.
+    """
+    advice = ""
+    anonymous = isinstance(io, CatalogFileIO) and ACCESS_KEY_ID not in io.properties
     if anonymous and re.search(r"AWS Error (?!NETWORK)", str(error)):
-        cure = NO_KEYS
+        advice = NO_CREDENTIALS
     elif re.search(r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE)", str(error)):
-        cure = KEYS_REFUSED
-    return StorageError(f"The storage at {location} refuses the files: {error}\n{cure}".strip())
+        advice = CREDENTIALS_REFUSED
+    return StorageError(f"The storage at {location} refuses the files: {error}\n{advice}".strip())

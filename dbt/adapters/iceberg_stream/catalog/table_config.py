@@ -1,4 +1,4 @@
-"""How a model wants its table laid out: parsed from its config, compared with the table."""
+"""A model's table layout: parsed from its config, compared with the table."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Term:
 
     @property
     def sql(self) -> str:
+        """The term as Spark SQL."""
         column = ".".join(f"`{part}`" for part in self.column.split("."))
         if self.transform == "identity":
             return column
@@ -55,19 +56,29 @@ class Term:
 
 @dataclass(frozen=True)
 class SortField:
+    """One field of a sort order."""
+
     term: Term
     descending: bool
     nulls_first: bool
 
     @property
     def sql(self) -> str:
-        way = "desc" if self.descending else "asc"
-        return f"{self.term.sql} {way} nulls {'first' if self.nulls_first else 'last'}"
+        """The field as Spark SQL."""
+        direction = "desc" if self.descending else "asc"
+        return f"{self.term.sql} {direction} nulls {'first' if self.nulls_first else 'last'}"
 
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Layout of a table; None where the model says nothing."""
+    """Layout of a table; None where the model configures nothing.
+
+    Attributes:
+        partition_by: partition transforms, in order.
+        sort_order: sort fields, in order.
+        properties: table properties.
+        location: URI or path of the table's folder.
+    """
 
     partition_by: tuple[Term, ...] | None = None
     sort_order: tuple[SortField, ...] | None = None
@@ -76,11 +87,11 @@ class TableConfig:
 
     @property
     def is_default(self) -> bool:
-        """Whether the model says nothing of its table's layout."""
+        """Whether the model configures no layout."""
         return self == TableConfig()
 
     def alterations(self, table: Table) -> list[str]:
-        """`alter table` clauses that give an existing table this layout."""
+        """Return the `alter table` clauses that give an existing table this layout."""
         clauses = [*self._partition_changes(table)]
         if self.sort_order is not None and self.sort_order != _sort_order(table):
             clauses.append(self.write_order)
@@ -121,8 +132,8 @@ class TableConfig:
         if not order:
             return "write unordered"
         distribution = self.properties.get("write.distribution-mode", "range")
-        how = {"none": "locally ", "hash": "distributed by partition locally "}
-        return f"write {how.get(distribution, '')}ordered by {order}"
+        distributions = {"none": "locally ", "hash": "distributed by partition locally "}
+        return f"write {distributions.get(distribution, '')}ordered by {order}"
 
     def _partition_changes(self, table: Table) -> list[str]:
         if self.partition_by is None:
@@ -130,29 +141,36 @@ class TableConfig:
         current = [_as_term(table, f) for f in table.spec().fields]
         if current == list(self.partition_by):
             return []
-        gone = [t for t in current if t not in self.partition_by]
-        new = [t for t in self.partition_by if t not in current]
+        dropped = [t for t in current if t not in self.partition_by]
+        added = [t for t in self.partition_by if t not in current]
         return [
-            *(f"drop partition field {t.sql}" for t in gone),
-            *(f"add partition field {t.sql}" for t in new),
+            *(f"drop partition field {t.sql}" for t in dropped),
+            *(f"add partition field {t.sql}" for t in added),
         ]
 
 
 def parse_table_config(config: Mapping[str, Any]) -> tuple[TableConfig, list[str]]:
-    """Read a model's layout config; the second part lists its faults."""
-    faults: list[str] = []
-    partition_by = _terms(config.get("partition_by"), faults)
-    sort_order = _sort_fields(config.get("sort_order"), faults)
-    properties = _properties(config, faults)
+    """Parse a model's layout config.
+
+    Args:
+        config: the model's config.
+
+    Returns:
+        The layout, and a message for each error in the config.
+    """
+    errors: list[str] = []
+    partition_by = _terms(config.get("partition_by"), errors)
+    sort_order = _sort_fields(config.get("sort_order"), errors)
+    properties = _properties(config, errors)
     location = config.get("location")
     if location is not None and not isinstance(location, str):
-        faults.append(must_be("location", location, "a path or a URI"))
+        errors.append(must_be("location", location, "a path or a URI"))
         location = None
-    return TableConfig(partition_by, sort_order, properties, location), faults
+    return TableConfig(partition_by, sort_order, properties, location), errors
 
 
 def parse_term(text: str) -> Term | None:
-    """`days(ts)`, `bucket(16, id)`, `id`: None if it is none of these."""
+    """Parse a partition or sort term: `days(ts)`, `bucket(16, id)`, `id`; None if it is invalid."""
     if match := BARE.match(text):
         return Term("identity", match["quoted"] or match["plain"])
     if not (match := CALL.match(text)):
@@ -168,31 +186,32 @@ def parse_term(text: str) -> Term | None:
 
 
 def properties_sql(properties: Mapping[str, str]) -> str:
+    """Return properties as Spark SQL, without the parentheses."""
     return ", ".join(f"{literal(k)} = {literal(v)}" for k, v in sorted(properties.items()))
 
 
 def literal(text: str) -> str:
-    """A SQL string literal."""
+    """Return a Spark SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _terms(value: Any, faults: list[str]) -> tuple[Term, ...] | None:
+def _terms(value: Any, errors: list[str]) -> tuple[Term, ...] | None:
     if value is None:
         return None
     terms = []
     for text in _as_list(value):
         term = parse_term(text) if isinstance(text, str) else None
         if term is None:
-            faults.append(
-                f"`partition_by: {text}` is no column or partition transform: use a column, "
-                "year(c), month(c), day(c), hour(c), bucket(n, c) or truncate(n, c)"
+            errors.append(
+                f"`partition_by: {text}` is neither a column nor a partition transform: use a "
+                "column, year(c), month(c), day(c), hour(c), bucket(n, c) or truncate(n, c)"
             )
         else:
             terms.append(term)
     return tuple(terms)
 
 
-def _sort_fields(value: Any, faults: list[str]) -> tuple[SortField, ...] | None:
+def _sort_fields(value: Any, errors: list[str]) -> tuple[SortField, ...] | None:
     if value is None:
         return None
     fields = []
@@ -200,7 +219,7 @@ def _sort_fields(value: Any, faults: list[str]) -> tuple[SortField, ...] | None:
         match = SORT.match(text) if isinstance(text, str) else None
         term = parse_term(match["term"]) if match else None
         if match is None or term is None:
-            faults.append(must_be("sort_order", text, "`column [asc|desc] [nulls first|last]`"))
+            errors.append(must_be("sort_order", text, "`column [asc|desc] [nulls first|last]`"))
             continue
         descending = (match["way"] or "asc").lower() == "desc"
         nulls = (match["nulls"] or ("last" if descending else "first")).lower()
@@ -208,10 +227,10 @@ def _sort_fields(value: Any, faults: list[str]) -> tuple[SortField, ...] | None:
     return tuple(fields)
 
 
-def _properties(config: Mapping[str, Any], faults: list[str]) -> dict[str, str]:
+def _properties(config: Mapping[str, Any], errors: list[str]) -> dict[str, str]:
     raw = config.get("table_properties") or config.get("tblproperties") or {}
     if not isinstance(raw, Mapping):
-        faults.append("`table_properties` must be a mapping of property names to values")
+        errors.append("`table_properties` must be a mapping of property names to values")
         raw = {}
     properties = {str(k): _text(v) for k, v in raw.items()}
     version = config.get("format_version")
@@ -219,27 +238,27 @@ def _properties(config: Mapping[str, Any], faults: list[str]) -> dict[str, str]:
         if str(version) in ("1", "2", "3"):
             properties["format-version"] = str(version)
         else:
-            faults.append(must_be_one_of("format_version", version, (1, 2, 3)))
+            errors.append(must_be_one_of("format_version", version, (1, 2, 3)))
     size = config.get("target_file_size")
     if size is not None:
         if match := SIZE.match(str(size)):
             factor = UNITS[match[2].lower() if match[2] else None]
             properties["write.target-file-size-bytes"] = str(int(match[1]) * factor)
         else:
-            faults.append(must_be("target_file_size", size, "bytes or a size such as 128mb"))
+            errors.append(must_be("target_file_size", size, "bytes or a size such as 128mb"))
     distribution = config.get("distribution")
     if distribution is not None:
         if distribution in DISTRIBUTIONS:
             properties["write.distribution-mode"] = distribution
         else:
-            faults.append(must_be_one_of("distribution", distribution, DISTRIBUTIONS))
+            errors.append(must_be_one_of("distribution", distribution, DISTRIBUTIONS))
     merge_mode = config.get("merge_mode")
     if merge_mode is not None:
         if merge_mode in MERGE_MODES:
             for operation in ("merge", "update", "delete"):
                 properties.setdefault(f"write.{operation}.mode", merge_mode)
         else:
-            faults.append(must_be_one_of("merge_mode", merge_mode, MERGE_MODES))
+            errors.append(must_be_one_of("merge_mode", merge_mode, MERGE_MODES))
     return properties
 
 

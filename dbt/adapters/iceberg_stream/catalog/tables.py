@@ -1,4 +1,4 @@
-"""A table as it was loaded, and what a commit makes of its metadata (spec, "Table Metadata")."""
+"""Loaded tables, and table metadata after a commit (spec, "Table Metadata")."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from pyiceberg.table.update import (
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 MAIN = "main"
-# Metadata files that are remembered (write.metadata.previous-versions-max).
+# Iceberg's default of `write.metadata.previous-versions-max`: entries of the metadata log.
 PREVIOUS_VERSIONS = 100
 
 
 @dataclass(frozen=True)
 class LoadedTable:
-    """A table at one moment, or one that its first commit will make.
+    """One version of a table, or a staged table that its first commit creates.
 
     Attributes:
-        name: namespace and name.
-        metadata: as JSON.
-        location: of the metadata; empty as long as there is no table.
-        io: the way to its files.
-        table: PyIceberg's, where commits go through PyIceberg.
-        creation: what makes the table, if its catalog is to be told.
+        name: namespace and identifier.
+        metadata: table metadata as JSON.
+        location: of the metadata file; empty for a staged table.
+        io: reads and writes the table's files, with their storage credentials.
+        table: PyIceberg's table, where commits go through PyIceberg.
+        creation: updates that create a staged table in a catalog on a server.
     """
 
     name: tuple[str, str]
@@ -53,16 +53,18 @@ class LoadedTable:
 
     @property
     def exists(self) -> bool:
+        """Whether the catalog has the table: False for a staged one."""
         return bool(self.location)
 
 
 @dataclass(frozen=True)
 class TableCommit:
-    """A change of one table, among others in one step.
+    """The commit of one table, alone or with other tables in one transaction.
 
     Attributes:
-        base: the table as it must still be.
-        requirements: what the catalog is to check; `updates`: what it changes.
+        base: the table as it was loaded or staged.
+        requirements: what the catalog checks before it commits.
+        updates: what changes.
     """
 
     base: LoadedTable
@@ -71,13 +73,13 @@ class TableCommit:
 
     @property
     def all_updates(self) -> tuple[TableUpdate, ...]:
-        """The updates, after those that make a staged table."""
+        """The updates that create a staged table, then `updates`."""
         return (*self.base.creation, *self.updates)
 
 
 def as_json(metadata: BaseModel) -> Metadata:
-    """PyIceberg's metadata as the spec writes them."""
-    # Not the class's own method: that of v3 refuses, because PyIceberg cannot write v3.
+    """Convert a PyIceberg model to the specification's JSON, without absent fields."""
+    # Not the class's own method: TableMetadataV3's raises, because PyIceberg cannot write v3.
     parsed: Metadata = json.loads(
         BaseModel.model_dump_json(metadata, by_alias=True, exclude_none=True)
     )
@@ -85,20 +87,25 @@ def as_json(metadata: BaseModel) -> Metadata:
 
 
 def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> dict[str, Any]:
-    """The metadata after a commit to the table whose metadata lie at the location.
+    """Return table metadata after a commit.
 
-    Snapshots and properties go in without PyIceberg, whose copies of all the metadata cost more
+    Snapshots and properties are added without PyIceberg: its copies of all the metadata cost more
     with each snapshot.
+
+    Args:
+        base: metadata before the commit.
+        location: of the file of `base`, for the metadata log; empty for a new table.
+        updates: the commit's updates.
     """
-    known = AddSnapshotUpdate | SetSnapshotRefUpdate | SetPropertiesUpdate
-    plain = [u for u in updates if isinstance(u, known)]
-    others = tuple(u for u in updates if u not in plain)
+    direct_types = AddSnapshotUpdate | SetSnapshotRefUpdate | SetPropertiesUpdate
+    direct_updates = [u for u in updates if isinstance(u, direct_types)]
+    pyiceberg_updates = tuple(u for u in updates if u not in direct_updates)
     result: dict[str, Any] = dict(base)
-    if others:
+    if pyiceberg_updates:
         parsed = TableMetadataUtil.parse_obj(dict(base))
-        result = dict(as_json(update_table_metadata(parsed, others)))
+        result = dict(as_json(update_table_metadata(parsed, pyiceberg_updates)))
     now = max(int(time.time() * 1000), base["last-updated-ms"])
-    for update in plain:
+    for update in direct_updates:
         if isinstance(update, AddSnapshotUpdate):
             _add_snapshot(result, as_json(update.snapshot))
         elif isinstance(update, SetPropertiesUpdate):
@@ -116,7 +123,7 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
 
 
 def with_schema(metadata: Metadata, updates: Sequence[TableUpdate]) -> Metadata:
-    """The metadata as a snapshot sees them that is committed along with a new schema."""
+    """Return table metadata whose current schema is the one that the updates set, if any."""
     schema = next((u.schema_ for u in updates if isinstance(u, AddSchemaUpdate)), None)
     if schema is not None:
         return {
@@ -124,12 +131,12 @@ def with_schema(metadata: Metadata, updates: Sequence[TableUpdate]) -> Metadata:
             "schemas": [*metadata["schemas"], as_json(schema)],
             "current-schema-id": schema.schema_id,
         }
-    chosen = next((u.schema_id for u in updates if isinstance(u, SetCurrentSchemaUpdate)), None)
-    return metadata if chosen is None else {**metadata, "current-schema-id": chosen}
+    schema_id = next((u.schema_id for u in updates if isinstance(u, SetCurrentSchemaUpdate)), None)
+    return metadata if schema_id is None else {**metadata, "current-schema-id": schema_id}
 
 
 def next_location(base: LoadedTable) -> str:
-    """Where the next metadata go: numbered, and with a name nobody else takes."""
+    """Return a unique location for the next metadata file, with the next version number."""
     properties = base.metadata.get("properties") or {}
     folder = properties.get("write.metadata.path") or f"{base.metadata['location']}/metadata"
     number = base.location.rsplit("/", 1)[-1].split("-", 1)[0]
@@ -140,7 +147,7 @@ def next_location(base: LoadedTable) -> str:
 def _add_snapshot(metadata: dict[str, Any], snapshot: Metadata) -> None:
     number = snapshot.get("sequence-number") or 0
     if metadata["format-version"] == 1:
-        # It has no sequence numbers.
+        # Format version 1 has no sequence numbers.
         snapshot = {key: value for key, value in snapshot.items() if key != "sequence-number"}
     else:
         metadata["last-sequence-number"] = max(metadata.get("last-sequence-number", 0), number)

@@ -29,7 +29,11 @@ DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 def spark_type(iceberg_type: str | Mapping[str, Any]) -> str:
-    """A type as table metadata has it (spec, "Appendix C") in Spark SQL's words."""
+    """Convert an Iceberg type to Spark SQL's.
+
+    Args:
+        iceberg_type: as table metadata has it (spec, "Appendix C: JSON Serialization").
+    """
     if isinstance(iceberg_type, str):
         if match := DECIMAL.fullmatch(iceberg_type):
             return f"decimal({match[1]},{match[2]})"

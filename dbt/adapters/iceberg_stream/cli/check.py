@@ -1,4 +1,4 @@
-"""`iceberg-stream check`: find out whether tables are what their metadata promise."""
+"""`iceberg-stream check`: check the files of tables against their metadata."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    plain_errors,
     profiles_dir,
     project_dir,
     table_name,
     target,
-    told_plainly,
 )
 from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WRONG = 1
 SEVERITIES = ("error", "warning", "note")
-# Findings of one kind that are printed.
+# Findings of each kind that are printed.
 EXAMPLES = 5
 
 
@@ -47,16 +47,16 @@ def check(
 ) -> None:
     """Check TABLE (schema.name), or all tables of NAMESPACE, for damage.
 
-    Reads every snapshot's metadata and asks the storage for every file; changes nothing. Each
-    finding says what is wrong, what readers notice, and how to cure it.
+    Reads the metadata of all snapshots and looks up every file in the storage; changes nothing.
+    Each finding says what is wrong, what readers notice, and how to cure it.
 
-    Exit codes: 0 if nothing is wrong (notes do not count), 1 for errors or warnings.
+    Exit codes: 0 if there are no findings except notes, 1 if there are errors or warnings.
     """
     from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     reports: list[Report] = []
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         for table in _tables(catalog, name):
             loaded = catalog.load(table)
             if loaded is None:
@@ -76,7 +76,7 @@ def _tables(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
         return [table_name(name)]
     if name not in catalog.namespaces():
         raise click.ClickException(
-            f"The namespace {name} does not exist. Name a table as schema.name, or one of: "
+            f"The namespace {name} does not exist. Give a table as schema.name, or one of: "
             f"{', '.join(sorted(catalog.namespaces()))}."
         )
     return [(name, table) for table, kind in sorted(catalog.relations(name)) if kind == "table"]
@@ -96,12 +96,12 @@ def _print(report: Report) -> None:
     codes = dict.fromkeys(finding.code for finding in report.findings)
     for code in sorted(codes, key=lambda c: SEVERITIES.index(KINDS[c].severity)):
         kind = KINDS[code]
-        same = [finding for finding in report.findings if finding.code == code]
+        findings = [finding for finding in report.findings if finding.code == code]
         click.echo(f"  {kind.severity}: {code}")
-        for finding in same[:EXAMPLES]:
+        for finding in findings[:EXAMPLES]:
             click.echo(f"    {finding.where}\n      {finding.problem}")
-        if len(same) > EXAMPLES:
-            click.echo(f"    {len(same) - EXAMPLES} more; --json lists all.")
+        if len(findings) > EXAMPLES:
+            click.echo(f"    {len(findings) - EXAMPLES} more; --json lists all.")
         click.echo(f"    effect  {kind.effect}\n    cure    {kind.cure}")
     read = "" if report.contents is None else f", {report.contents} read"
     counts = ", ".join(f"{report.count(severity)} {severity}s" for severity in SEVERITIES)

@@ -1,4 +1,4 @@
-"""`iceberg-stream stop` and `status`: the engine of a project."""
+"""`iceberg-stream stop` and `status`: manage the engine of a project."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    plain_errors,
     profiles_dir,
     project_dir,
     target,
-    told_plainly,
 )
 from dbt.adapters.iceberg_stream.engines import embedded
 
-# Of programs without a project.
+# The folder of the engine's state outside dbt projects.
 HOME = ".iceberg_stream"
 
 engine_home = click.option(
     "--engine-home",
     type=click.Path(path_type=Path),
-    help="The folder of the engine's state.  [default: as the profile says]",
+    help="Folder of the engine's state.  [default: `engine_home` of the profile]",
 )
 
 
@@ -46,7 +46,7 @@ def stop(
 def status(
     project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
 ) -> None:
-    """Show whether the engine of a project is running, and who uses it."""
+    """Show whether the engine of a project is running, and which processes use it."""
     engine = embedded.status(_home(project_dir, profiles_dir, target, engine_home))
     if engine is None:
         click.echo("No engine is running here.")
@@ -64,14 +64,14 @@ def status(
 
 
 def _home(
-    project_dir: Path, profiles_dir: Path | None, target: str | None, given: Path | None
+    project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
 ) -> Path:
-    """The folder of the engine's state."""
+    """Return the folder of the engine's state."""
     from dbt.adapters.iceberg_stream.profile.project import load_credentials
 
-    if given is not None:
-        return project_dir / given
+    if engine_home is not None:
+        return project_dir / engine_home
     if not (project_dir / "dbt_project.yml").exists():
         return project_dir / HOME
-    with told_plainly():
+    with plain_errors():
         return load_credentials(project_dir, profiles_dir, target).engine_path(project_dir)

@@ -1,4 +1,4 @@
-"""What the commands of `iceberg-stream` have in common."""
+"""Options and helpers that the commands of `iceberg-stream` share."""
 
 from __future__ import annotations
 
@@ -14,29 +14,38 @@ project_dir = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default=True,
-    help="The dbt project whose engine is meant.",
+    help="Folder of the dbt project.",
 )
 profiles_dir = click.option(
     "--profiles-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where profiles.yml is.  [default: as dbt finds it]",
+    help="Folder of profiles.yml.  [default: as for dbt]",
 )
 PORT = click.IntRange(0, 65535)
 target = click.option(
-    "--target", "-t", help="The profile's target.  [default: as the profile says]"
+    "--target", "-t", help="Target of the profile.  [default: `target` of the profile]"
 )
 
 
 def table_name(table: str) -> tuple[str, str]:
+    """Split `schema.name`.
+
+    Raises:
+        click.BadParameter: the text has another form.
+    """
     parts = table.split(".")
     if len(parts) != 2:
-        raise click.BadParameter(f"`{table}` is not of the form schema.name.")
+        raise click.BadParameter(f"`{table}` must have the form schema.name.")
     return parts[0], parts[1]
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
-    """Faults of the profile, the catalog and the storage as one message."""
+def plain_errors() -> Iterator[None]:
+    """Convert errors of the profile, the catalog and the storage to messages without traceback.
+
+    Raises:
+        click.ClickException: the block raised such an error.
+    """
     try:
         yield
     except (DbtRuntimeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`iceberg-stream orphans`: files that no snapshot of a table has."""
+"""`iceberg-stream orphans`: list and remove files that no snapshot references."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    plain_errors,
     profiles_dir,
     project_dir,
     table_name,
     target,
-    told_plainly,
 )
 
 
@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
     type=float,
     default=72.0,
     show_default=True,
-    help="Hours. A file of a write that is under way is no orphan, but looks like one.",
+    help="Age in hours. Must be more than any write takes: its files look like orphans.",
 )
 @click.option("--remove", is_flag=True, help="Remove the files.")
 @project_dir
@@ -38,7 +38,7 @@ def orphans(
     profiles_dir: Path | None,
     target: str | None,
 ) -> None:
-    """List the files of TABLE (schema.name) that belong to no snapshot of it."""
+    """List the files of TABLE (schema.name) that none of its snapshots references."""
     from dbt.adapters.iceberg_stream.maintenance.orphans import (
         find_orphans,
         remove_orphans,
@@ -46,21 +46,21 @@ def orphans(
     )
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         loaded = catalog.load(table_name(table))
         if loaded is None:
-            raise click.ClickException(f"There is no table {table}.")
+            raise click.ClickException(f"The table {table} does not exist.")
         names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s) if remove]
-        others = (each for name in names if (each := catalog.load(name)) is not None)
-        if (other := shares_folder(loaded, others)) is not None:
-            raise click.ClickException(f"{'.'.join(other.name)} has its files in the same folder.")
+        others = (other for name in names if (other := catalog.load(name)) is not None)
+        if (nested := shares_folder(loaded, others)) is not None:
+            raise click.ClickException(f"{'.'.join(nested.name)} has its files in the same folder.")
         if remove:
             catalog.check_write(loaded.name)
         before = datetime.now(timezone.utc) - timedelta(hours=older_than)
-        found = find_orphans(loaded, before)
-        for orphan in found:
+        files = find_orphans(loaded, before)
+        for orphan in files:
             click.echo(f"{orphan.size:>14,}  {orphan.modified:%Y-%m-%d %H:%M:%S}  {orphan.path}")
-        total = sum(orphan.size for orphan in found)
-        click.echo(f"{len(found)} orphans, {total:,} bytes.")
+        total = sum(orphan.size for orphan in files)
+        click.echo(f"{len(files)} orphans, {total:,} bytes.")
         if remove:
-            click.echo(f"{remove_orphans(loaded, found)} removed.")
+            click.echo(f"{remove_orphans(loaded, files)} removed.")

@@ -8,10 +8,10 @@ import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
     PORT,
+    plain_errors,
     profiles_dir,
     project_dir,
     target,
-    told_plainly,
 )
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -19,10 +19,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=PORT, default=0, show_default=True, help="0 takes a free one.")
-@click.option("--tls-cert", type=click.Path(exists=True, path_type=Path), help="Chain in PEM.")
-@click.option("--tls-key", type=click.Path(exists=True, path_type=Path), help="Its key in PEM.")
-@click.option("--insecure", is_flag=True, help="Allow other machines to send tokens in clear.")
+@click.option("--port", type=PORT, default=0, show_default=True, help="0 uses a free port.")
+@click.option(
+    "--tls-cert", type=click.Path(exists=True, path_type=Path), help="Certificate chain (PEM)."
+)
+@click.option("--tls-key", type=click.Path(exists=True, path_type=Path), help="Private key (PEM).")
+@click.option("--insecure", is_flag=True, help="Accept tokens of other machines without TLS.")
 @project_dir
 @profiles_dir
 @target
@@ -36,18 +38,19 @@ def serve(
     profiles_dir: Path | None,
     target: str | None,
 ) -> None:
-    """Serve Flight SQL: queries and bulk ingest of ADBC clients, each as the owner of its token."""
+    """Serve Flight SQL to ADBC clients: queries and bulk ingest, with each client's token."""
     from dbt.adapters.iceberg_stream.flight.serve import open_server
     from dbt.adapters.iceberg_stream.profile.project import load_credentials
 
     if bool(tls_cert) != bool(tls_key):
-        raise click.UsageError("--tls-cert and --tls-key go together.")
+        raise click.UsageError("--tls-cert and --tls-key must be used together.")
     if host not in LOOPBACK and not tls_cert and not insecure:
         raise click.UsageError(
-            f"Tokens would go to {host} in clear: give --tls-cert and --tls-key, or --insecure."
+            f"Clients would send tokens to {host} without TLS: use --tls-cert and --tls-key, or "
+            "--insecure."
         )
     pair = (tls_cert.read_bytes(), tls_key.read_bytes()) if tls_cert and tls_key else None
-    with told_plainly():
+    with plain_errors():
         credentials = load_credentials(project_dir, profiles_dir, target)
         with open_server(credentials, project_dir, host, port, pair) as server:
             scheme = "grpc+tls" if pair else "grpc"

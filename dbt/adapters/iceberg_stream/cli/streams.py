@@ -1,4 +1,4 @@
-"""Commands for streams: run them as a service, look at them, set them right."""
+"""`iceberg-stream run`, `streams` and `resume`: run streams, show and reset their progress."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
     PORT,
+    plain_errors,
     profiles_dir,
     project_dir,
     table_name,
     target,
-    told_plainly,
 )
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 ONLY_STREAMS = "config.materialized:stream"
 FAILED, FENCED = 1, 3
-# How often in a row streams are run again on a new engine, and after how long it is no row.
-RESTARTS, GOOD_SECONDS = 5, 300.0
+# Consecutive restarts after an engine was lost; a run of this many seconds resets the count.
+RESTARTS, STABLE_SECONDS = 5, 300.0
 
 
 @click.command()
@@ -39,13 +39,19 @@ RESTARTS, GOOD_SECONDS = 5, 300.0
     "--select",
     "-s",
     multiple=True,
-    help="A model, or models as dbt selects them; may be given again.  [default: all]",
+    help="Stream models to run, in dbt's selection syntax; repeatable.  [default: all]",
 )
-@click.option("--exclude", multiple=True, help="Those to leave out, in the same way.")
+@click.option("--exclude", multiple=True, help="Models to exclude, in the same syntax.")
 @click.option("--full-refresh", is_flag=True, help="Rebuild the tables from the sources.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Of /health and /metrics.")
 @click.option(
-    "--port", type=PORT, default=0, show_default=True, help="Of the same; 0 takes a free one."
+    "--host", default="127.0.0.1", show_default=True, help="Address of /health and /metrics."
+)
+@click.option(
+    "--port",
+    type=PORT,
+    default=0,
+    show_default=True,
+    help="Port of /health and /metrics; 0 uses a free port.",
 )
 @project_dir
 @profiles_dir
@@ -60,48 +66,48 @@ def run(
     profiles_dir: Path | None,
     target: str | None,
 ) -> None:
-    """Run stream models until SIGTERM or Ctrl-C: what was begun is committed then.
+    """Run stream models until SIGTERM or Ctrl-C, which commits the running batches.
 
-    Exit codes: 0 for a stop that was asked for, 3 where another run has taken over, else 1.
+    Exit codes: 0 after SIGTERM or Ctrl-C, 3 if another run has taken over, 1 after an error.
     """
     from dbt.adapters.iceberg_stream.stream.service import Service, endpoint, serving
     from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 
-    place = ["--project-dir", str(project_dir)]
-    place += ["--profiles-dir", str(profiles_dir)] if profiles_dir else []
-    place += ["--target", target] if target else []
-    chosen = ["--select", *(f"{one},{ONLY_STREAMS}" for one in select or ("*",))]
-    chosen += ["--exclude", *exclude] if exclude else []
+    project = ["--project-dir", str(project_dir)]
+    project += ["--profiles-dir", str(profiles_dir)] if profiles_dir else []
+    project += ["--target", target] if target else []
+    selection = ["--select", *(f"{item},{ONLY_STREAMS}" for item in select or ("*",))]
+    selection += ["--exclude", *exclude] if exclude else []
     service = Service()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.end())
-    with told_plainly(), serving(service), endpoint(service, host, port) as listening:
-        models = _listed([*chosen, *place])
+    with plain_errors(), serving(service), endpoint(service, host, port) as listening:
+        models = _listed([*selection, *project])
         if not models:
-            raise click.ClickException("No stream model is selected: dbt ls shows the models.")
+            raise click.ClickException("No stream model is selected. `dbt ls` lists the models.")
         _require_independent(models)
         service.streams |= {name: StreamStatus(name.split(".")[-1]) for name in models}
         click.echo(f"Health and metrics at http://{host}:{listening}")
         refresh = ["--full-refresh"] if full_refresh else []
-        arguments = ["run", *chosen, *place, "--threads", str(len(models))]
-        done = _dbt([*arguments, *refresh], service)
-        done = done or _restarted(arguments, service)
+        arguments = ["run", *selection, *project, "--threads", str(len(models))]
+        succeeded = _dbt([*arguments, *refresh], service)
+        succeeded = succeeded or _restarted(arguments, service)
     if service.fenced:
         raise SystemExit(FENCED)
-    raise SystemExit(0 if done else FAILED)
+    raise SystemExit(0 if succeeded else FAILED)
 
 
 def _restarted(arguments: list[str], service: Service) -> bool:
-    """Run the streams again, with a new engine, as long as they end because theirs is lost."""
+    """Restart the streams on a new engine each time theirs is lost; return whether they succeed."""
     tries, begun = 0, time.monotonic()
     while service.engine_lost or tries:
-        # What ran for a while before it lost its engine begins to count anew.
-        tries = 1 if time.monotonic() - begun > GOOD_SECONDS else tries + 1
+        # After a stable run the count of restarts begins again.
+        tries = 1 if time.monotonic() - begun > STABLE_SECONDS else tries + 1
         if service.stop_requested or tries > RESTARTS:
             return False
         wait = float(2**tries)
         click.echo(
-            f"Spark is lost. The streams continue from their tables in {wait:.0f} s, on a new "
+            f"The connection to Spark is lost. The streams continue in {wait:.0f} s on a new "
             f"engine (try {tries} of {RESTARTS})."
         )
         service.restart()
@@ -113,41 +119,41 @@ def _restarted(arguments: list[str], service: Service) -> bool:
 
 
 def _listed(arguments: list[str]) -> dict[str, list[str]]:
-    """The models by their unique ids, each with what it depends on."""
+    """Return the unique ids of the selected models, each with those of its dependencies."""
     from dbt.cli.main import dbtRunner
 
-    form = ["--output", "json", "--output-keys", "unique_id", "depends_on"]
-    found = dbtRunner().invoke(
-        ["--quiet", "--log-level", "none", "ls", *arguments, "--resource-type", "model", *form]
+    output = ["--output", "json", "--output-keys", "unique_id", "depends_on"]
+    listing = dbtRunner().invoke(
+        ["--quiet", "--log-level", "none", "ls", *arguments, "--resource-type", "model", *output]
     )
-    if found.exception is not None:
-        raise click.ClickException(str(found.exception))
-    models = [json.loads(line) for line in found.result or []]  # type: ignore[union-attr]
+    if listing.exception is not None:
+        raise click.ClickException(str(listing.exception))
+    models = [json.loads(line) for line in listing.result or []]  # type: ignore[union-attr]
     return {model["unique_id"]: model["depends_on"]["nodes"] for model in models}
 
 
 def _require_independent(models: dict[str, list[str]]) -> None:
-    """dbt begins a model when those before it have ended, and streams do not end."""
-    for name, before in models.items():
-        if waits := [other for other in before if other in models]:
+    """Check that no stream reads another: dbt would wait for the end of the first one."""
+    for name, parents in models.items():
+        if streams_read := [parent for parent in parents if parent in models]:
             raise click.ClickException(
-                f"{name} reads {', '.join(waits)}, which would have to end first. Run them as "
-                "services of their own: iceberg-stream run --select …"
+                f"{name} reads {', '.join(streams_read)}, which never ends, so dbt would not run "
+                f"{name}. Run them in separate services: iceberg-stream run --select …"
             )
 
 
 def _dbt(arguments: list[str], service: Service) -> bool:
-    """Run dbt; models that fail before their stream begins are told as well."""
+    """Run dbt, and record models that fail before their stream begins; return its success."""
     from dbt.cli.main import dbtRunner
 
-    def told(event: EventMsg) -> None:
+    def record_failure(event: EventMsg) -> None:
         if event.info.name == "LogModelResult" and event.data.status == "error":
             service.streams[event.data.node_info.unique_id].state = "failed"
 
-    done = dbtRunner(callbacks=[told]).invoke(arguments)
-    if done.exception is not None:
-        raise click.ClickException(str(done.exception))
-    return bool(done.success)
+    result = dbtRunner(callbacks=[record_failure]).invoke(arguments)
+    if result.exception is not None:
+        raise click.ClickException(str(result.exception))
+    return bool(result.success)
 
 
 @click.command()
@@ -156,19 +162,19 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 @profiles_dir
 @target
 def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
-    """Tell how far the streams are that write to TABLE (schema.name)."""
+    """Show the progress of the streams that write to TABLE (schema.name)."""
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         loaded = catalog.load(table_name(table))
         if loaded is None:
-            raise click.ClickException(f"There is no table {table}.")
-        found = sinks(loaded.metadata)
-    if not found:
+            raise click.ClickException(f"The table {table} does not exist.")
+        stream_progress = sinks(loaded.metadata)
+    if not stream_progress:
         click.echo(f"No stream writes to {table}.")
-    for progress in found:
+    for progress in stream_progress:
         at = datetime.fromtimestamp(progress.recorded / 1000, tz=timezone.utc)
         click.echo(
             f"{progress.sink_id}\n"
@@ -184,27 +190,32 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
 @profiles_dir
 @target
 def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
-    """Have the streams into TABLE go on from what it holds, after it was rolled back."""
+    """Resume the streams of TABLE from its current snapshot, after a rollback of the table."""
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with told_plainly(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         name = table_name(table)
         loaded = catalog.load(name)
         if loaded is None:
-            raise click.ClickException(f"There is no table {table}.")
-        behind = [one.sink_id for one in sinks(loaded.metadata) if is_rolled_back(loaded, one)]
+            raise click.ClickException(f"The table {table} does not exist.")
+        behind = [p.sink_id for p in sinks(loaded.metadata) if is_rolled_back(loaded, p)]
         for sink_id in behind:
             accepted = accept_rollback(catalog, name, sink_id)
-            click.echo(f"{accepted.sink_id} goes on from {describe(accepted.frontier)}")
+            click.echo(f"{accepted.sink_id} resumes from {describe(accepted.frontier)}")
     if not behind:
-        click.echo(f"{table} is not behind any of its streams.")
+        click.echo(f"No stream of {table} needs to be resumed: the table was not rolled back.")
 
 
 def is_rolled_back(table: LoadedTable, progress: Progress) -> bool:
-    """Whether a table was set back behind what a stream has committed."""
+    """Return whether a table was rolled back behind the progress of a stream.
+
+    Args:
+        table: the table.
+        progress: the stream's progress.
+    """
     from dbt.adapters.iceberg_stream.stream.errors import RolledBack
     from dbt.adapters.iceberg_stream.stream.sink.progress import recover
 

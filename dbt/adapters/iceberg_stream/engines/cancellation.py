@@ -1,4 +1,4 @@
-"""Cancel the statement of one session, for sure."""
+"""Cancels the running statement of a session reliably."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
-# Until the first tasks of a statement run, seconds.
-PATIENCE = 5.0
-# From the request to cancel to the end of the statement, seconds.
+# Seconds to wait for the first tasks of a statement.
+TASKS_SECONDS = 5.0
+# Seconds from the request to cancel until the statement must have ended.
 GRACE = 10.0
-# Until the server has answered the request itself: a dead network never does.
-ANSWER = 5.0
+# Seconds to wait for the server's response to the request: a dead network never answers.
+RESPONSE_SECONDS = 5.0
 ROUNDS = 6
-PAUSE = 0.2
+POLL_SECONDS = 0.2
 
 logger = AdapterLogger("Iceberg_Stream")
 
 
 class Cancellation:
-    """Spark interrupts the thread of a statement, and does so once.
+    """Cancels the running statement of one session.
 
-    While a new engine analyzes its first statement, what it loads swallows the interrupt, and the
-    statement goes on. So it is sent when tasks run, where it is heeded, or after PATIENCE. If the
-    statement has not ended GRACE later, its server is left, and stopped if nobody else uses it.
+    Spark interrupts a statement's thread once. While a new engine analyzes its first statement,
+    class loading swallows the interrupt, and the statement continues. So the request is sent when
+    tasks run, which react to it, or after TASKS_SECONDS. If the statement has not ended GRACE
+    later, the client disconnects, and the server is stopped if no other process uses it.
+
+    Args:
+        session: the session.
+        tasks_run: is set when tasks of the statement run.
+        ended: is set when the statement has ended.
     """
 
     def __init__(
@@ -40,47 +46,52 @@ class Cancellation:
         self._ended = ended
 
     def run(self, on_lost: Callable[[], None]) -> None:
-        """Cancel and wait for the end; `on_lost` is called if it does not come."""
-        deadline = time.monotonic() + PATIENCE
+        """Cancel the statement, and wait for its end.
+
+        Args:
+            on_lost: is called if the statement does not end.
+        """
+        deadline = time.monotonic() + TASKS_SECONDS
         while time.monotonic() < deadline and not self._tasks_run.is_set():
-            if self._ended.wait(PAUSE):
+            if self._ended.wait(POLL_SECONDS):
                 return
-        # A statement that is on its way to a busy server may take long to arrive.
+        # A statement may take long to arrive at a busy server.
         for _ in range(ROUNDS):
-            heeded = self._request()
-            if heeded is not False or self._ended.is_set():
+            canceled = self._request()
+            if canceled is not False or self._ended.is_set():
                 break
-        if heeded is False or self._ended.wait(GRACE):
-            return  # nothing runs on the server, or not any more
+        if canceled is False or self._ended.wait(GRACE):
+            return  # nothing is running on the server
         logger.warning(
-            "Spark does not end a canceled statement. It is left alone; on a server of others it "
-            "may still finish and commit."
+            "Spark did not end a canceled statement. If other processes use the server, the "
+            "statement may still finish and commit."
         )
         on_lost()
         with contextlib.suppress(StatementError):
             self._session.abandon()
 
     def _request(self) -> bool | None:
-        """Ask until there is something to cancel, for it may just be on its way.
+        """Send requests until one cancels something, because the statement may arrive late.
 
-        False: there was nothing for GRACE seconds. None: the server did not answer.
+        Returns:
+            Whether something was canceled within GRACE seconds; None if the server did not answer.
         """
         deadline = time.monotonic() + GRACE
         canceled: bool | None = None
-        while time.monotonic() < deadline and not self._ended.wait(PAUSE):
+        while time.monotonic() < deadline and not self._ended.wait(POLL_SECONDS):
             canceled = self._interrupt()
             if canceled:
                 return True
         return canceled
 
     def _interrupt(self) -> bool | None:
-        answers: list[bool] = []
+        responses: list[bool] = []
 
-        def ask() -> None:
+        def interrupt() -> None:
             with contextlib.suppress(StatementError):
-                answers.append(self._session.interrupt())
+                responses.append(self._session.interrupt())
 
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(ANSWER)
-        return answers[0] if answers else None
+        thread = threading.Thread(target=interrupt, daemon=True)
+        thread.start()
+        thread.join(RESPONSE_SECONDS)
+        return responses[0] if responses else None

@@ -1,4 +1,4 @@
-"""A Spark Connect server that is there already: a company's cluster."""
+"""An existing Spark Connect server, such as a company's cluster."""
 
 from __future__ import annotations
 
@@ -17,34 +17,42 @@ TLS_ALERT = 0x15
 
 
 class ConnectEngine:
-    """This process's access to a server of somebody else. Thread-safe.
+    """Access to an existing Spark Connect server. Thread-safe.
 
-    Spark's client tries for minutes to reach a server that speaks something else. So the server
-    is looked at before, once, and what is wrong is said within seconds.
+    Spark's client tries for minutes to reach a server that uses another protocol. So the address
+    is checked once before, which reports errors within seconds.
+
+    Args:
+        endpoint: the server's address.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._guard = threading.Lock()
-        self._looked = False
+        self._checked = False
 
     def prestart(self) -> None:
-        """Nothing to start."""
+        """Do nothing: the server is running."""
 
     def endpoint(self) -> Endpoint:
+        """Return the server's address, after a check of it.
+
+        Raises:
+            EngineError: the server does not answer, or uses another protocol.
+        """
         with self._guard:
-            if not self._looked:
-                self._look()
-                self._looked = True
+            if not self._checked:
+                self._check()
+                self._checked = True
         return self._endpoint
 
     def release(self) -> None:
-        """Nothing to stop: the server is not ours."""
+        """Do nothing: other processes use the server."""
 
     def abandon(self) -> None:
-        """Nothing to stop: the server is not ours."""
+        """Do nothing: other processes use the server."""
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         where = f"{self._endpoint.host}:{self._endpoint.port}"
         try:
             with socket.create_connection(
@@ -56,13 +64,13 @@ class ConnectEngine:
                     _require_plaintext(connection, where)
         except socket.gaierror as error:
             raise EngineError(
-                f"The Spark Connect server {where} is not known ({error.strerror}). "
+                f"The host of the Spark Connect server {where} is unknown ({error.strerror}). "
                 "Check `host` in the profile."
             ) from error
         except OSError as error:
             raise EngineError(
                 f"The Spark Connect server {where} does not answer ({error}). "
-                "Check `host` and `port` in the profile, and that the server runs."
+                "Check `host` and `port` in the profile, and that the server is running."
             ) from error
 
     def _require_tls(self, connection: socket.socket, where: str) -> None:
@@ -72,24 +80,26 @@ class ConnectEngine:
             context.wrap_socket(connection, server_hostname=self._endpoint.host).close()
         except ssl.SSLCertVerificationError as error:
             raise EngineError(
-                f"The certificate of {where} cannot be trusted: {error.verify_message}. "
-                "Set SSL_CERT_FILE and GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to the authority's file."
+                f"The certificate of {where} is not valid: {error.verify_message}. Set "
+                "SSL_CERT_FILE and GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to the file of its certificate "
+                "authority."
             ) from error
         except (ssl.SSLError, ConnectionResetError) as error:
             raise EngineError(
-                f"{where} does not speak TLS ({error}). Set `use_ssl: false`, or check `port`."
+                f"{where} does not use TLS ({error}). Set `use_ssl: false`, or check `port`."
             ) from error
 
 
 def _require_plaintext(connection: socket.socket, where: str) -> None:
     connection.sendall(PREFACE)
     try:
-        answer = connection.recv(9)
+        response = connection.recv(9)
     except ConnectionResetError:
-        answer = b""
-    if answer[:1] == bytes([TLS_ALERT]) or not answer:
+        response = b""
+    if response[:1] == bytes([TLS_ALERT]) or not response:
         raise EngineError(
-            f"{where} does not speak plaintext gRPC: it seems to want TLS. Set `use_ssl: true`."
+            f"{where} does not accept plaintext gRPC; it probably requires TLS. Set "
+            "`use_ssl: true`."
         )
-    if len(answer) < 4 or answer[3] != HTTP2_SETTINGS:
-        raise EngineError(f"{where} is no Spark Connect server. Check `port` in the profile.")
+    if len(response) < 4 or response[3] != HTTP2_SETTINGS:
+        raise EngineError(f"{where} is not a Spark Connect server. Check `port` in the profile.")

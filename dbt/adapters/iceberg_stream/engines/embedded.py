@@ -1,8 +1,8 @@
 """The default engine: a Spark Connect server on this machine, shared by a project's commands.
 
-A client holds a lease (a shared lock that the kernel drops with the process) from before it looks
-for a server until it has no more use for one; a supervisor, detached from all clients, owns the
-JVM and stops it when no lease is left. `server.json` in the home tells clients where it is.
+A client holds a lease (a shared lock that the kernel releases with the process) from before it
+looks for a server until it no longer needs one. A supervisor, detached from all clients, owns the
+JVM and stops it when there are no leases. `server.json` in the engine's home has its address.
 """
 
 from __future__ import annotations
@@ -36,28 +36,34 @@ __all__ = ["EmbeddedEngine", "EngineStatus", "status", "stop"]
 
 
 class Lease:
-    """A client's claim on the server of a home; the kernel ends it with the process."""
+    """A client's lease of the server of a home; the kernel ends it with the process.
+
+    Args:
+        home: folder of the engine's state.
+        keep_alive: seconds that an idle server should stay warm.
+    """
 
     def __init__(self, home: Path, keep_alive: float) -> None:
         self._file: IO[str] = open(home / "clients.lock", "a")  # noqa: SIM115 - held open
-        # Waits while a supervisor decides that nobody is there: afterwards its record is gone.
+        # Waits while a supervisor decides to stop: afterwards the server's record is removed.
         fcntl.flock(self._file, fcntl.LOCK_SH)
         self._file.write(f"{os.getpid()} {keep_alive}\n")
         self._file.flush()
 
     def alone(self) -> bool:
-        """Whether no other client is there. If so this one keeps its lease."""
-        for _ in range(5):  # the supervisor looks, too: for microseconds, a few times a second
+        """Return whether there is no other client; this one keeps its lease."""
+        for _ in range(5):  # the supervisor locks the file, too, for microseconds
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.flock(self._file, fcntl.LOCK_SH)
                 return True
             time.sleep(POLL)
-        # The failed attempt may have cost the lease itself.
+        # The failed attempt may have released the lease.
         fcntl.flock(self._file, fcntl.LOCK_SH)
         return False
 
     def close(self) -> None:
+        """End the lease."""
         self._file.close()
 
 
@@ -65,36 +71,38 @@ Attachment = Future[tuple[EngineStatus, Lease]]
 
 
 class EmbeddedEngine:
-    """This process's access to the local server. Thread-safe."""
+    """Access to the local server. Thread-safe.
+
+    Args:
+        settings: what the server must be.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         if sys.platform == "win32":
-            raise EngineError(
-                "The local engine runs on Linux and macOS. On Windows, work inside WSL."
-            )
+            raise EngineError("The local engine runs on Linux and macOS only. On Windows, use WSL.")
         self._settings = replace(settings, home=settings.home.absolute())
         self._guard = threading.Lock()
         self._attachment: Attachment | None = None
 
     def prestart(self) -> None:
-        """Begin to start, or to attach to, the server; returns at once."""
+        """Begin to start the server, or to attach to it; returns at once."""
         self._attach()
 
     def endpoint(self) -> Endpoint:
-        """The server's address, once it answers.
+        """Return the server's address, once it answers.
 
         Raises:
-            EngineError: if there is no server and none can be started.
+            EngineError: there is no server, and none can be started.
         """
         attachment = self._attach()
         server, _ = attachment.result()
-        if not server.answers():  # it has died since
+        if not server.answers():  # it has ended since
             self._forget(attachment)
             server, _ = self._attach().result()
         return server.endpoint
 
     def release(self) -> None:
-        """This process needs the server no longer."""
+        """End this process's lease of the server."""
         self._forget(self._attachment)
 
     def abandon(self) -> None:
@@ -110,7 +118,7 @@ class EmbeddedEngine:
         with self._guard:
             if self._attachment is None:
                 self._attachment = Future()
-                # A daemon: a command that needs no engine after all must not wait for it.
+                # A daemon thread: a command that needs no engine must not wait for its start.
                 threading.Thread(
                     target=_fulfil, args=(self._attachment, self._settings), daemon=True
                 ).start()
@@ -119,24 +127,24 @@ class EmbeddedEngine:
     def _forget(self, attachment: Attachment | None) -> None:
         with self._guard:
             if attachment is None or attachment is not self._attachment:
-                return  # another thread was faster
+                return  # another thread has replaced it
             self._attachment = None
-        # At once, or when the start that is still under way has ended.
+        # Called at once, or when a running start has ended.
         attachment.add_done_callback(_close_lease)
 
 
 def _fulfil(attachment: Attachment, settings: EngineSettings) -> None:
-    """Carries the outcome, whatever it is, to those who wait for it."""
+    """Set the result or the error of the start."""
     try:
         attachment.set_result(_attach_or_start(settings))
     except OSError as error:
         attachment.set_exception(
             EngineError(
                 f"The engine's folder {settings.home} cannot be used: {error}.\n"
-                "Check its owner and the free space of its disk, or choose another folder."
+                "Check its owner and the free space of its disk, or set another `engine_home`."
             )
         )
-    except BaseException as error:  # raised again where it is awaited
+    except BaseException as error:  # raised in the threads that wait for the result
         attachment.set_exception(error)
 
 
@@ -158,7 +166,7 @@ def _attach_or_start(settings: EngineSettings) -> tuple[EngineStatus, Lease]:
 
 
 def _running(settings: EngineSettings, lease: Lease) -> EngineStatus | None:
-    """The warm server, if there is one and it is what these settings ask for."""
+    """Return the running server if it has the same settings; stop an idle one that has not."""
     server = EngineStatus.read(settings.home)
     if server is None:
         return None
@@ -171,7 +179,7 @@ def _running(settings: EngineSettings, lease: Lease) -> EngineStatus | None:
         stop(settings.home)
         return None
     if not server.ready:
-        # Its client has died while it was starting; it is as good as one of our own.
+        # Its client ended while it was starting.
         return _await(server)
     if server.answers() or not lease.alone():
         return server
@@ -189,19 +197,27 @@ def _await(server: EngineStatus) -> EngineStatus | None:
 
 
 def _in_use(server: EngineStatus, settings: EngineSettings) -> EngineError:
-    own = os.getpid()
-    others = ", ".join(str(pid) for pid in server.clients if pid != own)
-    user = f"process {others}" if others else f"this process ({own})"
+    own_pid = os.getpid()
+    pids = ", ".join(str(pid) for pid in server.clients if pid != own_pid)
+    user = f"process {pids}" if pids else f"this process ({own_pid})"
     return EngineError(
         f"The engine in {server.home} runs with other settings, and {user} is using it.\n"
         f"  running: {server.settings}\n  wanted:  {settings.summary()}\n"
-        "Wait until it has finished, stop the engine with `iceberg-stream stop`, or use another "
-        "folder for this one."
+        "Wait until that process has finished, stop the engine with `iceberg-stream stop`, or set "
+        "another `engine_home`."
     )
 
 
 def stop(home: Path, timeout: float = 20.0) -> bool:
-    """Stop the server of a home, whoever uses it; False if there was none."""
+    """Stop the server of a home, even if processes use it.
+
+    Args:
+        home: folder of the engine's state.
+        timeout: seconds to wait for its end; then it is killed.
+
+    Returns:
+        Whether there was a server.
+    """
     server = EngineStatus.read(home)
     if server is None:
         return False
@@ -215,13 +231,17 @@ def stop(home: Path, timeout: float = 20.0) -> bool:
 
 
 def status(home: Path) -> EngineStatus | None:
-    """The server of a home, starting or ready; None if there is none."""
+    """Return the server of a home, starting or ready; None if there is none.
+
+    Args:
+        home: folder of the engine's state.
+    """
     server = EngineStatus.read(home)
     return server if server and server.alive() else None
 
 
 def _clear(server: EngineStatus) -> None:
-    """Ends what is left of a server, and removes its record."""
+    """Kill the remaining processes of a server, and remove its record."""
     server.supervisor.signal(signal.SIGKILL)
     server.jvm.signal(signal.SIGKILL)
     current = EngineStatus.read(server.home)

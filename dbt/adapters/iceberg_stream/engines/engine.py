@@ -1,4 +1,4 @@
-"""What the surface asks of an engine, wherever it runs."""
+"""The interface of engines, on this machine or elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Engine(Protocol):
         """Begin to get the server ready; returns at once."""
 
     def endpoint(self) -> Endpoint:
-        """The server's address, once it answers.
+        """Return the server's address, once it answers.
 
         Raises:
-            EngineError: there is no server to be had.
+            EngineError: there is no server, and none can be started.
         """
 
     def release(self) -> None:
-        """This process needs the server no longer."""
+        """Report that this process no longer needs the server."""
 
     def abandon(self) -> None:
-        """A statement goes on although it was canceled: end it with the server, if it is ours."""
+        """Stop the server, if no other process uses it, because a canceled statement runs on."""

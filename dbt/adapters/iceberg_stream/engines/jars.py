@@ -1,4 +1,4 @@
-"""The user's cache: jars of Maven packages, fetched once, and where their AppCDS archive lies."""
+"""The user's cache of jars of Maven packages and of AppCDS archives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAVEN_CENTRAL = "https://repo1.maven.org/maven2/"
 FETCH_TIMEOUT = 900.0
 COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
 
-# What a dbt run does, so that an AppCDS archive holds the classes of it.
+# The statements of a typical dbt run, whose classes go into an AppCDS archive.
 TRAINING = """
 import os, sys
 import pyarrow
@@ -64,13 +64,17 @@ spark.stop()
 
 
 def cache_root() -> Path:
-    """The user's cache; may be filled on one machine and copied to another."""
+    """Return the folder of the user's cache, which can be copied to other machines."""
     override = os.environ.get("DBT_ICEBERG_STREAM_CACHE")
     return Path(override) if override else Path(platformdirs.user_cache_dir("dbt-iceberg-stream"))
 
 
 def spark_jars() -> list[Path]:
-    """The jars inside the installed pyspark, found without importing it (which takes a second)."""
+    """Return the jars of the installed pyspark, without importing it (which takes a second).
+
+    Raises:
+        EngineError: pyspark is not installed, or has no jars.
+    """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise EngineError("pyspark is not installed: pip install 'pyspark[connect]>=4.1.1,<4.2'.")
@@ -78,14 +82,23 @@ def spark_jars() -> list[Path]:
     jars = sorted(folder.glob("*.jar"))
     if not jars:
         raise EngineError(
-            f"{folder} has no jars: `pyspark-client` is installed, the local engine needs the "
-            "whole `pyspark`. Install it, or use `method: connect` with a server of your own."
+            f"{folder} has no jars: the local engine needs `pyspark`, but only `pyspark-client` is "
+            "installed. Install `pyspark`, or use `method: connect` with an existing server."
         )
     return jars
 
 
 def resolve_packages(packages: tuple[str, ...], java: Java, repository: str | None) -> list[Path]:
-    """The jar files of Maven coordinates and all they need, except what Spark ships itself."""
+    """Return the jars of Maven packages and their dependencies, except those of Spark.
+
+    Args:
+        packages: Maven coordinates, group:artifact:version.
+        java: runs Apache Ivy.
+        repository: mirror of Maven Central; None for Maven Central itself.
+
+    Raises:
+        EngineError: a coordinate is invalid, or a package cannot be downloaded.
+    """
     for package in packages:
         if not COORDINATE.fullmatch(package):
             raise EngineError(
@@ -94,8 +107,8 @@ def resolve_packages(packages: tuple[str, ...], java: Java, repository: str | No
     if not packages:
         return []
     bundled = spark_jars()
-    wanted = "\n".join([*sorted(packages), *(jar.name for jar in bundled)])
-    folder = cache_root() / "jars" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    content = "\n".join([*sorted(packages), *(jar.name for jar in bundled)])
+    folder = cache_root() / "jars" / hashlib.sha256(content.encode()).hexdigest()[:16]
     if not folder.is_dir():
         _fetch_locked(packages, java, repository or MAVEN_CENTRAL, bundled, folder)
     return sorted(folder.glob("*.jar"))
@@ -106,7 +119,7 @@ def _fetch_locked(
 ) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # The folder appears complete, by a rename: whoever sees it may use it without the lock.
+        # A rename creates the complete folder, so it can be read without the lock.
         with (
             FileLock(folder.with_suffix(".lock")),
             tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch,
@@ -116,8 +129,8 @@ def _fetch_locked(
                 os.replace(Path(scratch) / "jars", folder)
     except OSError as error:
         raise EngineError(
-            f"The cache for Spark's jars cannot be written: {error}. "
-            "Free some space, or set DBT_ICEBERG_STREAM_CACHE to a folder that can be written."
+            f"The cache for Spark's jars is not writable: {error}. "
+            "Free some space, or set DBT_ICEBERG_STREAM_CACHE to a writable folder."
         ) from error
 
 
@@ -129,7 +142,7 @@ def _run_ivy(
     (scratch / "ivy.xml").write_text(_ivy_module(packages, bundled))
     ivy = next((jar for jar in bundled if jar.name.startswith("ivy-")), None)
     if ivy is None:
-        raise EngineError("This pyspark ships no Apache Ivy: use pyspark>=4.1.1,<4.2.")
+        raise EngineError("This pyspark has no Apache Ivy: install pyspark>=4.1.1,<4.2.")
     command = [str(java.executable), "-XX:TieredStopAtLevel=1", *_proxy_options()]
     command += ["-cp", str(ivy), "org.apache.ivy.Main", "-warn"]
     command += ["-settings", str(scratch / "settings.xml"), "-ivy", str(scratch / "ivy.xml")]
@@ -144,7 +157,7 @@ def _run_ivy(
             timeout=FETCH_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise _unfetched(packages, repository, f"no end after {FETCH_TIMEOUT:.0f} s") from None
+        raise _unfetched(packages, repository, f"time-out after {FETCH_TIMEOUT:.0f} s") from None
     fetched = {jar.name for jar in (scratch / "jars").glob("*.jar")}
     missing = [package for package in packages if _file_name(package) not in fetched]
     if result.returncode or missing:
@@ -159,14 +172,14 @@ def _file_name(package: str) -> str:
 def _unfetched(packages: list[str] | tuple[str, ...], repository: str, why: str) -> EngineError:
     return EngineError(
         f"Could not fetch {', '.join(packages)} from {_public(repository)}: {why}.\n"
-        "Check the coordinate and the network. Behind a firewall, set `maven_repository` in the "
+        "Check the coordinates and the network. Behind a firewall, set `maven_repository` in the "
         "profile to your company's mirror, or copy the folder "
-        f"{cache_root() / 'jars'} from a machine that has them."
+        f"{cache_root() / 'jars'} from a machine that has the jars."
     )
 
 
 def _reason(output: str) -> str:
-    """The one line of Ivy's talk that tells what went wrong."""
+    """Return the line of Ivy's output that has the error."""
     if "No space left on device" in output:
         return f"no space left on the disk of {cache_root()}"
     unreachable = re.search(r"Host (\S+) not found|(\S*UnknownHost\S*.*)", output)
@@ -176,9 +189,9 @@ def _reason(output: str) -> str:
     if refused:
         return refused[0].strip()
     if re.search(r": not found\b", output):
-        return "it is not there"
+        return "the repository does not have it"
     lines = [line.strip() for line in output.splitlines() if line.strip(": \t")]
-    return lines[-1] if lines else "Ivy said nothing"
+    return lines[-1] if lines else "no output of Ivy"
 
 
 def _ivy_settings(repository: str) -> str:
@@ -192,13 +205,13 @@ def _ivy_settings(repository: str) -> str:
 
 
 def _ivy_module(packages: tuple[str, ...], bundled: list[Path]) -> str:
-    """A module that depends on the packages, and never on a second copy of Spark's own jars.
+    """Return an Ivy module that depends on the packages, without a second copy of Spark's jars.
 
-    What was asked for comes in that version, whatever another package would rather have.
+    The packages have the given versions, even if other packages depend on other versions.
     """
     coordinates = [package.split(":") for package in packages]
-    asked = {artifact for _, artifact, _ in coordinates}
-    shipped = {re.sub(r"-\d[\w.+-]*$", "", jar.stem) for jar in bundled} - asked
+    requested = {artifact for _, artifact, _ in coordinates}
+    shipped = {re.sub(r"-\d[\w.+-]*$", "", jar.stem) for jar in bundled} - requested
     dependencies = [
         f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)} "
         'conf="default->default"/>'
@@ -218,7 +231,7 @@ def _ivy_module(packages: tuple[str, ...], bundled: list[Path]) -> str:
 
 
 def _proxy_options() -> list[str]:
-    """Java does not read https_proxy and its like: tell it what Python found."""
+    """Return Java options for Python's proxies, because Java does not read `https_proxy`."""
     options = []
     proxies = urllib.request.getproxies()
     for scheme in ("http", "https"):
@@ -230,31 +243,46 @@ def _proxy_options() -> list[str]:
 
 
 def _public(repository: str) -> str:
-    """The address without a user name and password."""
+    """Return the address without user name and password."""
     parts = urlsplit(repository)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An AppCDS archive: JVM classes ready to be mapped, which halves the start.
+    """An AppCDS archive: memory-mapped JVM classes, which halve the start time.
 
-    It lies on top of the archive that comes with Java; a slim Java has none, then we make `base`.
+    It extends the base archive that Java ships; for a slim Java without one, `base` is created.
+
+    Attributes:
+        path: of the archive.
+        base: of the base archive; None if Java ships one.
     """
 
     path: Path
     base: Path | None
 
-    def used(self) -> list[str]:
+    def use_options(self) -> list[str]:
+        """Return the JVM options that use the archive."""
         return [f"-XX:SharedArchiveFile={self.path}"]
 
-    def made(self, draft: Path) -> list[str]:
-        below = [f"-XX:SharedArchiveFile={self.base}"] if self.base else []
-        return [*below, f"-XX:ArchiveClassesAtExit={draft}"]
+    def create_options(self, draft: Path) -> list[str]:
+        """Return the JVM options that create the archive.
+
+        Args:
+            draft: where to create it.
+        """
+        base_options = [f"-XX:SharedArchiveFile={self.base}"] if self.base else []
+        return [*base_options, f"-XX:ArchiveClassesAtExit={draft}"]
 
 
 def class_archive(java: Java, class_path: list[Path]) -> Archive:
-    """Where the archive lies; its name changes with everything that would make it stale."""
+    """Return the archive of a Java and class path, whose name depends on their versions.
+
+    Args:
+        java: the Java.
+        class_path: the jars.
+    """
     facts = [java.version, str(java.executable.resolve())]
     for jar in class_path:
         stat = jar.stat()

@@ -41,8 +41,8 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
 CRASH_LOG = "server.crash.log"
 
-# What spark-submit opens for Spark (JavaModuleOptions). We write the command line ourselves
-# because spark-submit also adds jdk.incubator.vector, which a slim Java does not have.
+# The packages that spark-submit opens for Spark (JavaModuleOptions). spark-submit itself is not
+# used because it also adds jdk.incubator.vector, which a slim Java does not have.
 OPENED_PACKAGES = (
     "java.lang",
     "java.lang.invoke",
@@ -61,24 +61,24 @@ OPENED_PACKAGES = (
 )
 
 COLLECTOR = "-XX:+UseParallelGC"
-# Java starts with one collector only: the user's own takes the place of ours.
+# Java accepts one collector only, so a user's option replaces ours.
 OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w+GC$")
 JVM_OPTIONS = (
     # Plans of long SQL recurse deeply.
     "-Xss4m",
     "-XX:-UsePerfData",
     "-XX:-CreateCoredumpOnCrash",
-    # The optimizing compiler waits ten times longer than usual before it thinks a method hot:
-    # that takes a fifth off the start, and a long query passes the limit in its first instants.
+    # The optimizing compiler waits for ten times as many calls as by default, which makes the
+    # start a fifth shorter; a long query reaches the thresholds almost at once.
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
-    # The collector with the cheapest writes: a tenth less work at the start, and no collection
-    # because Spark's classes outgrow the space that Java begins with.
+    # The collector with the cheapest write barriers: a tenth less work at the start. The initial
+    # metaspace fits Spark's classes, so that loading them causes no collection.
     COLLECTOR,
     "-XX:MetaspaceSize=512m",
-    # Quiet about an archive that does not fit, which only costs time.
+    # No warnings about an unusable archive, which only costs time.
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
@@ -86,16 +86,16 @@ JVM_OPTIONS = (
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
 
-# Where the AWS SDK would look for credentials besides its variables. Not by a setting of the
-# catalog: `client.credentials-provider` goes before the keys that a catalog vends.
+# Prevents the AWS SDK from using credentials of files and metadata services. The catalog's setting
+# `client.credentials-provider` is no alternative: it overrides vended credentials.
 NO_CLOUD_CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
 }
-# They would change the server behind the profile's back.
+# These variables would override the profile's settings.
 FOREIGN_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "CLASSPATH")
-# dbt's name for what must not be shown: the server goes on for others, whose SQL can read it.
+# dbt's prefix of secrets: the server serves other clients, too, whose SQL can read its environment.
 SECRET_VARIABLES = ("DBT_ENV_SECRET_",)
 
 LOG4J = """status = error
@@ -122,21 +122,33 @@ def server_arguments(
     scratch: Path,
     archive: Iterable[str] = (),
 ) -> list[str]:
-    """Everything after `java`; `archive` are the options that use or make an AppCDS archive."""
+    """Return the arguments of `java`.
+
+    Args:
+        settings: the engine's settings.
+        class_path: the jars.
+        port: of the server.
+        scratch: folder of temporary files.
+        archive: JVM options that use or create an AppCDS archive.
+
+    Raises:
+        EngineError: a setting is invalid.
+    """
     conf = spark_settings(settings, port, scratch)
     heap = conf.pop("spark.driver.memory").lower().removesuffix("b")
     if not re.fullmatch(r"\d+[kmgt]", heap):
-        raise EngineError(f"driver_memory `{heap}` is not a size: write for example 2g or 1500m.")
-    users = shlex.split(conf.pop("spark.driver.extraJavaOptions", ""))
+        raise EngineError(f"`driver_memory` must be a size such as 2g or 1500m; got {heap!r}.")
+    user_options = shlex.split(conf.pop("spark.driver.extraJavaOptions", ""))
+    own_collector = any(map(OTHER_COLLECTOR.match, user_options))
     return [
         f"-Xmx{heap}",
-        *(o for o in JVM_OPTIONS if o != COLLECTOR or not any(map(OTHER_COLLECTOR.match, users))),
+        *(o for o in JVM_OPTIONS if o != COLLECTOR or not own_collector),
         *archive,
         f"-XX:ErrorFile={settings.home / CRASH_LOG}",
         f"-Djava.io.tmpdir={scratch}",
         f"-Dderby.system.home={scratch}",
         f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'}",
-        *users,
+        *user_options,
         *(f"-D{name}={value}" for name, value in conf.items()),
         "-cp",
         os.pathsep.join(str(jar) for jar in class_path),
@@ -145,10 +157,21 @@ def server_arguments(
 
 
 def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[str, str]:
-    """Our defaults, then the user's settings, then what the adapter stands on."""
+    """Return the server's settings: defaults, overridden by the user's, then required ones.
+
+    Args:
+        settings: the engine's settings.
+        port: of the server.
+        scratch: folder of temporary files.
+
+    Raises:
+        EngineError: `spark_conf` has packages.
+    """
     user = dict(settings.spark_conf)
     if "spark.jars.packages" in user:
-        raise EngineError("Write the coordinates of `spark.jars.packages` under `packages`.")
+        raise EngineError(
+            "`spark_conf` must not have `spark.jars.packages`: move its coordinates to `packages`."
+        )
     defaults = {
         "spark.app.name": "dbt-iceberg-stream",
         "spark.master": "local[*]",
@@ -163,32 +186,35 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
-        # A partition for each core: small models took twice as long with sixteen.
+        # One partition per core: small models took twice as long with sixteen.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
     }
     extensions = user.get("spark.sql.extensions", "")
     if ICEBERG_EXTENSIONS not in extensions:
         extensions = f"{ICEBERG_EXTENSIONS},{extensions}".rstrip(",")
-    ours = {
+    required = {
         "spark.sql.extensions": extensions,
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
     }
-    return defaults | user | ours
+    return defaults | user | required
 
 
 def server_environment(
     token: str, base: Mapping[str, str], ambient: bool = False
 ) -> dict[str, str]:
-    """The user's environment with the server's token, without secrets and what redirects Spark.
+    """Return the server's environment: the user's, without secrets and Spark's variables.
 
-    `ambient` leaves the cloud credentials in it.
+    Args:
+        token: the server's token.
+        base: the user's environment.
+        ambient: keep cloud credentials.
     """
     cloud = () if ambient else CLOUD_VARIABLES
     dropped = (*FOREIGN_VARIABLES, *SECRET_VARIABLES, *cloud)
-    kept = {k: v for k, v in base.items() if not k.startswith(dropped)}
+    inherited = {k: v for k, v in base.items() if not k.startswith(dropped)}
     return (
-        kept
+        inherited
         | ({} if ambient else NO_CLOUD_CREDENTIALS)
         | {
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
@@ -199,13 +225,24 @@ def server_environment(
 
 
 def argument_file(arguments: Iterable[str]) -> str:
-    """The text of a java @file: it keeps settings, which may be secret, out of `ps`."""
+    """Return the text of a java @file, which hides settings from `ps`.
+
+    Args:
+        arguments: the arguments of `java`.
+    """
     escaped = (argument.replace("\\", "\\\\").replace('"', '\\"') for argument in arguments)
     return "".join(f'"{argument}"\n' for argument in escaped)
 
 
 class Launch:
-    """One start of a server, by the client that holds the launch lock."""
+    """One start of a server, by the client that holds the launch lock.
+
+    Args:
+        settings: the engine's settings.
+
+    Raises:
+        EngineError: there is no Java, or a package cannot be downloaded.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
@@ -217,10 +254,10 @@ class Launch:
         self._archive = class_archive(self._java, self._class_path)
 
     def run(self) -> EngineStatus:
-        """The server, ready; its supervisor goes on without us.
+        """Start the server and wait until it is ready; its supervisor outlives this process.
 
         Raises:
-            EngineError: with what the log says, if it does not start.
+            EngineError: the server did not start; the message has the log's errors.
         """
         _sweep(self._settings.home / "tmp")
         crash = self._settings.home / CRASH_LOG
@@ -228,7 +265,7 @@ class Launch:
         archived = self._archive.path.exists()
         server = self._try(archived)
         if archived and crash.exists():
-            # A broken archive is the one thing here that crashes a JVM; a new one will be made.
+            # Only a damaged archive crashes a JVM at its start; a new one will be created.
             self._archive.path.unlink(missing_ok=True)
             server = self._try(archived=False)
         if server is None:
@@ -241,16 +278,16 @@ class Launch:
         scratch = self._settings.home / "tmp" / secrets.token_hex(4)
         scratch.mkdir(parents=True, mode=0o700)
         (scratch / "log4j2.properties").write_text(LOG4J)
-        used = self._archive.used() if archived else []
-        orders = self._orders(scratch) | self._command(scratch, "server", used)
-        # Making the archive takes a while after the end, when 0 says that nothing may be left.
+        archive_options = self._archive.use_options() if archived else []
+        orders = self._orders(scratch) | self._command(scratch, "server", archive_options)
+        # Creating the archive takes a while after the end; with 0 no process may remain.
         if not archived and self._settings.keep_alive > 0:
             orders["training"] = self._training(scratch)
         process = self._supervise(orders)
         while process.poll() is None:
             server = EngineStatus.read(self._settings.home)
             if server and server.ready and server.supervisor.pid == process.pid:
-                # Its exit status must be collected one day, or it would look alive for ever.
+                # Collect its exit status, or it would stay a zombie.
                 threading.Thread(target=process.wait, daemon=True).start()
                 return server
             time.sleep(POLL)
@@ -265,7 +302,7 @@ class Launch:
 
     def _training(self, scratch: Path) -> dict[str, Any]:
         draft = scratch / "classes.jsa"
-        command = self._command(scratch, "training", self._archive.made(draft))
+        command = self._command(scratch, "training", self._archive.create_options(draft))
         base = self._archive.base
         dump = [str(self._java.executable), "-Xshare:dump"]
         return command | {
@@ -282,7 +319,7 @@ class Launch:
             "environment": server_environment(
                 token, os.environ, self._settings.ambient_credentials
             ),
-            # Relative paths in SQL mean the same to every client of the project.
+            # So relative paths in SQL are the same for every client of the project.
             "directory": str(self._settings.home.parent),
             "scratch": str(scratch),
             "keep_alive": self._settings.keep_alive,
@@ -309,7 +346,7 @@ class Launch:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the command, not for the server
+                start_new_session=True,  # Ctrl-C must end the command, not the server
             )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
@@ -318,7 +355,7 @@ class Launch:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the scratch folders of servers that could not do it themselves."""
+    """Remove the scratch folders of servers that were killed."""
     for scratch in folder.glob("*"):
         try:
             owner = int((scratch / "supervisor.pid").read_text())

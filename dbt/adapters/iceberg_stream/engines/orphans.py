@@ -1,4 +1,4 @@
-"""Statements that outlive a killed command: a Spark Connect server runs on without its client."""
+"""Cancels statements of killed commands, which a Spark Connect server continues to run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from dbt.adapters.iceberg_stream.engines.session import interrupt_session
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
-# Servers end forsaken sessions by themselves long before, seconds.
-KEPT = 86400.0
+# Seconds after which a record is removed: servers close idle sessions long before.
+RECORD_SECONDS = 86400.0
 
 
 class SessionRecord:
-    """The sessions of this process, in a file that tells the next one what to clean up.
+    """Records the sessions of this process in a file, for the next command to clean up.
 
-    The file is locked as long as the process lives; the kernel unlocks it when it is killed. A line
-    has a server's address and a session id, and no token.
+    The file is locked while the process lives; the kernel unlocks it when the process is killed.
+    A line has a server's address and a session id, and no token.
+
+    Args:
+        folder: folder of the records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,14 +36,21 @@ class SessionRecord:
         self._unreachable = False
 
     def add(self, endpoint: Endpoint, session_id: str) -> None:
+        """Record a session.
+
+        Args:
+            endpoint: the server.
+            session_id: the session's id.
+        """
         with open(self._path, "a") as file:
             file.write(f"{_address(endpoint)} {session_id}\n")
 
     def lost_server(self) -> None:
-        """The server was lost with a statement on it: the next command may find it again."""
+        """Keep the file after the connection to the server was lost during a statement."""
         self._unreachable = True
 
     def close(self) -> None:
+        """Remove the file, unless the connection to the server was lost."""
         if self._unreachable:
             self._lock.release()
         else:
@@ -48,18 +58,25 @@ class SessionRecord:
 
 
 def end_orphans(folder: Path, endpoint: Endpoint) -> int:
-    """Cancel what killed commands left running on the server; the number of statements.
+    """Cancel the statements of killed commands on a server.
 
-    What they left on other servers, or on one that cannot be reached, stays recorded for a day.
+    Statements on other servers, or on one that does not answer, stay recorded for a day.
+
+    Args:
+        folder: folder of the records.
+        endpoint: the server.
+
+    Returns:
+        How many statements were canceled.
     """
     ended = 0
     for path in folder.glob("*.sessions"):
         lock = _lock(path)
         with contextlib.suppress(Timeout, FileNotFoundError):
             lock.acquire(timeout=0)
-            left, here = _end(path, endpoint)
-            ended += here
-            if not left or time.time() - path.stat().st_mtime > KEPT:
+            has_others, canceled = _end(path, endpoint)
+            ended += canceled
+            if not has_others or time.time() - path.stat().st_mtime > RECORD_SECONDS:
                 _remove(path, lock)
             else:
                 lock.release()
@@ -67,23 +84,23 @@ def end_orphans(folder: Path, endpoint: Endpoint) -> int:
 
 
 def _end(path: Path, endpoint: Endpoint) -> tuple[bool, int]:
-    """Whether sessions are left to others, and the number of statements canceled."""
-    left, ended = False, 0
+    """Return whether sessions on other servers remain, and how many statements were canceled."""
+    has_others, ended = False, 0
     for line in path.read_text().splitlines():
         address, _, session_id = line.partition(" ")
         if address != _address(endpoint):
-            left = True
+            has_others = True
             continue
         try:
             ended += interrupt_session(endpoint.url, session_id)
         except StatementError as error:
-            # Otherwise the server says that the session has ended.
-            left = left or error.engine_gone
-    return left, ended
+            # For other errors the session has ended.
+            has_others = has_others or error.engine_gone
+    return has_others, ended
 
 
 def _lock(path: Path) -> FileLock:
-    # Not of a thread: the last one to go closes it.
+    # Not thread-local: any thread may release it.
     return FileLock(path.with_suffix(".lock"), thread_local=False)
 
 

@@ -1,4 +1,4 @@
-"""The progress of a long statement: a live line in a terminal, else a line now and then."""
+"""Shows the progress of long statements: a live line in a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ logger = AdapterLogger("Iceberg_Stream")
 
 
 class Progress:
-    """Watches, and where wanted shows, how far the running statement of one connection is.
+    """Watches and shows the progress of a connection's running statement.
 
-    Nothing is shown for statements shorter than QUIET_SECONDS. The live line belongs to one
-    connection at a time, so that threads do not overwrite each other.
+    Nothing is shown for statements shorter than QUIET_SECONDS. Only one connection at a time has
+    the live line, so that threads do not overwrite each other.
+
+    Args:
+        show: show the progress; otherwise only watch it.
     """
 
     _live_line = threading.Lock()
@@ -35,12 +38,17 @@ class Progress:
         self._live = False
 
     def start(self, label: str) -> None:
-        """A statement begins; the label names its model."""
+        """Begin a statement.
+
+        Args:
+            label: name of its model.
+        """
         self.tasks_run.clear()
         self._label = label
         self._started = self._last_line = time.monotonic()
 
     def finish(self) -> None:
+        """End the statement, and remove the live line."""
         self._started = math.inf
         if self._live:
             sys.stderr.write("\r\x1b[K")
@@ -49,7 +57,7 @@ class Progress:
             self._live_line.release()
 
     def __call__(self, stages: Any, inflight_tasks: int, done: bool, **_: Any) -> None:
-        """Spark Connect's progress handler; raising here would end the statement."""
+        """Handle Spark Connect's progress events; an exception here would end the statement."""
         if inflight_tasks:
             self.tasks_run.set()
         now = time.monotonic()
@@ -67,13 +75,20 @@ class Progress:
 
 
 def describe(label: str, stages: Any, inflight_tasks: int, seconds: float) -> str:
-    """One line: bar, tasks done of all, tasks running, bytes read, time."""
+    """Return one line: bar, completed and all tasks, running tasks, bytes read, time.
+
+    Args:
+        label: name of the model.
+        stages: Spark's stages.
+        inflight_tasks: number of running tasks.
+        seconds: since the statement began.
+    """
     total = sum(stage.num_tasks for stage in stages)
-    done = sum(stage.num_completed_tasks for stage in stages)
+    completed = sum(stage.num_completed_tasks for stage in stages)
     read = sum(stage.num_bytes_read for stage in stages)
-    filled = BAR_WIDTH * done // max(total, 1)
+    filled = BAR_WIDTH * completed // max(total, 1)
     bar = "█" * filled + "·" * (BAR_WIDTH - filled)
     return (
-        f"{label} {bar} {done}/{total} tasks, {inflight_tasks} running, "
+        f"{label} {bar} {completed}/{total} tasks, {inflight_tasks} running, "
         f"{read / 1e6:,.0f} MB read, {seconds:,.0f} s"
     )

@@ -1,4 +1,4 @@
-"""Whether a Spark Connect server has what the adapter needs."""
+"""Checks that a Spark Connect server meets the adapter's requirements."""
 
 from __future__ import annotations
 
@@ -10,34 +10,41 @@ from dbt.adapters.iceberg_stream.engines.launch import ICEBERG_EXTENSIONS
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
-# The first Spark whose Connect protocol has all that is used here.
+# The first Spark whose Connect protocol has all features that the adapter uses.
 OLDEST_SPARK = (4, 1)
 OLDEST_ICEBERG = (1, 10)
 VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def check_server(session: Session, catalog: str) -> Iterator[str]:
-    """One line for each part of the server, with its version.
+    """Check the server's components.
+
+    Args:
+        session: a session on the server.
+        catalog: the catalog's name.
+
+    Yields:
+        One line for each component, with its version.
 
     Raises:
-        StatementError: a part is missing or too old: which, and what to do.
+        StatementError: a component is missing or too old.
     """
     spark = session.version()
     yield f"Server: Spark {spark}, client {_client_version()}"
     if _number(spark) < OLDEST_SPARK:
         raise StatementError(
-            f"The server runs Spark {spark}; {_dotted(OLDEST_SPARK)} or newer is needed."
+            f"The server has Spark {spark}. Upgrade it to {_dotted(OLDEST_SPARK)} or newer."
         )
-    found = session.query(f"select `{catalog}`.system.iceberg_version() as v")
-    iceberg = str(found.column("v")[0].as_py())
+    rows = session.query(f"select `{catalog}`.system.iceberg_version() as v")
+    iceberg = str(rows.column("v")[0].as_py())
     yield f"Server: Iceberg {iceberg.split('(')[0].strip()} in the catalog `{catalog}`"
     if _number(iceberg) < OLDEST_ICEBERG:
         raise StatementError(
-            f"The server has Iceberg {iceberg}; {_dotted(OLDEST_ICEBERG)} or newer is needed."
+            f"The server has Iceberg {iceberg}. Upgrade it to {_dotted(OLDEST_ICEBERG)} or newer."
         )
     if ICEBERG_EXTENSIONS not in session.setting("spark.sql.extensions"):
         raise StatementError(
-            "The server lacks Iceberg's SQL extensions: start it with "
+            "The server does not have Iceberg's SQL extensions. Start it with "
             f"spark.sql.extensions={ICEBERG_EXTENSIONS}."
         )
 

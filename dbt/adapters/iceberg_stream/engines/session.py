@@ -1,4 +1,4 @@
-"""One Spark Connect session: the engine as one dbt connection sees it."""
+"""A Spark Connect session, as one dbt connection uses it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
-from dbt.adapters.iceberg_stream.sql.selects import plain_selects
+from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.observation import Observation
     from pyspark.sql.connect.session import SparkSession
 
-# dbt forks nothing after it has opened connections; gRPC's fork handlers would only add a lock.
+# dbt does not fork after it has opened connections; gRPC's fork handlers would only add a lock.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # A dead server must fail a statement within seconds; the client's default retries for minutes.
 CONNECT_RETRIES = 6
-# One that this command has used before may be starting anew: half a minute.
+# A server that this command has used before may be restarting, which takes half a minute.
 RESTART_RETRIES = 18
-# A network that swallows packets without a word is found dead; servers allow a ping in 5 minutes.
+# Detects networks that drop packets silently; servers allow one ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
-# Texts and comments of a query, each as a whole, names in backticks, and words.
+# Matches string literals and comments of a query as a whole, names in backticks, and words.
 WORDS = re.compile(
     r"""\b[rR]'[^']*'|\b[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--[^\n]*|/\*.*?\*/"""
     r"|`(?P<quoted>(?:[^`]|``)*)`|\w+",
@@ -43,7 +43,7 @@ _numbers = itertools.count()
 class Session:
     """Runs statements on a Spark Connect server; not shared between connections.
 
-    Every method raises StatementError with a message in plain words.
+    Every method raises StatementError if Spark does not run a statement.
     """
 
     def __init__(
@@ -53,7 +53,14 @@ class Session:
         on_open: Callable[[str], None] = lambda session_id: None,
         known_server: bool = False,
     ) -> None:
-        """Open a session; a known server is waited for while it is being restarted."""
+        """Open a session.
+
+        Args:
+            url: Spark's connection string.
+            settings: settings of the session.
+            on_open: is called with the id of each session that is opened.
+            known_server: wait for the server while it restarts.
+        """
         self._url = url
         self._on_open = on_open
         self._progress: ProgressHandler | None = None
@@ -76,26 +83,37 @@ class Session:
         return self._spark
 
     def activate(self) -> None:
-        """Make it the session that users' code finds in this thread."""
+        """Make it the active session of this thread, for users' code."""
         from dbt.adapters.iceberg_stream.engines.client import activate
 
         activate(self._spark)
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Set several settings in one call to the server."""
+        """Set several settings in one request.
+
+        Args:
+            settings: the settings.
+        """
         with explain():
             self._spark.conf._set_all(dict(settings), silent=True)
 
     def run(self, sql: str) -> DataFrame:
-        """Run a command, in one call; its rows, if any, are left on the server."""
+        """Run a command in one request; rows stay on the server.
+
+        Args:
+            sql: the command.
+        """
         with explain():
             return self._spark.sql(sql)
 
     def query(self, sql: str) -> pa.Table:
-        """Run a query and bring all its rows here, in one call.
+        """Run a query and fetch all its rows, in one request.
 
-        `sql(…).toArrow()` makes three calls: one to look at the text, one for the schema, one for
-        the rows. A command must not come here, for it would run anew for each look at it.
+        `sql(…).toArrow()` needs three requests: for the analysis, the schema and the rows. Not for
+        commands, which each analysis would run again.
+
+        Args:
+            sql: the query.
         """
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL
@@ -104,57 +122,84 @@ class Session:
             return DataFrame(SQL(sql), self._spark)._to_table()[0]
 
     def fetch(self, frame: DataFrame) -> pa.Table:
-        """Bring the rows of a command here."""
+        """Fetch the rows of a command.
+
+        Args:
+            frame: the result of `run`.
+        """
         with explain():
             return frame._to_table()[0]
 
     def schema(self, sql: str) -> list[tuple[str, str]]:
-        """Names and types of a query's columns, without running it."""
+        """Return names and Spark SQL types of a query's columns, without running it.
+
+        Args:
+            sql: the query.
+        """
         with explain():
             return [(f.name, f.dataType.simpleString()) for f in self._spark.sql(sql).schema]
 
     def arrow_schema(self, sql: str, **views: DataFrame) -> pa.Schema:
-        """Columns of a query's rows as `stream` gives them, without running it."""
+        """Return the schema of the rows that `stream` yields, without running the query.
+
+        Args:
+            sql: the query.
+            views: data frames that the query references by name.
+        """
         from pyspark.sql.pandas.types import to_arrow_schema
 
         with explain():
             return to_arrow_schema(self.frame(sql, **views).schema)
 
     def stream(self, sql: str, **views: DataFrame) -> Iterator[Any]:
-        """The schema of a query's rows, then the rows in batches, as fast as they are taken.
+        """Run a query, and yield the schema of its rows, then the rows in batches.
 
-        The views are frames that the query names. What their observations observe is known when
-        all rows were taken.
+        Spark waits if the caller is slower. Observations of the views are available after the last
+        batch.
+
+        Args:
+            sql: the query.
+            views: data frames that the query references by name.
         """
         import pyarrow as pa
 
         with explain():
             plan = self.frame(sql, **views)._plan.to_proto(self._spark.client)
-            found = self._spark.client.to_table_as_iterator(plan, _observations(views))
-            tables = (table for table in found if isinstance(table, pa.Table))
+            results = self._spark.client.to_table_as_iterator(plan, _observations(views))
+            tables = (table for table in results if isinstance(table, pa.Table))
             first = next(tables, None)
             yield self.arrow_schema(sql, **views) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from table.to_batches()
 
     def rows(self, sql: str, **views: DataFrame) -> pa.Table:
-        """All rows of a query; the views are frames that it names."""
+        """Run a query and fetch all its rows.
+
+        Args:
+            sql: the query.
+            views: data frames that the query references by name.
+        """
         with explain():
             return self.frame(sql, **views)._to_table()[0]
 
     def frame(self, sql: str, **views: DataFrame) -> DataFrame:
-        """A query's rows, not asked for yet; the views are frames that it names."""
+        """Return a query as a data frame, without running it.
+
+        Args:
+            sql: the query.
+            views: data frames that the query references by name.
+        """
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
-        selects = plain_selects(sql) if len(views) == 1 else None
+        selects = parse_select_chain(sql) if len(views) == 1 else None
         if selects is not None and selects.relation in views:
             return selects.over(views[selects.relation])
-        # The server makes them temporary views for as long as it looks at the query: of two
-        # queries at once, one would read what the other one has given the same name.
-        own = {name: f"{name}_{next(_numbers)}" for name in views}
-        named = [SubqueryAlias(frame._plan, own[name]) for name, frame in views.items()]
-        return DataFrame(SQL(renamed(sql, own), None, None, named or None), self._spark)
+        # The server creates temporary views while it analyzes the query. The names must be unique,
+        # because concurrent queries would read each other's views.
+        unique = {name: f"{name}_{next(_numbers)}" for name in views}
+        aliases = [SubqueryAlias(frame._plan, unique[name]) for name, frame in views.items()]
+        return DataFrame(SQL(renamed(sql, unique), None, None, aliases or None), self._spark)
 
     def map_in_arrow(
         self,
@@ -163,9 +208,17 @@ class Session:
         schema: pa.Schema,
         modules: Sequence[ModuleType],
     ) -> pa.Table:
-        """What a function makes of local rows, spread over as many tasks.
+        """Run a function on local rows in Spark's tasks, one per row.
 
-        The modules that its code is in are shipped by value: workers have PyArrow only.
+        Args:
+            rows: the rows.
+            function: converts batches of rows to batches of results.
+            schema: of the results.
+            modules: the modules of the function's code; they are sent to the workers, which have
+                PyArrow only.
+
+        Returns:
+            The results.
         """
         with explain():
             frame = self._spark.createDataFrame(rows).repartition(rows.num_rows)
@@ -179,9 +232,17 @@ class Session:
         modules: Sequence[ModuleType],
         **views: DataFrame,
     ) -> pa.Table:
-        """What a function makes of a frame's partitions; modules are as for `map_in_arrow`.
+        """Run a function on a data frame's partitions in Spark's tasks.
 
-        The views are those that the frame was made with: what they observe is known afterwards.
+        Args:
+            frame: the rows.
+            function: converts batches of rows to batches of results.
+            schema: of the results.
+            modules: as for `map_in_arrow`.
+            views: the views of the frame's query; their observations are available afterwards.
+
+        Returns:
+            The results.
         """
         from pyspark import cloudpickle
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -194,7 +255,12 @@ class Session:
             return self._spark.client.to_table(plan, _observations(views))[0]
 
     def register(self, name: str, rows: pa.Table) -> None:
-        """Make local rows a temporary view of this session."""
+        """Create a temporary view of local rows.
+
+        Args:
+            name: of the view.
+            rows: the rows.
+        """
         from pyspark.sql.pandas.types import from_arrow_schema
 
         with explain():
@@ -206,18 +272,25 @@ class Session:
             frame.createOrReplaceTempView(name)
 
     def on_progress(self, handler: ProgressHandler) -> None:
-        """Call the handler while statements run, with stages, inflight_tasks, done."""
+        """Register a progress handler.
+
+        Args:
+            handler: is called while statements run, with stages, inflight_tasks, done.
+        """
         self._progress = handler
         self._spark.registerProgressHandler(handler)
 
     def renew(self, settings: Mapping[str, str]) -> None:
-        """Go on in a copy of the session, temporary views included, with other settings.
+        """Continue in a copy of the session, temporary views included, with other settings.
 
         A catalog keeps the settings of its first use, so a new token needs a new session.
+
+        Args:
+            settings: the settings to change.
         """
         old, copy = self._spark, str(uuid.uuid4())
         with explain():
-            # The object that `cloneSession` gives lacks what `stop` needs: open the copy by its id.
+            # `stop` does not work on the result of `cloneSession`, so the copy is opened by its id.
             old.client.clone(copy).close()
             self._spark = _open(f"{self._url};session_id={copy}")
             self._on_open(copy)
@@ -227,41 +300,46 @@ class Session:
             old.stop()
 
     def interrupt(self) -> bool:
-        """Cancel what runs; may be called from any thread. False if nothing was there to cancel."""
+        """Cancel running statements, from any thread; return whether there were any."""
         with explain():
             return bool(self._spark.interruptAll())
 
     def abandon(self) -> None:
-        """Leave the server: a statement that waits for it fails here, whatever becomes of it."""
+        """Disconnect from the server: a running statement fails here, but may continue there."""
         with explain():
-            # Not the client's own `close`, which first waits for what it has asked the server.
+            # The client's own `close` would wait for its requests first.
             self._spark.client._channel.close()
 
     def version(self) -> str:
+        """Return the server's version of Spark."""
         with explain():
             return str(self._spark.version)
 
     def setting(self, name: str) -> str:
-        """A setting of the session or the server; empty if it is not set."""
+        """Return a setting of the session or the server; empty if it is not set."""
         with explain():
             return str(self._spark.conf.get(name, ""))
 
     def settings(self, prefixes: tuple[str, ...]) -> dict[str, str]:
-        """All settings of the session and the server whose names begin with one of the prefixes."""
+        """Return all settings of the session and the server with a prefix.
+
+        Args:
+            prefixes: of the names.
+        """
         with explain():
-            found = self._spark.conf.getAll
-        return {name: value for name, value in found.items() if name.startswith(prefixes)}
+            settings = self._spark.conf.getAll
+        return {name: value for name, value in settings.items() if name.startswith(prefixes)}
 
     def lives(self) -> bool:
-        """Whether the server is there and still has the session."""
+        """Return whether the server answers and still has the session."""
         try:
-            self.setting("spark.sql.session.timeZone")  # the version is asked for only once
+            self.setting("spark.sql.session.timeZone")  # not the version, which is cached
         except StatementError:
             return False
         return True
 
     def close(self) -> None:
-        """End the session; a server that is gone has nothing to be told."""
+        """End the session, if the server answers."""
         try:
             with explain():
                 self._spark.stop()
@@ -270,26 +348,36 @@ class Session:
 
 
 def renamed(sql: str, names: Mapping[str, str]) -> str:
-    """A query with other names in the place of some, but for those in its texts and comments."""
+    """Replace names in a query, except in string literals and comments.
 
-    def other(found: re.Match[str]) -> str:
-        if quoted := found["quoted"]:
+    Args:
+        sql: the query.
+        names: new names by old ones.
+    """
+
+    def new_name(match: re.Match[str]) -> str:
+        if quoted := match["quoted"]:
             return f"`{names.get(quoted, quoted)}`"
-        return names.get(found[0], found[0])
+        return names.get(match[0], match[0])
 
-    return WORDS.sub(other, sql)
+    return WORDS.sub(new_name, sql)
 
 
 def load_pyspark() -> None:
-    """Import the client, in one thread: its modules import each other in a circle."""
+    """Import the client in one thread, because its modules have circular imports."""
     with _importing:
         import pyspark.sql.connect.session  # noqa: F401
 
 
 def interrupt_session(url: str, session_id: str) -> int:
-    """Cancel what runs in a session of this user that its client has left, and end the session.
+    """Cancel the statements of a session whose client has ended, and end the session.
 
-    Returns the number of statements that were canceled.
+    Args:
+        url: Spark's connection string.
+        session_id: the session's id.
+
+    Returns:
+        How many statements were canceled.
     """
     load_pyspark()
     with explain():
@@ -301,9 +389,9 @@ def interrupt_session(url: str, session_id: str) -> int:
 
 
 def _observations(views: Mapping[str, DataFrame]) -> dict[str, Observation]:
-    """What a query's views observe: a query as text does not know of them."""
-    found = (view._plan.observations for view in views.values())
-    return {name: observation for each in found for name, observation in each.items()}
+    """Return the observations of a query's views, which SQL text does not have."""
+    plans = (view._plan.observations for view in views.values())
+    return {name: observation for plan in plans for name, observation in plan.items()}
 
 
 def _open(url: str) -> SparkSession:
@@ -321,7 +409,7 @@ def _retry(spark: SparkSession, times: int) -> None:
 
 
 def quiet_pyspark() -> None:
-    """Keep pyspark's own words out of dbt's output: errors come as exceptions."""
+    """Suppress pyspark's own log messages: errors come as exceptions."""
     import logging
     import warnings
 
@@ -332,6 +420,6 @@ def quiet_pyspark() -> None:
 
 
 def as_rows(table: Any) -> list[tuple[Any, ...]]:
-    """Rows of an Arrow table as tuples of Python values."""
+    """Convert an Arrow table to tuples of Python values."""
     columns = [column.to_pylist() for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else []

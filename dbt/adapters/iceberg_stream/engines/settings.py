@@ -1,4 +1,4 @@
-"""What an engine is asked to be, where it answers, and what is known of the one that runs."""
+"""Settings of an engine, its address, and the status of a running one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import psutil
 
 from dbt.adapters.iceberg_stream.__version__ import version
 
-# The last two are Spark's Kafka source. Its 4.1.1 asks for a token provider 4.1.1, which nobody has
-# published. It must be there when the server starts: jars that a session adds have a class loader
-# of their own, and a second one in the same JVM fails ("Config entry … already registered").
+# The last two are Spark's Kafka source. Version 4.1.1 depends on the token provider 4.1.1, which
+# was never published. It must be on the class path of the server: jars that a session adds have
+# their own class loader, and a second one in the same JVM fails ("Config entry … already
+# registered").
 DEFAULT_PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
@@ -28,11 +29,11 @@ DEFAULT_PACKAGES = (
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
 )
 
-# The JVM's cloud clients read these once, when the server starts: only where the profile lets them,
-# and a warm server must not go on with the credentials of an earlier shell.
+# The JVM's cloud clients read these once, when the server starts. They are passed on only if the
+# profile allows it, and a warm server must not keep the credentials of an earlier shell.
 CLOUD_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 
-# Names of settings whose values nobody may see. Spark's own expression knows the first three.
+# Names of settings whose values must not be shown. Spark's own default has the first three.
 SECRET = (
     r"(?i)secret|password|token|credential|authorization|connection-string|jaas|keystore\.key"
     r"|(access|api|account|sse)[.-]?key|header\.(?!x-iceberg)"
@@ -40,11 +41,11 @@ SECRET = (
 
 
 class EngineError(Exception):
-    """The engine cannot do its work: what is wrong, where, and what to do about it."""
+    """The engine cannot run: what is wrong, where, and what to do."""
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder of the engine's state; git does not see it."""
+    """Create the folder of the engine's state, which git ignores."""
     if not home.is_dir():
         home.mkdir(parents=True, exist_ok=True)
         (home / ".gitignore").write_text("*\n")
@@ -52,7 +53,14 @@ def prepare_home(home: Path) -> None:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a Spark Connect server answers, and the token that opens it."""
+    """The address of a Spark Connect server.
+
+    Attributes:
+        host: its host.
+        port: its port.
+        token: its token, if it has one.
+        tls: whether it uses TLS.
+    """
 
     host: str
     port: int
@@ -61,7 +69,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Spark's connection string; it holds the token."""
+        """Spark's connection string, token included."""
         token = f";token={quote(self.token, safe='')}" if self.token else ""
         tls = ";use_ssl=true" if self.tls else ""
         return f"sc://{self.host}:{self.port}/{tls}{token}"
@@ -78,9 +86,9 @@ class EngineSettings:
         packages: Maven coordinates on the class path.
         maven_repository: mirror to use instead of Maven Central.
         spark_conf: settings of the server.
-        start_timeout: seconds until a start has failed.
-        java_home: Java to use instead of the one that is found.
-        ambient_credentials: whether the server sees the cloud credentials of the environment.
+        start_timeout: seconds that the server may take to start.
+        java_home: folder of the Java to use; None to search for one.
+        ambient_credentials: whether the server gets the environment's cloud credentials.
     """
 
     home: Path
@@ -94,9 +102,9 @@ class EngineSettings:
     ambient_credentials: bool = False
 
     def fingerprint(self) -> str:
-        """A hash of everything that a running server cannot change any more."""
-        seen = os.environ.items() if self.ambient_credentials else ()
-        cloud = {k: v for k, v in seen if k.startswith(CLOUD_VARIABLES)}
+        """Return a hash of all settings that a running server cannot change."""
+        variables = os.environ.items() if self.ambient_credentials else ()
+        cloud = {k: v for k, v in variables if k.startswith(CLOUD_VARIABLES)}
         facts = [
             version,
             sys.executable,
@@ -110,7 +118,7 @@ class EngineSettings:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def summary(self) -> str:
-        """The settings in words, without values that may be secret."""
+        """Return the settings as text, without values that may be secret."""
         names = sorted(name for name, _ in self.spark_conf)
         return (
             f"driver_memory={self.driver_memory}, packages={list(self.packages)}, "
@@ -120,20 +128,27 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from a later one with the same number by the time of its start."""
+    """A process, identified by its number and the time of its start.
+
+    Attributes:
+        pid: its number, which a later process may reuse.
+        created: time of its start, in seconds since 1970.
+    """
 
     pid: int
     created: float
 
     def alive(self) -> bool:
+        """Return whether the process is running."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.created) < 2
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            is_same = abs(process.create_time() - self.created) < 2
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the process is running."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -141,7 +156,7 @@ class Process:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """A server, as its supervisor describes it in `server.json`."""
+    """A server, as its supervisor records it in `server.json`."""
 
     home: Path
     ready: bool
@@ -157,18 +172,21 @@ class EngineStatus:
 
     @classmethod
     def read(cls, home: Path) -> EngineStatus | None:
+        """Read the record of a home's server; None if there is no valid one."""
         try:
             record: dict[str, Any] = json.loads((home / "server.json").read_text())
             record |= {name: Process(**record[name]) for name in ("supervisor", "jvm")}
             return cls(home=home, **record)
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
-            # Absent, damaged, or of another version: in each case not a server to use.
+            # Missing, damaged, or of another version: the server cannot be used.
             return None
 
     def alive(self) -> bool:
+        """Return whether supervisor and JVM are running."""
         return self.supervisor.alive() and self.jvm.alive()
 
     def answers(self) -> bool:
+        """Return whether the server accepts connections."""
         if not (self.ready and self.alive()):
             return False
         with socket.socket() as probe:
@@ -177,12 +195,13 @@ class EngineStatus:
 
     @property
     def endpoint(self) -> Endpoint:
-        # Spark's client sends a token in plain text to the word `localhost` only.
+        """The server's address."""
+        # Without TLS, Spark's client sends a token to the host name `localhost` only.
         return Endpoint("localhost", self.port, self.token)
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """The living processes that took a lease since the server was last idle."""
+        """The running processes that got a lease since the server was last idle."""
         try:
             lines = (self.home / "clients.lock").read_text().splitlines()
         except OSError:

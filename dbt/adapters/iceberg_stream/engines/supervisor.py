@@ -1,7 +1,7 @@
-"""Parent of the server's JVM: starts it, records it, and stops it when nobody needs it any more.
+"""Parent of the server's JVM: starts it, records it, and stops it when no client needs it.
 
 Runs detached, as a script: `python supervisor.py HOME`, with its orders as JSON on standard
-input. It imports nothing of the adapter, whose package takes a second to load.
+input. It imports nothing of the adapter, because loading that takes a second.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ import psutil
 
 START_POLL = 0.05
 POLL = 0.25
-# A server that nobody wants still waits this long: commands follow each other in scripts.
+# An idle server waits at least this long, because scripts run several commands in a row.
 GRACE = 1.0
 STOP_TIMEOUT = 10.0
 PR_SET_PDEATHSIG = 1
 FAILED = 1  # exit code
 TERMINATED = 143  # exit code of a JVM that ended properly on SIGTERM
-# Training an archive: it has all the time, but not for ever.
+# Seconds that the creation of an archive may take.
 TRAINING_TIMEOUT = 300.0
 ARCHIVES_KEPT = 3
 
 
 class Leases:
-    """The clients: each holds a shared lock on one file, which the kernel drops when it dies.
+    """The leases of clients: shared locks on one file, which the kernel releases with a process.
 
-    Each has also written a line, `pid keep_alive`, of which the last one counts.
+    Each client also appends a line `pid keep_alive` to the file; the last line counts.
     """
 
     def __init__(self, path: Path, keep_alive: float) -> None:
@@ -49,20 +49,20 @@ class Leases:
         self._keep_alive = keep_alive
 
     def expired(self) -> bool:
-        """Whether nobody has been there for as long as the latest client wished."""
-        with self.nobody() as alone:
-            if not alone:
+        """Return whether there was no client for the last client's `keep_alive`."""
+        with self.no_clients() as idle:
+            if not idle:
                 self._idle_since = None
                 return False
-            self._remember_wish()
+            self._read_keep_alive()
         now = time.monotonic()
         if self._idle_since is None:
             self._idle_since = now
         return now - self._idle_since >= max(self._keep_alive, GRACE)
 
     @contextlib.contextmanager
-    def nobody(self) -> Iterator[bool]:
-        """Holds off new clients; False if there is one already."""
+    def no_clients(self) -> Iterator[bool]:
+        """Block new clients; yields False if there is a client."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,13 +73,13 @@ class Leases:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def _remember_wish(self) -> None:
+    def _read_keep_alive(self) -> None:
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
         if len(lines) > 1:
             self._keep_alive = float(lines[-2].split()[1])
             self._file.truncate(0)
-            # A client has been here between two looks: the idle time starts anew.
+            # A client came and went between two checks: the idle time begins again.
             self._idle_since = None
 
 
@@ -100,13 +100,15 @@ class Jvm:
 
     @property
     def pid(self) -> int:
+        """Number of the process."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
+        """Return the exit code; None while the process runs."""
         return self._process.poll()
 
     def listening(self) -> bool:
-        """Whether the port is open, and is this JVM's: the token must not go to another's."""
+        """Return whether this JVM listens on the port: no other process may get the token."""
         with socket.socket() as probe:
             probe.settimeout(1)
             if probe.connect_ex(("127.0.0.1", self.port)):
@@ -120,6 +122,7 @@ class Jvm:
         )
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Terminate the process; kill it after the timeout, in seconds."""
         self._process.terminate()
         try:
             self._process.wait(timeout)
@@ -127,6 +130,7 @@ class Jvm:
             self.kill()
 
     def kill(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
@@ -139,9 +143,10 @@ class Supervisor:
         self._record_path = home / "server.json"
         self._scratch = Path(orders["scratch"])
         self._leases = Leases(home / "clients.lock", orders["keep_alive"])
-        self._told_to_stop = False
+        self._stop_requested = False
 
     def run(self) -> int:
+        """Run the server until it is no longer needed; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -153,24 +158,24 @@ class Supervisor:
             finally:
                 self._withdraw()
                 jvm.stop()
-            if self._orders["training"] and not (code or self._told_to_stop):
+            if self._orders["training"] and not (code or self._stop_requested):
                 self._train(self._orders["training"])
             return code
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._told_to_stop = True
+        self._stop_requested = True
 
     def _watch(self, jvm: Jvm) -> int:
-        """Until the JVM dies, or is not needed any more."""
+        """Wait until the JVM ends or is no longer needed; return the exit code."""
         ready = False
         deadline = time.monotonic() + self._orders["start_timeout"]
         self._record(jvm, ready)
-        while not self._told_to_stop:
+        while not self._stop_requested:
             code = jvm.exit_code()
             if code is not None:
-                _log(f"ERROR the server's JVM ended with code {code}")
+                _log(f"ERROR the server's JVM exited with code {code}")
                 return FAILED
             if not ready and jvm.listening():
                 ready = True
@@ -179,9 +184,9 @@ class Supervisor:
                 _log(f"ERROR no answer within start_timeout, {self._orders['start_timeout']} s")
                 return FAILED
             if self._leases.expired():
-                with self._leases.nobody() as alone:
-                    if alone:
-                        # From here on, a client that comes finds no server and starts its own.
+                with self._leases.no_clients() as idle:
+                    if idle:
+                        # From here on, a new client finds no server and starts one.
                         self._withdraw()
                         return 0
             time.sleep(POLL if ready else START_POLL)
@@ -201,29 +206,29 @@ class Supervisor:
         os.replace(draft, self._record_path)
 
     def _withdraw(self) -> None:
-        """Removes the record, unless a later server has written its own."""
+        """Remove the record, unless a later server has written its own."""
         with contextlib.suppress(OSError, ValueError):
             if json.loads(self._record_path.read_text())["supervisor"]["pid"] == os.getpid():
                 self._record_path.unlink()
 
     def _train(self, orders: dict[str, Any]) -> None:
-        """Makes the AppCDS archive, with a second server that nobody waits for."""
+        """Create the AppCDS archive by a second server, for which no client waits."""
         archive, draft = Path(orders["archive"]), Path(orders["draft"])
         os.nice(19)
-        with contextlib.suppress(OSError):  # no space, no permission: then there is none
+        with contextlib.suppress(OSError):  # no space or no permission: then without an archive
             archive.parent.mkdir(parents=True, exist_ok=True)
             with open(archive.with_suffix(".lock"), "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if archive.exists():
                     return
                 if self._dump(orders) and draft.exists():
-                    # Another disk, perhaps: copied beside the archive first, then renamed.
+                    # It may be on another disk, so it is copied first and then renamed.
                     part = shutil.move(draft, archive.with_suffix(".part"))
                     os.replace(part, archive)
                     _prune(archive.parent)
 
     def _dump(self, orders: dict[str, Any]) -> bool:
-        """Whether the JVM has come to its proper end, so that its archive is whole."""
+        """Run the statements; return whether the JVM ended properly, with a complete archive."""
         deadline = time.monotonic() + TRAINING_TIMEOUT
         if orders["base"]:
             subprocess.run(orders["base"], capture_output=True, preexec_fn=_die_with_parent)
@@ -251,22 +256,22 @@ class Supervisor:
 
     def _may_train(self, jvm: Jvm, deadline: float) -> bool:
         running = jvm.exit_code() is None
-        return running and not self._told_to_stop and time.monotonic() < deadline
+        return running and not self._stop_requested and time.monotonic() < deadline
 
 
 def _die_with_parent() -> None:
-    """Linux kills the child when its supervisor is killed; elsewhere the next client does."""
+    """Let Linux kill the child with its supervisor; elsewhere the next client kills it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _identity(pid: int) -> dict[str, float]:
-    """A process, also after its number has been given to another one."""
+    """Return what identifies a process even if its number is reused."""
     return {"pid": pid, "created": psutil.Process(pid).create_time()}
 
 
 def _prune(folder: Path) -> None:
-    """Archives are large, and only those of the latest versions are of use."""
+    """Remove all but the newest archives, because archives are large."""
     archives = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
     for old in archives[:-ARCHIVES_KEPT]:
         for path in (old, old.with_suffix(".base"), old.with_suffix(".lock")):

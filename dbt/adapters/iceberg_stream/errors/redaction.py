@@ -1,4 +1,4 @@
-"""Addresses without the secrets that they hold, for messages."""
+"""Removes secrets from addresses, for messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 HIDDEN = "…"
 # `//user:password@`, also with a slash in the password, and Oracle's `thin:user/password@`.
 USER_INFO = re.compile(
-    # What stands there in addresses of Azure's storage is a container.
+    # In addresses of Azure's storage, the part before `@` is a container.
     r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)(?P<before>//)(?:[^/\s@?#]*|[^/\s:@?#]+:(?!\d+(?:[/?#]|\s|$))[^\s@?#]*)@"
     r"|(?P<oracle>thin:)[^@\s]*@"
 )
@@ -19,15 +19,15 @@ PARAMETER = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """A text whose addresses name no user, password, token or key."""
+    """Replace users, passwords, tokens and keys in the addresses of a text by an ellipsis."""
 
-    def user(found: re.Match[str]) -> str:
-        return f"{found['before'] or found['oracle']}{HIDDEN}@"
+    def hide_user(match: re.Match[str]) -> str:
+        return f"{match['before'] or match['oracle']}{HIDDEN}@"
 
-    shown = USER_INFO.sub(user, text)
-    return PARAMETER.sub(lambda found: f"{found['name'] or found['sas']}{HIDDEN}", shown)
+    redacted = USER_INFO.sub(hide_user, text)
+    return PARAMETER.sub(lambda match: f"{match['name'] or match['sas']}{HIDDEN}", redacted)
 
 
 def holds_secret(address: str) -> bool:
-    """Whether an address has a secret in it, or a user, behind whom one may stand."""
+    """Return whether an address contains a secret, or a user, whose password may follow."""
     return without_secrets(address) != address

@@ -1,4 +1,4 @@
-"""Errors of Spark and Iceberg, in words that name the cause and the cure."""
+"""Errors of Spark and Iceberg, as messages that name the cause and what to do."""
 
 from __future__ import annotations
 
@@ -12,72 +12,75 @@ CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
 # Spark adds the query's plan to errors of analysis.
 PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
-# Of a task that failed Spark names what happened last; the first cause stands last.
+# Spark's error of a failed task lists its causes; the last one is the root cause.
 CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 CAUSE_LENGTH = 300
-# An exception of our own in a task says all: the way to it through our code does not help.
-OURS = re.compile(r"\A.*^dbt\.adapters\.iceberg_stream\.[\w.]+: ", re.DOTALL | re.MULTILINE)
+# The adapter's own exception in a task says all: the traceback before it does not help.
+OWN_EXCEPTION = re.compile(
+    r"\A.*^dbt\.adapters\.iceberg_stream\.[\w.]+: ", re.DOTALL | re.MULTILINE
+)
 JAVA_CLASS = re.compile(r"^\(?(?:[a-z_]\w*\.)+([A-Z]\w*)\)?:?\s*")
 
-# The catalog's refusals, as Iceberg's REST client words them; the last one is Nessie's, which comes
-# as a server error, so that Iceberg adds that it does not know what became of the commit.
+# The catalog's refusals, as Iceberg's REST client words them. The last one is Nessie's: a server
+# error, to which Iceberg adds that the state of the commit is unknown.
 FORBIDDEN = r"ForbiddenException|Forbidden:|is not authorized for op|is not allowed for role"
 UNAUTHORIZED = r"NotAuthorizedException|Not authorized:"
 REFUSAL = f"{FORBIDDEN}|{UNAUTHORIZED}|The catalog refused|does not accept the token"
 
-# The server was lost, or has lost the session with what ran in it: in gRPC's words and Spark's.
+# The server is not reachable, or has closed the session: errors of gRPC and of Spark.
 ENGINE_GONE = r"failed to connect|Connection refused|UNAVAILABLE|Socket closed|Connection reset"
 SESSION_GONE = r"INVALID_HANDLE\.SESSION|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED"
 SESSION_GONE += "|RESPONSE_ALREADY_RECEIVED|NO_ACTIVE_SESSION"
-ENGINE_GONE_CURE = (
-    "The connection to Spark is lost. An embedded engine's log is server.log in the project's "
-    ".iceberg_stream folder; the next command starts a new one."
+ENGINE_GONE_ADVICE = (
+    "The connection to Spark is lost. The log of an embedded engine is server.log in the "
+    "project's .iceberg_stream folder; the next command starts a new engine."
 )
-# The catalog's answer to a commit was lost.
-LOST_ANSWER = "Cannot determine whether the commit was successful"
+# Iceberg's error when the catalog did not answer a commit.
+COMMIT_STATE_UNKNOWN = "Cannot determine whether the commit was successful"
 
-LOST_POST = "Error occurred while processing POST request"
-# What Iceberg adds to it.
-UNSURE = re.compile(rf"\n\s*{LOST_ANSWER}.*", re.DOTALL)
+POST_FAILED = "Error occurred while processing POST request"
+# What Iceberg adds to a refusal.
+STATE_UNKNOWN_SUFFIX = re.compile(rf"\n\s*{COMMIT_STATE_UNKNOWN}.*", re.DOTALL)
 
 GRPC_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
-# gRPC has no class of its own for it.
+# The text of gRPC's ValueError, which has no class of its own.
 CLOSED_CHANNEL = "Cannot invoke RPC"
 
-KEYS_REFUSED = (
-    "The storage refused the keys: those that the catalog gives out for this table, or that "
-    "`catalog_properties` name. Ask the administrator of the catalog or of the storage."
+CREDENTIALS_REFUSED = (
+    "The storage refused the credentials: those that the catalog vends for this table, or those "
+    "in `catalog_properties`. Ask the administrator of the catalog or of the storage."
 )
-NO_KEYS = (
-    "The catalog gives out no keys for the storage. Put `s3.access-key-id` and "
-    "`s3.secret-access-key` into `catalog_properties`, or allow `ambient_credentials`."
+NO_CREDENTIALS = (
+    "The catalog vends no storage credentials. Set `s3.access-key-id` and "
+    "`s3.secret-access-key` in `catalog_properties`, or allow `ambient_credentials`."
 )
-# A catalog that takes a role for each table was refused it.
-CATALOG_WITHOUT_KEYS = r"Service: Sts, Status Code"
+# The error of a catalog that may not assume the role that vends a table's credentials.
+CATALOG_WITHOUT_CREDENTIALS = r"Service: Sts, Status Code"
 
-# Text of an error, and what a user can do about it.
-CURES = (
+# Pattern of an error's text, and what a user can do about it.
+ADVICE = (
     (
         r"Found conflicting files|Cannot commit|Commit failed|CommitFailedException"
         r"|has been updated by another process|no schema has been added|Table UUID does not match"
         r"|no current version id has been set"
         r"|Missing required files to delete|stale table metadata",
-        "Another writer committed to it while this statement ran; nothing of it is visible. "
+        "The commit conflicts with another writer's; nothing of it is visible. "
         "Run the model again.",
     ),
     (
         r"MERGE_CARDINALITY_VIOLATION",
-        "Two rows of the model have the same unique_key, so it is undecided which one a row of "
-        "the table becomes. Make the model return one row for each key.",
+        "Several rows of the model have the same unique_key, so Spark cannot decide which of them "
+        "updates the table's row. Make the model return one row for each key.",
     ),
     (
         r"Cannot delete file where some, but not all, rows match filter",
-        "The replaced range cuts through data files. Partition the table by the range's column.",
+        "Some data files are only partly in the replaced range. Partition the table by the "
+        "range's column.",
     ),
     (r"No space left on device|Disk quota exceeded", "The disk is full. Free space and run again."),
     (
         r"database is locked|SQLITE_BUSY",
-        "Another process holds the SQLite catalog for long. Wait for it and run again.",
+        "Another process has locked the SQLite catalog. Wait until it has finished and run again.",
     ),
     (
         r"SQLITE_CORRUPT|SQLITE_NOTADB|database disk image is malformed|file is not a database",
@@ -85,24 +88,25 @@ CURES = (
     ),
     (
         r"View with same name already exists",
-        "A view of this name stands in the way of the table: drop it, or build the table by a "
-        "model, which replaces it.",
+        "A view has the table's name. Drop the view, or build the table by a model, which "
+        "replaces the view.",
     ),
     (
         r"Table with same name already exists",
-        "A table of this name stands in the way of the view: drop it, or build the view by a "
-        "model, which replaces it.",
+        "A table has the view's name. Drop the table, or build the view by a model, which "
+        "replaces the table.",
     ),
-    (r"Service: S3, Status Code: 40[13]", KEYS_REFUSED),
+    (r"Service: S3, Status Code: 40[13]", CREDENTIALS_REFUSED),
     (
-        CATALOG_WITHOUT_KEYS,
-        "The catalog itself gets no keys for the storage: its own credentials or the role that it "
-        "takes are wrong. Tell its administrator.",
+        CATALOG_WITHOUT_CREDENTIALS,
+        "The catalog itself has no access to the storage: its own credentials, or the role that it "
+        "assumes, are wrong. Tell its administrator.",
     ),
-    (r"Unable to load credentials from any of the providers", NO_KEYS),
+    (r"Unable to load credentials from any of the providers", NO_CREDENTIALS),
     (
         "Unable to execute HTTP request",
-        "The storage does not answer: check `s3.endpoint`, if you set it, and that it is running.",
+        "The storage does not answer. Check `s3.endpoint`, if you set it, and that the storage is "
+        "running.",
     ),
     (
         FORBIDDEN,
@@ -110,17 +114,17 @@ CURES = (
     ),
     (
         UNAUTHORIZED,
-        "The catalog does not accept the token: it may have expired, or be for another catalog.",
+        "The catalog does not accept the token. It may have expired or be for another catalog.",
     ),
     (
         r"Failed to find data source: kafka|ClassNotFoundException: org.apache.spark.sql.kafka",
-        "The Spark server has no Kafka source: put spark-sql-kafka-0-10 for its Spark version, and "
-        "what it needs, on its class path.",
+        "The Spark server has no Kafka source. Put spark-sql-kafka-0-10 for its Spark version, and "
+        "its dependencies, on the server's class path.",
     ),
     (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
-        "The Spark server has no Iceberg: put iceberg-spark-runtime for its Spark version on its "
-        "class path.",
+        "The Spark server has no Iceberg. Put iceberg-spark-runtime for its Spark version on the "
+        "server's class path.",
     ),
     (
         r"OutOfMemoryError|Java heap space",
@@ -128,17 +132,23 @@ CURES = (
     ),
     (
         SESSION_GONE,
-        "The Spark server has ended the session: it was restarted, or has timed the session out.",
+        "The Spark server has closed the session: the server was restarted, or the session timed "
+        "out.",
     ),
     (
         r"RESTException|HttpHostConnectException",
-        "The catalog does not answer Spark, or not as it should. Check that it is running.",
+        "The catalog does not answer Spark, or not correctly. Check that it is running.",
     ),
 )
 
 
 class StatementError(Exception):
-    """A statement failed. The message is the cause and, where it is known, the cure."""
+    """A statement failed. The message is the cause and, for known errors, what to do.
+
+    Attributes:
+        condition: Spark's error condition.
+        engine_gone: whether the connection to Spark is lost.
+    """
 
     def __init__(
         self, message: str, condition: str | None = None, engine_gone: bool = False
@@ -148,43 +158,51 @@ class StatementError(Exception):
         self.engine_gone = engine_gone
 
     def add(self, text: str) -> None:
-        """Say more."""
+        """Append a line to the message."""
         self.args = (f"{self}\n{text}",)
 
     @property
     def canceled(self) -> bool:
+        """Whether the statement was canceled."""
         return self.condition == CANCELED
 
     def for_principal(self, principal: str) -> StatementError:
-        """The same error, saying whom the catalog refused, if it was the catalog."""
-        asked = f"The catalog was asked as {principal}."
-        if not principal or asked in str(self) or not re.search(REFUSAL, str(self)):
+        """Return the error with the user's name, if the catalog refused the statement.
+
+        Args:
+            principal: the user's name; empty if unknown.
+        """
+        user = f"The request to the catalog was made as {principal}."
+        if not principal or user in str(self) or not re.search(REFUSAL, str(self)):
             return self
-        text = f"{self}\n{asked}"
+        text = f"{self}\n{user}"
         return StatementError(text, self.condition, self.engine_gone)
 
     @property
     def token_refused(self) -> bool:
-        """Whether the catalog no longer took the token, so that nothing was committed."""
-        return re.search(UNAUTHORIZED, str(self)) is not None and not self.outcome_unknown
+        """Whether the catalog refused the token, so that nothing was committed."""
+        return re.search(UNAUTHORIZED, str(self)) is not None and not self.commit_state_unknown
 
     @property
-    def outcome_unknown(self) -> bool:
-        """Whether the statement may have been committed all the same."""
-        lost = re.search(f"{LOST_ANSWER}|{LOST_POST}|{SESSION_GONE}", str(self)) is not None
-        return lost or self.engine_gone
+    def commit_state_unknown(self) -> bool:
+        """Whether the statement may have been committed."""
+        pattern = f"{COMMIT_STATE_UNKNOWN}|{POST_FAILED}|{SESSION_GONE}"
+        return self.engine_gone or re.search(pattern, str(self)) is not None
 
     @property
     def is_conflict(self) -> bool:
-        """Whether another writer was faster."""
-        return re.search(CURES[0][0], str(self)) is not None
+        """Whether the commit conflicted with another writer's."""
+        return re.search(ADVICE[0][0], str(self)) is not None
 
 
 @contextmanager
 def explain() -> Iterator[None]:
-    """Turn what the client raises into a StatementError.
+    """Convert errors of Spark's client to StatementError.
 
-    The client raises a few classes only, so an error is known by its condition or its text.
+    The client has few exception classes, so an error's condition or text identifies it.
+
+    Raises:
+        StatementError: the block raised an error of Spark or gRPC.
     """
     import grpc
     from pyspark.errors import PySparkException
@@ -204,7 +222,7 @@ def explain() -> Iterator[None]:
 
 
 def _connection_lost(error: Exception) -> bool:
-    """Whether the server was not reached; what a server says has classes of its own."""
+    """Whether the client did not reach the server; errors of the server have subclasses."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     own = type(error) is SparkConnectGrpcException
@@ -212,25 +230,29 @@ def _connection_lost(error: Exception) -> bool:
 
 
 def _engine_gone(text: str) -> StatementError:
-    # The client's own text shows the whole call; what happened are its details.
+    # The client's text shows the whole call; `details` is the error itself.
     details = GRPC_DETAILS.search(text)
     message = details[1] if details else text.strip()
-    return StatementError(f"{message}\n{ENGINE_GONE_CURE}", engine_gone=True)
+    return StatementError(f"{message}\n{ENGINE_GONE_ADVICE}", engine_gone=True)
 
 
 def describe(text: str) -> str:
-    """The first part of an error's text, without stack trace, and the cure if we know one."""
+    """Shorten the text of an error, and append what to do if the error is a known one.
+
+    Args:
+        text: the error's text; stack trace, query plan and secrets are removed.
+    """
     text = without_secrets(text)
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
-    message = OURS.sub("", message)
+    message = OWN_EXCEPTION.sub("", message)
     causes = CAUSE.findall(text)
     if message.startswith("Job aborted") and causes:
         message += f"\nCaused by: {JAVA_CLASS.sub('', causes[-1])[:CAUSE_LENGTH]}"
     if re.search(FORBIDDEN, message):
-        message = UNSURE.sub("", message)
-    for pattern, cure in CURES:
+        message = STATE_UNKNOWN_SUFFIX.sub("", message)
+    for pattern, advice in ADVICE:
         if re.search(pattern, text):
-            return f"{message}\n{cure}"
+            return f"{message}\n{advice}"
     return message
 
 

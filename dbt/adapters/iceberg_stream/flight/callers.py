@@ -1,4 +1,4 @@
-"""Who calls the Flight SQL server: each token has a catalog and a Spark session of its own."""
+"""Callers of the Flight SQL server: each token has its own catalog and Spark sessions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from dataclasses import dataclass, field
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
-# Callers that are remembered, and for how many idle seconds.
+# The most callers whose sessions are kept, and for how many idle seconds.
 MOST_CALLERS = 64
 IDLE_SECONDS = 900.0
 
 
 @dataclass
 class Caller:
-    """The owner of a token, and the sessions that nobody else gets."""
+    """The owner of a token, with a catalog and sessions that no other caller uses.
+
+    Attributes:
+        catalog: the catalog, with the caller's token.
+        open_handle: opens a session.
+        used: time of the last call, by the monotonic clock.
+        calls: number of running calls.
+    """
 
     catalog: IcebergCatalog
     open_handle: Callable[[], Handle]
@@ -31,7 +38,7 @@ class Caller:
 
     @contextmanager
     def handle(self) -> Iterator[Handle]:
-        """A session that nobody else uses meanwhile."""
+        """Provide a session for exclusive use."""
         with self._guard:
             handle = self._idle.pop() if self._idle else None
         if handle is None or not handle.session.lives():
@@ -46,7 +53,11 @@ class Caller:
                 handle.session.close()
 
     def refresh(self, table: str) -> None:
-        """Have Spark forget what it has cached of a table, if this caller uses Spark."""
+        """Refresh Spark's caches of a table, if this caller uses Spark.
+
+        Args:
+            table: quoted name of the table.
+        """
         with self._guard:
             used = bool(self._idle)
         if used:
@@ -54,6 +65,7 @@ class Caller:
                 handle.session.run(f"refresh table {table}")
 
     def close(self) -> None:
+        """Close the sessions and the catalog."""
         with self._guard:
             for handle in self._idle:
                 handle.session.close()
@@ -62,29 +74,37 @@ class Caller:
 
 
 class Callers:
-    """Callers by their token; nothing of one is ever given to another. Thread-safe."""
+    """Callers by their token; they share nothing. Thread-safe.
 
-    def __init__(self, make: Callable[[str], Caller]) -> None:
-        self._make = make
+    Args:
+        create: creates the caller of a token.
+    """
+
+    def __init__(self, create: Callable[[str], Caller]) -> None:
+        self._create = create
         self._guard = threading.Lock()
-        self._known: OrderedDict[str, Caller] = OrderedDict()
+        self._callers: OrderedDict[str, Caller] = OrderedDict()
 
     @contextmanager
     def calling(self, token: str) -> Iterator[Caller]:
-        """The caller with this token, who is kept for as long as the call takes."""
+        """Provide the caller of a token for the time of a call.
+
+        Args:
+            token: the caller's bearer token.
+        """
         with self._guard:
-            known = token in self._known
-        # Outside of the lock: a slow catalog must not hold up everybody.
-        made = None if known else self._make(token)
+            exists = token in self._callers
+        # Outside the lock: a slow catalog must not block other callers.
+        created = None if exists else self._create(token)
         with self._guard:
-            caller = self._known.get(token)
+            caller = self._callers.get(token)
             if caller is None:
-                caller = self._known[token] = made or self._make(token)
+                caller = self._callers[token] = created or self._create(token)
             caller.calls += 1
-            self._known.move_to_end(token)
-            old = [self._known.pop(t) for t, c in list(self._known.items()) if self._is_old(c)]
-        for gone in old:
-            gone.close()
+            self._callers.move_to_end(token)
+            old = [self._callers.pop(t) for t, c in list(self._callers.items()) if self._is_old(c)]
+        for idle_caller in old:
+            idle_caller.close()
         try:
             yield caller
         finally:
@@ -95,15 +115,21 @@ class Callers:
     def _is_old(self, caller: Caller) -> bool:
         if caller.calls:
             return False
-        return time.monotonic() - caller.used > IDLE_SECONDS or len(self._known) > MOST_CALLERS
+        return time.monotonic() - caller.used > IDLE_SECONDS or len(self._callers) > MOST_CALLERS
 
     def close(self) -> None:
+        """Close all callers."""
         with self._guard:
-            for caller in self._known.values():
+            for caller in self._callers.values():
                 caller.close()
-            self._known.clear()
+            self._callers.clear()
 
 
-def same_token(given: str, expected: str) -> bool:
-    """Whether a token is the server's own, without telling by the time it takes."""
-    return hmac.compare_digest(given.encode(), expected.encode())
+def same_token(token: str, expected: str) -> bool:
+    """Return whether two tokens are equal, in constant time.
+
+    Args:
+        token: the caller's token.
+        expected: the server's token.
+    """
+    return hmac.compare_digest(token.encode(), expected.encode())

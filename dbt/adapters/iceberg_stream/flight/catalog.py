@@ -1,4 +1,4 @@
-"""What a Flight SQL client asks about the server and the catalog, answered from the catalog."""
+"""Answers Flight SQL's metadata commands about the server and the catalog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 
 TABLE_TYPES = ("table", "view")
-# FlightSql.proto, `SqlInfo`: name and version of the server, of Arrow, and whether one may write.
+# FlightSql.proto, `SqlInfo`: the server's name and version, Arrow's version, and read-only or not.
 SQL_INFO: dict[int, str | bool] = {
     0: "dbt-iceberg-stream",
     1: version,
@@ -51,7 +51,12 @@ SCHEMAS = {
 
 
 def schema_of(name: str, command: Any) -> pa.Schema:
-    """Columns of the answer, as Flight SQL prescribes them."""
+    """Return the columns of a command's result, as Flight SQL specifies them.
+
+    Args:
+        name: of the command.
+        command: the command.
+    """
     schema = SCHEMAS[name]
     if name == "CommandGetTables" and command.include_schema:
         return schema.append(pa.field("table_schema", pa.binary(), False))
@@ -59,7 +64,16 @@ def schema_of(name: str, command: Any) -> pa.Schema:
 
 
 def answer(name: str, command: Any, catalog: IcebergCatalog) -> pa.Table:
-    """Rows of the answer. Raises CatalogError where the catalog refuses."""
+    """Return the result of a metadata command.
+
+    Args:
+        name: of the command.
+        command: the command.
+        catalog: the catalog, with the caller's token.
+
+    Raises:
+        CatalogError: the catalog refuses.
+    """
     schema = schema_of(name, command)
     if name == "CommandGetSqlInfo":
         return _sql_info(schema, set(command.info))
@@ -69,11 +83,13 @@ def answer(name: str, command: Any, catalog: IcebergCatalog) -> pa.Table:
         return pa.Table.from_pylist([{"table_type": kind} for kind in TABLE_TYPES], schema)
     if command.catalog and command.catalog != catalog.name:
         return schema.empty_table()
-    found = [n for n in catalog.namespaces() if _like(n, command.db_schema_filter_pattern)]
+    namespaces = [n for n in catalog.namespaces() if _like(n, command.db_schema_filter_pattern)]
     if name == "CommandGetDbSchemas":
-        rows = [{"catalog_name": catalog.name, "db_schema_name": namespace} for namespace in found]
+        rows = [
+            {"catalog_name": catalog.name, "db_schema_name": namespace} for namespace in namespaces
+        ]
         return pa.Table.from_pylist(rows, schema)
-    return pa.Table.from_pylist(_tables(catalog, found, command), schema)
+    return pa.Table.from_pylist(_tables(catalog, namespaces, command), schema)
 
 
 def _tables(catalog: IcebergCatalog, namespaces: list[str], command: Any) -> list[dict[str, Any]]:
@@ -99,11 +115,11 @@ def _arrow_schema(catalog: IcebergCatalog, name: tuple[str, str]) -> pa.Schema:
     return file_schema(current_schema(metadata)).remove_metadata()
 
 
-def _sql_info(schema: pa.Schema, wanted: set[int]) -> pa.Table:
-    known = {k: v for k, v in SQL_INFO.items() if not wanted or k in wanted}
-    texts = [v for v in known.values() if isinstance(v, str)]
-    flags = [v for v in known.values() if isinstance(v, bool)]
-    kinds = [int(isinstance(v, bool)) for v in known.values()]
+def _sql_info(schema: pa.Schema, numbers: set[int]) -> pa.Table:
+    info = {k: v for k, v in SQL_INFO.items() if not numbers or k in numbers}
+    texts = [v for v in info.values() if isinstance(v, str)]
+    flags = [v for v in info.values() if isinstance(v, bool)]
+    kinds = [int(isinstance(v, bool)) for v in info.values()]
     offsets = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
     children = [pa.array(texts, pa.string()), pa.array(flags, pa.bool_())]
     children += [pa.array([], field.type) for field in list(_VALUES)[2:]]
@@ -113,11 +129,11 @@ def _sql_info(schema: pa.Schema, wanted: set[int]) -> pa.Table:
         children,
         [field.name for field in _VALUES],
     )
-    return pa.Table.from_arrays([pa.array(list(known), pa.uint32()), values], schema=schema)
+    return pa.Table.from_arrays([pa.array(list(info), pa.uint32()), values], schema=schema)
 
 
 def _like(name: str, pattern: str) -> bool:
-    """SQL's LIKE; no pattern, no condition."""
+    """Return whether a name matches a LIKE pattern; an empty pattern matches all."""
     if not pattern:
         return True
     parts = {"%": ".*", "_": "."}

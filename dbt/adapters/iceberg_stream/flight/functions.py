@@ -1,4 +1,4 @@
-"""Functions and words that may stand before a parenthesis in a caller's statement."""
+"""Functions and keywords that a caller's statement may have before a parenthesis."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ url_encode user uuid validate_utf8 var_pop var_samp variance variant_explode var
 variant_get version weekday weekofyear when width_bucket window window_time xxhash64 year
 zeroifnull zip_with
 """
-# Functions of Spark 4.1 that compute from their arguments alone. Not among them: those that call
-# Java (`reflect`, `java_method`), read files (`from_protobuf`, `from_avro`, XML with its schemas
-# and entities), or tell of the host (`input_file_name`, `python_worker_logs`).
+# Functions of Spark 4.1 that depend on their arguments only. Excluded are functions that call Java
+# (`reflect`, `java_method`), read files (`from_protobuf`, `from_avro`, XML with its schemas and
+# entities), or return data of the host (`input_file_name`, `python_worker_logs`).
 FUNCTIONS = frozenset(_ALLOWED.split()) | {"left", "right", "any", "all", "some"}
-# Of Iceberg's catalog: catalog.system.bucket(…).
+# Functions of Iceberg's catalog: catalog.system.bucket(…).
 ICEBERG_FUNCTIONS = frozenset(
     ("bucket", "truncate", "years", "months", "days", "hours", "iceberg_version")
 )
-# Words of SQL that a parenthesis may follow.
+# SQL keywords that a parenthesis may follow.
 _KEYWORDS = """
 add all and anti any as asc between bigint binary boolean by case char check cluster column columns
 comment cross cube date dec decimal default desc describe distinct distribute div double else end

@@ -1,7 +1,7 @@
-"""Messages of Flight SQL (Apache Arrow, `format/FlightSql.proto`), as far as they are used here.
+"""The messages of Flight SQL (Apache Arrow, `format/FlightSql.proto`) that the server uses.
 
-No package brings them for Python. They are defined in a pool of their own, so that a program that
-has the whole of them is not disturbed.
+No Python package has them. They are defined in a separate descriptor pool, so that they do not
+conflict with a program's own definitions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FIELDS: dict[str, list[tuple[str, int, str]]] = {
     ],
     "DoPutUpdateResult": [("record_count", 1, "int64")],
 }
-# TableDefinitionOptions: what to do without the table, and with it.
+# TableDefinitionOptions: what to do if the table does not exist, and if it does.
 NOT_EXIST_CREATE, NOT_EXIST_FAIL = 1, 2
 EXISTS_FAIL, EXISTS_APPEND, EXISTS_REPLACE = 1, 2, 3
 
@@ -82,43 +82,63 @@ _POOL = _pool()
 
 
 def message(name: str, **fields: Any) -> Any:
-    """A message of Flight SQL."""
-    found = _POOL.FindMessageTypeByName(f"{PACKAGE}.{name}")
-    return message_factory.GetMessageClass(found)(**fields)
+    """Create a message.
+
+    Args:
+        name: of the message's type.
+        fields: of the message.
+    """
+    descriptor = _POOL.FindMessageTypeByName(f"{PACKAGE}.{name}")
+    return message_factory.GetMessageClass(descriptor)(**fields)
 
 
 def parse(name: str, data: bytes) -> Any:
-    """A message from its bytes.
+    """Parse a message.
+
+    Args:
+        name: of the message's type.
+        data: the serialized message.
 
     Raises:
-        ValueError: they are none.
+        ValueError: the bytes are not a message of this type.
     """
     parsed = message(name)
     try:
         parsed.ParseFromString(data)
     except DecodeError as error:
-        raise ValueError(f"This is no {name}: {error}") from error
+        raise ValueError(f"The bytes are not a {name}: {error}") from error
     return parsed
 
 
 def pack(name: str, **fields: Any) -> bytes:
-    """A message as Flight wraps them: with its type."""
+    """Create and serialize a message, wrapped with its type as `Any`.
+
+    Args:
+        name: of the message's type.
+        fields: of the message.
+    """
     value = message(name, **fields).SerializeToString()
     return any_pb2.Any(type_url=TYPE_URL + name, value=value).SerializeToString()
 
 
 def unpack(data: bytes) -> tuple[str, Any]:
-    """Name and content of a wrapped message.
+    """Parse a message that is wrapped with its type as `Any`.
+
+    Args:
+        data: the serialized message.
+
+    Returns:
+        The name of the message's type, and the message.
 
     Raises:
-        ValueError: it is of another protocol or not known here.
+        ValueError: it is a message of another protocol, or not supported.
     """
     wrapped = any_pb2.Any()
     try:
         wrapped.ParseFromString(data)
     except DecodeError as error:
-        raise ValueError(f"This is no message of Flight SQL: {error}") from error
+        raise ValueError(f"The bytes are not a message of Flight SQL: {error}") from error
     name = wrapped.type_url.removeprefix(TYPE_URL)
     if name not in FIELDS:
-        raise ValueError(f"This server does not know `{wrapped.type_url}`.")
+        raise ValueError(f"This server does not support `{wrapped.type_url}`.")
     return name, parse(name, wrapped.value)

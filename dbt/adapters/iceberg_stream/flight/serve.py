@@ -1,4 +1,4 @@
-"""The Flight SQL server of a profile: who may call it, and as whom it works."""
+"""Runs the Flight SQL server of a profile, and authenticates its callers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from dbt.adapters.iceberg_stream.profile.factory import (
 )
 from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
-# Holds the server's own token, where the catalog knows no users; else a new one is made.
+# Has the server's token if the catalog has no users; if it is not set, a token is generated.
 TOKEN_VARIABLE = "ICEBERG_STREAM_SERVER_TOKEN"
-# Rows between two lines about an ingest.
+# Rows between two log lines about an ingest.
 REPORT_ROWS = 1_000_000
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -41,13 +41,19 @@ logger = AdapterLogger("Iceberg_Stream")
 
 @dataclass(frozen=True)
 class OpenServer:
-    """A server that listens; `token_file` where it has a token of its own."""
+    """A listening server.
+
+    Attributes:
+        server: the server.
+        token_file: file with the server's token, if it generated one.
+    """
 
     server: FlightSqlServer
     token_file: Path | None
 
     @property
     def port(self) -> int:
+        """The port on which the server listens."""
         return int(self.server.port)
 
     def serve(self) -> None:
@@ -63,24 +69,31 @@ def open_server(
     port: int,
     certificate: tuple[bytes, bytes] | None = None,
 ) -> Iterator[OpenServer]:
-    """Listen for Flight SQL; the engine starts with the first statement that needs it.
+    """Open a server; the engine starts with the first statement that needs it.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+        host: address on which to listen.
+        port: 0 for a free port.
+        certificate: certificate chain and private key (PEM), for TLS.
 
     Raises:
-        OSError: the address is taken, or the token cannot be written.
+        OSError: the address is in use, or the token cannot be written.
     """
     quiet_pyspark()
     engine = make_engine(credentials, project_root)
-    own, token_file = None, None
-    if not _knows_users(credentials.catalog_settings()):
-        own, token_file = _own_token(credentials.engine_path(project_root))
-    door = _Door(credentials, project_root, engine, own)
+    server_token, token_file = None, None
+    if not _uses_caller_token(credentials.catalog_settings()):
+        server_token, token_file = _server_token(credentials.engine_path(project_root))
+    authenticator = _Authenticator(credentials, project_root, engine, server_token)
     scheme = "grpc+tls" if certificate else "grpc"
     server = FlightSqlServer(
         f"{scheme}://{host}:{port}",
-        door.admit,
+        authenticator.authenticate,
         credentials.schema,
         [certificate] if certificate else None,
-        _Reports().tell,
+        _IngestLog().log,
     )
     try:
         yield OpenServer(server, token_file)
@@ -90,22 +103,32 @@ def open_server(
 
 
 @dataclass(frozen=True)
-class _Door:
-    """Makes callers of tokens: their catalog as them, or the local one for who knows the token."""
+class _Authenticator:
+    """Creates the callers of tokens.
+
+    Attributes:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+        engine: Spark's engine.
+        server_token: the token that all callers must have; None if the catalog checks the tokens.
+    """
 
     credentials: IcebergStreamCredentials
     project_root: Path
     engine: Engine
-    own_token: str | None
+    server_token: str | None
 
-    def admit(self, token: str) -> Caller:
-        """The owner of a token.
+    def authenticate(self, token: str) -> Caller:
+        """Create the caller of a token.
+
+        Args:
+            token: the bearer token.
 
         Raises:
-            CatalogError: the token is not accepted.
+            CatalogError: the token is not valid.
         """
-        if self.own_token is not None:
-            if not same_token(token, self.own_token):
+        if self.server_token is not None:
+            if not same_token(token, self.server_token):
                 raise CatalogError("This server does not accept the token.")
             catalog = make_catalog(self.credentials, self.project_root)
             return Caller(catalog, lambda: self._handle(catalog, None))
@@ -114,7 +137,7 @@ class _Door:
         try:
             catalog.namespaces()
         except CatalogError as error:
-            # Who may not list may still write.
+            # A user who may not list namespaces may still write.
             if "refused to" not in str(error):
                 raise
         return Caller(catalog, lambda: self._handle(catalog, identity))
@@ -130,32 +153,34 @@ class _Door:
         return settings | SESSION_SETTINGS
 
 
-def _knows_users(catalog: CatalogSettings | None) -> bool:
-    """Whether the catalog is asked with the caller's token, and with nothing of the server's."""
+def _uses_caller_token(catalog: CatalogSettings | None) -> bool:
+    """Return whether the catalog gets the caller's token, and no credentials of the server."""
     if catalog is None or catalog.type != "rest" or catalog.ambient:
         return False
-    own = ("rest.sigv4-enabled", "credential", "auth", "header.Authorization")
-    return not any(name in catalog.properties for name in own)
+    server_credentials = ("rest.sigv4-enabled", "credential", "auth", "header.Authorization")
+    return not any(name in catalog.properties for name in server_credentials)
 
 
-class _Reports:
-    """One line a million rows."""
+class _IngestLog:
+    """Logs one line per REPORT_ROWS rows of an ingest."""
 
     def __init__(self) -> None:
-        self._told: dict[str, int] = {}
+        self._logged_rows: dict[str, int] = {}
 
-    def tell(self, table: str, rows: int) -> None:
-        if rows < self._told.get(table, 0):
-            self._told[table] = 0
-        if rows - self._told.get(table, 0) >= REPORT_ROWS:
-            self._told[table] = rows
+    def log(self, table: str, rows: int) -> None:
+        """Log the progress of an ingest, if enough rows were added."""
+        if rows < self._logged_rows.get(table, 0):
+            self._logged_rows[table] = 0
+        if rows - self._logged_rows.get(table, 0) >= REPORT_ROWS:
+            self._logged_rows[table] = rows
             logger.info(f"Ingest into {table}: {rows:,} rows so far")
 
 
-def _own_token(home: Path) -> tuple[str, Path | None]:
-    given = os.environ.get(TOKEN_VARIABLE)
-    if given:
-        return given, None
+def _server_token(home: Path) -> tuple[str, Path | None]:
+    """Return the server's token, and the file to which a generated one was written."""
+    configured = os.environ.get(TOKEN_VARIABLE)
+    if configured:
+        return configured, None
     home.mkdir(parents=True, exist_ok=True)
     token, path = secrets.token_urlsafe(24), home / "flight_token"
     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A Flight SQL server: ADBC clients' queries and bulk ingest, each as the owner of its token."""
+"""A Flight SQL server: queries and bulk ingest of ADBC clients, with each client's token."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 MIDDLEWARE = "token"
-# What a client asks about the catalog, and gets as rows.
-ABOUT = {
+# Metadata commands, whose results are rows.
+METADATA_COMMANDS = {
     "CommandGetSqlInfo",
     "CommandGetCatalogs",
     "CommandGetDbSchemas",
@@ -36,14 +36,19 @@ ABOUT = {
 
 
 class TokenReader(flight.ServerMiddlewareFactory):
-    """Takes the caller's bearer token out of the headers of each call."""
+    """Reads the caller's bearer token from the headers of each call."""
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
-        given = next((v for k, v in headers.items() if k.lower() == "authorization"), [""])[0]
-        scheme, _, token = given.partition(" ")
+        """Return the token of a call.
+
+        Raises:
+            flight.FlightUnauthenticatedError: the call has no bearer token.
+        """
+        header = next((v for k, v in headers.items() if k.lower() == "authorization"), [""])[0]
+        scheme, _, token = header.partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise flight.FlightUnauthenticatedError(
-                "No token: give a bearer token (adbc.flight.sql.authorization_header)."
+                "The call has no bearer token. Set adbc.flight.sql.authorization_header."
             )
         return _Token(token)
 
@@ -58,10 +63,10 @@ class FlightSqlServer(flight.FlightServerBase):
 
     Args:
         location: `grpc://host:port` or `grpc+tls://host:port`.
-        make_caller: opens the catalog as the owner of a token.
-        default_schema: of tables that a client names without one.
-        certificates: pairs of certificate chain and key in PEM, for TLS.
-        told: is told the rows of each ingest as they come, with the table's name.
+        make_caller: creates the caller of a token.
+        default_schema: schema of tables that a client names without one.
+        certificates: pairs of certificate chain and private key (PEM), for TLS.
+        on_progress: is called with the table's name and the rows so far of each ingest.
     """
 
     def __init__(
@@ -70,18 +75,18 @@ class FlightSqlServer(flight.FlightServerBase):
         make_caller: Callable[[str], Caller],
         default_schema: str,
         certificates: list[tuple[bytes, bytes]] | None = None,
-        told: Callable[[str, int], None] | None = None,
+        on_progress: Callable[[str, int], None] | None = None,
     ) -> None:
         self._callers = Callers(make_caller)
         self._default_schema = default_schema
-        self._report = told
+        self._on_progress = on_progress
         super().__init__(
             location, tls_certificates=certificates or [], middleware={MIDDLEWARE: TokenReader()}
         )
 
     @contextmanager
     def _caller(self, context: Any) -> Iterator[Caller]:
-        """The caller, and what goes wrong in the words of Flight."""
+        """Provide the caller, and convert errors to Flight's."""
         token = context.get_middleware(MIDDLEWARE).value
         try:
             with self._callers.calling(token) as caller:
@@ -98,9 +103,10 @@ class FlightSqlServer(flight.FlightServerBase):
             raise flight.FlightInternalError(str(error)) from error
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        """Return the schema and the ticket of a statement or metadata command."""
         with self._caller(context) as caller:
             name, command = messages.unpack(descriptor.command)
-            if name in ABOUT:
+            if name in METADATA_COMMANDS:
                 ticket, schema = descriptor.command, schema_of(name, command)
             else:
                 statement = check_statement(_sql(name, command), caller.catalog)
@@ -111,23 +117,25 @@ class FlightSqlServer(flight.FlightServerBase):
             return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        """Run the statement or metadata command of a ticket, and return its rows."""
         with self._caller(context) as caller:
             name, command = messages.unpack(ticket.ticket)
-            if name in ABOUT:
+            if name in METADATA_COMMANDS:
                 return flight.RecordBatchStream(answer(name, command, caller.catalog))
-            # A ticket is what the client sends, whatever it was given.
+            # A client may forge a ticket, so its statement is checked again.
             statement = check_statement(command.statement_handle.decode(), caller.catalog)
             if not statement.is_query:
                 return flight.RecordBatchStream(self._run(caller, statement)[1])
         return self._stream(context, statement.sql)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        """Create or close a prepared statement."""
         with self._caller(context) as caller:
             _, request = messages.unpack(action.body.to_pybytes())
             if action.type == "ClosePreparedStatement":
                 return iter(())
             if action.type != "CreatePreparedStatement":
-                raise ValueError(f"This server has no action {action.type}.")
+                raise ValueError(f"This server does not support the action {action.type}.")
             statement = check_statement(request.query, caller.catalog)
             prepared = messages.pack(
                 "ActionCreatePreparedStatementResult",
@@ -137,6 +145,7 @@ class FlightSqlServer(flight.FlightServerBase):
             return iter((prepared,))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Ingest rows or run an update, and send the number of rows."""
         with self._caller(context) as caller:
             name, command = messages.unpack(descriptor.command)
             if name == "CommandStatementIngest":
@@ -154,43 +163,47 @@ class FlightSqlServer(flight.FlightServerBase):
 
     def _ingest(self, context: Any, caller: Caller, command: Any, reader: Any) -> int:
         if command.temporary:
-            raise ValueError("Iceberg has no temporary tables: ingest into a table.")
+            raise ValueError("Iceberg has no temporary tables. Ingest into a table.")
         if command.catalog and command.catalog != caller.catalog.name:
-            raise ValueError(f"There is no catalog {command.catalog}, only {caller.catalog.name}.")
+            raise ValueError(
+                f"The catalog {command.catalog} does not exist. Use {caller.catalog.name}."
+            )
         name = (command.schema or self._default_schema, command.table)
-        place = ".".join(name)
+        table = ".".join(name)
 
         def report(rows: int) -> None:
-            if self._report is not None:
-                self._report(place, rows)
+            if self._on_progress is not None:
+                self._on_progress(table, rows)
 
-        def there() -> None:
-            # Flight ends a stream in the same way for a client that has died.
+        def require_client() -> None:
+            # Flight ends the stream in the same way if the client was killed.
             if context.is_cancelled():
-                raise flight.FlightCancelledError(f"The client is gone: {place} is unchanged.")
+                raise flight.FlightCancelledError(
+                    f"The client has disconnected; {table} is unchanged."
+                )
 
-        data = pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, there))
+        data = pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, require_client))
         mode = _mode(command)
-        done = ingest(caller.catalog, name, data, mode, progress=report, confirm=there)
+        result = ingest(caller.catalog, name, data, mode, progress=report, confirm=require_client)
         caller.refresh(f"{quote(caller.catalog.name)}.{quote(name[0])}.{quote(name[1])}")
-        return done.rows
+        return result.rows
 
     def _schema(self, caller: Caller, statement: Allowed) -> pa.Schema:
-        """Of a query's rows; nothing is run."""
+        """Return the schema of a query's rows, without running it."""
         if not statement.is_query:
             return pa.schema([])
         with caller.handle() as handle:
             return handle.session.arrow_schema(statement.sql)
 
     def _run(self, caller: Caller, statement: Allowed) -> tuple[int, pa.Table]:
-        """Run a statement that changes something: rows it changed, and a table without any."""
+        """Run a statement that is not a query; return the number of changed rows, and no rows."""
         with caller.handle() as handle:
             cursor = Cursor(handle)
             cursor.execute(statement.sql)
             return cursor.response().rows_affected or 0, pa.schema([]).empty_table()
 
     def _stream(self, context: Any, sql: str) -> flight.GeneratorStream:
-        """Rows as the client takes them: the engine waits when it does not."""
+        """Stream rows as fast as the client reads them."""
 
         def batches(first: Iterator[Any]) -> Iterator[Any]:
             with self._caller(context):
@@ -218,11 +231,11 @@ def _sql(name: str, command: Any) -> str:
         return str(command.query)
     if name in ("CommandPreparedStatementQuery", "CommandPreparedStatementUpdate"):
         return str(command.prepared_statement_handle.decode())
-    raise ValueError(f"This server cannot answer {name}.")
+    raise ValueError(f"This server does not support {name}.")
 
 
 def _mode(command: Any) -> Mode:
-    """ADBC's modes in Flight SQL's two options."""
+    """Return the ingest mode of Flight SQL's two options."""
     options = command.table_definition_options
     creates = options.if_not_exist != messages.NOT_EXIST_FAIL
     if options.if_exists == messages.EXISTS_REPLACE:

@@ -1,4 +1,4 @@
-"""The text of a statement as Spark's lexer takes it apart, without comments and hints."""
+"""Splits a statement into tokens exactly as Spark's lexer does, without comments and hints."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
-# Spark's lexer, as far as it decides where texts, quoted names and comments begin and end.
+# The rules of Spark's lexer for string literals, quoted names and comments.
 QUOTED = r"""[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`"""
 PIECES = re.compile(
     rf"(?P<quoted>{QUOTED})"
-    # A backslash at the end of a line goes on with the comment.
+    # A backslash at the end of a line continues the comment.
     r"|(?P<line>--(?:\\\n|[^\r\n])*)|(?P<open>/\*)"
     r"|(?P<word>\w+)|(?P<space>[ \t\r\n]+)|(?P<other>.)",
     re.DOTALL,
 )
-# sqlglot takes what stands behind these words for one text.
+# After these words sqlglot takes the rest of the statement as one string.
 COMMANDS = re.compile(r"(show|explain)(?=\W)", re.IGNORECASE)
 COMMENT_EDGE = re.compile(r"/\*|\*/")
-# Of `{` and `$` Spark and templates make things that no parser of SQL sees.
+# Not `{` and `$`: Spark and templates replace them before the SQL parser.
 ALLOWED_SIGNS = frozenset("()[]<>=!+-*/%&|^~.,:;")
 STRINGS = {TokenType.STRING, TokenType.RAW_STRING}
 
@@ -32,14 +32,20 @@ class NotAllowed(ValueError):
 
 @dataclass(frozen=True)
 class Word:
-    """A token; `name` is in lower case and empty for texts."""
+    """A token.
+
+    Attributes:
+        token: sqlglot's token.
+        name: its text in lower case; empty for string literals.
+        quoted: whether it is in backticks or a string literal.
+    """
 
     token: Token
     name: str
     quoted: bool
 
     def is_word(self, *names: str) -> bool:
-        """Whether it is one of these words, not in backticks."""
+        """Return whether it is one of these words, not in backticks."""
         return not self.quoted and self.name in names
 
     @property
@@ -51,28 +57,33 @@ class Word:
 
 
 def without_comments(sql: str) -> str:
-    """One statement with a blank in the place of each comment and hint.
+    """Replace each comment and hint of a statement by a blank.
+
+    Args:
+        sql: the statement.
 
     Raises:
-        NotAllowed: it has signs whose meaning could be in doubt, or its end is missing.
+        NotAllowed: a character is ambiguous, or a comment has no end.
     """
-    kept: list[str] = []
+    pieces: list[str] = []
     at = 0
     while at < len(sql):
         piece = PIECES.match(sql, at)
-        assert piece is not None, "the last alternative takes any sign"
+        assert piece is not None, "the last alternative matches any character"
         kind, text = piece.lastgroup, piece[0]
         at = _end_of_comment(sql, at) if kind == "open" else piece.end()
         if kind == "word" and not text.isascii():
-            raise NotAllowed(f"`{text}` must be in backticks: it is not ASCII.")
+            raise NotAllowed(f"`{text}` is not ASCII: put it in backticks.")
         if kind == "other" and text not in ALLOWED_SIGNS:
-            raise NotAllowed(f"The sign {text!r} is allowed within texts and backticks only.")
-        kept.append(" " if kind in ("line", "open") else text)
-    return "".join(kept).strip().rstrip(";").rstrip()
+            raise NotAllowed(
+                f"The character {text!r} is allowed in string literals and backticks only."
+            )
+        pieces.append(" " if kind in ("line", "open") else text)
+    return "".join(pieces).strip().rstrip(";").rstrip()
 
 
 def _end_of_comment(sql: str, start: int) -> int:
-    """Where a comment ends; others may be within it."""
+    """Return the end of a comment, which may have nested comments."""
     depth = 0
     for edge in COMMENT_EDGE.finditer(sql, start):
         depth += 1 if edge[0] == "/*" else -1
@@ -82,25 +93,28 @@ def _end_of_comment(sql: str, start: int) -> int:
 
 
 def words(sql: str) -> list[Word]:
-    """The tokens of a text without comments; sqlglot must see the same texts and names as Spark.
+    """Return the tokens of a statement without comments.
+
+    Args:
+        sql: the statement.
 
     Raises:
-        NotAllowed: it does not.
+        NotAllowed: sqlglot finds other string literals or quoted names than Spark.
     """
     command = COMMANDS.match(sql)
     try:
-        # Another word of the same length keeps the places of the others.
+        # A replacement of the same length keeps the positions of the other tokens.
         tokens = Spark().tokenize("_" * command.end() + sql[command.end() :] if command else sql)
     except TokenError as error:
         raise NotAllowed(f"The statement cannot be read: {error}") from error
     spans = [piece.span() for piece in PIECES.finditer(sql) if piece.lastgroup == "quoted"]
-    seen = [(t.start, t.end + 1) for t in tokens if sql[t.start : t.end + 1][-1:] in "'\"`"]
-    if spans != seen or any(token.comments for token in tokens):
+    token_spans = [(t.start, t.end + 1) for t in tokens if sql[t.start : t.end + 1][-1:] in "'\"`"]
+    if spans != token_spans or any(token.comments for token in tokens):
         raise NotAllowed("The statement's quotes or comments are ambiguous.")
-    found = []
+    result = []
     for index, token in enumerate(tokens):
         quoted = token.token_type == TokenType.IDENTIFIER
         text = token.token_type in STRINGS
         name = command[0] if command and index == 0 else token.text
-        found.append(Word(token, "" if text else name.lower(), quoted or text))
-    return found
+        result.append(Word(token, "" if text else name.lower(), quoted or text))
+    return result

@@ -1,8 +1,8 @@
-"""What callers of the Flight SQL server may run: statements on the tables of its catalog.
+"""Checks the statements of the Flight SQL server's callers.
 
-All callers' statements run in the server's process, as its user of the operating system. So
-whatever is not known to stay within the catalog is refused: other statements, functions and places
-that rows may come from.
+All statements run in the server's process, as its user of the operating system. So only statements
+that provably stay within the catalog are allowed; other statements, functions and sources of rows
+are refused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from dbt.adapters.iceberg_stream.flight.spark_text import (
 )
 from dbt.adapters.iceberg_stream.sql.queries import is_common_table
 
-# Of a caller's sessions: no tables by path, and no values of the server's environment and settings.
+# Settings of callers' sessions: no tables by path, no substitution of environment variables.
 SESSION_SETTINGS = {"spark.sql.runSQLOnFiles": "false", "spark.sql.variable.substitute": "false"}
 
 QUERY_ROOTS = (exp.Select, exp.SetOperation, exp.Subquery, exp.Values)
 DML_ROOTS = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
-# What leaves the catalog or the statement, wherever it stands.
+# Expressions that may reach outside the catalog or the statement.
 REFUSED = (
     exp.Command, exp.QueryTransform, exp.Directory, exp.Into, exp.Parameter, exp.SessionParameter,
     exp.Placeholder, exp.LoadData, exp.LocationProperty, exp.TemporaryProperty, exp.Clone,
@@ -45,15 +45,15 @@ TABLE_PARTS = {"this", "db", "catalog", "alias", "joins", "laterals", "pivots", 
 CREATE_PARTS = {"this", "with_", "kind", "replace", "exists", "expression", "properties"}
 CREATE_PROPERTIES = (exp.FileFormatProperty, exp.PartitionedByProperty, exp.SchemaCommentProperty)
 ALTERATIONS = (exp.ColumnDef, exp.Drop, exp.RenameColumn, exp.AlterColumn)
-# Catalogs and schemas that Spark itself has.
+# Spark's own catalogs and schemas.
 RESERVED = {"spark_catalog", "system", "session", "builtin", "global_temp"}
-# What Iceberg calls tables of a table.
-PARTS_OF_TABLES = re.compile(
+# Names of Iceberg's metadata tables, branches, tags and snapshots.
+METADATA_TABLES = re.compile(
     r"(all_)?(data_|delete_)?(files|manifests|entries)|snapshots|history|refs|partitions"
     r"|metadata_log_entries|position_deletes|changes|(branch|tag)_\w+"
     r"|(snapshot_id|at_timestamp)_\d+"
 )
-# Statements of a few words: with the name of a table or of a schema, and whether they give rows.
+# Short statements with the name of a table or schema, and whether they return rows.
 _SCHEMA, _TABLE = r"(?P<schema>[#\w]+)", r"(?P<table>[#\w]+)"
 _KIND = "(namespace|schema|database)"
 FORMS = tuple(
@@ -75,57 +75,71 @@ DEEPEST_VIEW = 20
 
 
 class Catalog(Protocol):
-    """What is asked of the caller's catalog."""
+    """The part of the caller's catalog that the checks use."""
 
     name: str
 
-    def namespace_exists(self, namespace: str) -> bool: ...
+    def namespace_exists(self, namespace: str) -> bool:
+        """Return whether a namespace exists."""
 
-    def metadata(self, name: tuple[str, str]) -> Mapping[str, Any] | None: ...
+    def metadata(self, name: tuple[str, str]) -> Mapping[str, Any] | None:
+        """Return the current metadata of a table or view; None if there is neither."""
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """A statement as it is to be run, and whether it gives rows and changes nothing."""
+    """A statement that may run.
+
+    Attributes:
+        sql: the statement, without comments and hints.
+        is_query: whether it returns rows and changes nothing.
+    """
 
     sql: str
     is_query: bool
 
 
 def check_statement(sql: str, catalog: Catalog) -> Allowed:
-    """A caller's statement without its comments and hints.
+    """Check a caller's statement.
+
+    Args:
+        sql: the statement.
+        catalog: the catalog, with the caller's token.
+
+    Returns:
+        The statement, without comments and hints.
 
     Raises:
-        NotAllowed: it is not known to stay within the catalog.
-        CatalogError: the catalog refuses to tell what the statement names.
+        NotAllowed: the statement may reach outside the catalog.
+        CatalogError: the catalog refuses to show a relation of the statement.
     """
     text = without_comments(sql)
-    found = words(text)
-    if not found:
-        raise NotAllowed("There is no statement.")
+    tokens = words(text)
+    if not tokens:
+        raise NotAllowed("The statement is empty.")
     checker = _Checker(catalog)
-    first = found[0]
+    first = tokens[0]
     if first.is_word("explain"):
-        behind = 2 if found[1:] and found[1].is_word("extended", "cost", "formatted") else 1
-        checker.check_query(_rest(text, found, behind))
+        behind = 2 if tokens[1:] and tokens[1].is_word("extended", "cost", "formatted") else 1
+        checker.check_query(_text_from(text, tokens, behind))
         return Allowed(text, True)
-    if first.is_word("describe", "desc") and _begins_query(found[1:]):
-        checker.check_query(_rest(text, found, 2 if found[1].is_word("query") else 1))
+    if first.is_word("describe", "desc") and _begins_query(tokens[1:]):
+        checker.check_query(_text_from(text, tokens, 2 if tokens[1].is_word("query") else 1))
         return Allowed(text, True)
     for form, is_query in FORMS:
-        if checker.has_form(found, form):
+        if checker.has_form(tokens, form):
             return Allowed(text, is_query)
-    return Allowed(text, checker.check_parsed(text, found))
+    return Allowed(text, checker.check_parsed(text, tokens))
 
 
-def _begins_query(found: Sequence[Word]) -> bool:
-    return bool(found) and found[0].is_word("query", "select", "with", "values")
+def _begins_query(tokens: Sequence[Word]) -> bool:
+    return bool(tokens) and tokens[0].is_word("query", "select", "with", "values")
 
 
-def _rest(text: str, found: Sequence[Word], count: int) -> str:
-    if len(found) <= count:
+def _text_from(text: str, tokens: Sequence[Word], count: int) -> str:
+    if len(tokens) <= count:
         raise NotAllowed("The statement has no end.")
-    return text[found[count].token.start :]
+    return text[tokens[count].token.start :]
 
 
 class _Checker:
@@ -134,9 +148,9 @@ class _Checker:
         self._default = default
         self._depth = depth
 
-    def has_form(self, found: Sequence[Word], form: re.Pattern[str]) -> bool:
-        """Whether a statement of a few words has a form; its name is checked then."""
-        names = _dotted_names(found)
+    def has_form(self, tokens: Sequence[Word], form: re.Pattern[str]) -> bool:
+        """Return whether a short statement has a form, after a check of its names."""
+        names = _dotted_names(tokens)
         pieces = [p[0].name if p[0].is_word(p[0].name) and len(p) == 1 else "#" for p in names]
         pieces = [
             "<text>" if p[0].token.token_type in STRINGS else t
@@ -153,22 +167,22 @@ class _Checker:
         return True
 
     def _check_name(self, parts: list[str], kind: str) -> None:
-        place, ours = ".".join(parts), self._catalog.name
+        name, catalog_name = ".".join(parts), self._catalog.name
         if kind == "table":
             self.check_table(parts)
-        elif len(parts) > 2 or (len(parts) == 2 and parts[0].lower() != ours.lower()):
-            raise NotAllowed(f"`{place}` is not in the catalog `{ours}`.")
+        elif len(parts) > 2 or (len(parts) == 2 and parts[0].lower() != catalog_name.lower()):
+            raise NotAllowed(f"`{name}` is not in the catalog `{catalog_name}`.")
         elif parts[-1].lower() in RESERVED:
-            raise NotAllowed(f"`{place}` is no schema of the catalog `{ours}`.")
+            raise NotAllowed(f"`{name}` is not a schema of the catalog `{catalog_name}`.")
 
     def check_query(self, sql: str) -> None:
         """Check a query, without its comments."""
         if not self.check_parsed(sql, words(sql)):
-            raise NotAllowed("This must be a query.")
+            raise NotAllowed("Only queries are allowed here.")
 
-    def check_parsed(self, sql: str, found: Sequence[Word]) -> bool:
-        """Check a query or a change by its tree; whether it is a query."""
-        if any(word.token.token_type == TokenType.PIPE_GT for word in found):
+    def check_parsed(self, sql: str, tokens: Sequence[Word]) -> bool:
+        """Check a query or another statement by its syntax tree; return whether it is a query."""
+        if any(word.token.token_type == TokenType.PIPE_GT for word in tokens):
             raise NotAllowed("`|>` is not allowed here: write a query with SELECT.")
         try:
             trees = sqlglot.parse(sql, dialect="spark")
@@ -185,38 +199,38 @@ class _Checker:
                 raise NotAllowed(f"`{_short(node)}` is not allowed here.")
             if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
                 _require_function(str(node.this))
-        self._check_words(found, tree)
+        self._check_words(tokens, tree)
         for table in tree.find_all(exp.Table):
             self._check_relation(table)
         return isinstance(tree, QUERY_ROOTS)
 
-    def _check_words(self, found: Sequence[Word], tree: exp.Expression) -> None:
-        """Look at what the parser may have taken for something else than Spark does."""
-        named = _names_with_columns(tree)
-        for index, word in enumerate(found):
-            before = found[index - 1] if index else None
-            after = found[index + 1] if index + 1 < len(found) else None
+    def _check_words(self, tokens: Sequence[Word], tree: exp.Expression) -> None:
+        """Check tokens that sqlglot may parse differently than Spark."""
+        table_names = _names_with_columns(tree)
+        for index, word in enumerate(tokens):
+            before = tokens[index - 1] if index else None
+            after = tokens[index + 1] if index + 1 < len(tokens) else None
             if word.is_word("table") and not (index <= 3 and before and _may_precede(before)):
-                raise NotAllowed("`TABLE` is not allowed here: name the table alone.")
+                raise NotAllowed("`TABLE` is not allowed here: write the table's name only.")
             if word.is_word("using") and after and after.token.token_type in STRINGS:
                 raise NotAllowed("Scripts are not allowed.")
             if after is None or after.token.token_type != TokenType.L_PAREN:
                 continue
             if word.token.token_type in STRINGS:
-                raise NotAllowed("A text is not a function.")
+                raise NotAllowed("A string literal is not a function.")
             if not word.is_name:
                 continue
             if before is not None and before.token.token_type == TokenType.DOT:
-                self._check_qualified(found, index, named)
-            elif (word.name not in KEYWORDS or word.quoted) and word.name not in named:
+                self._check_qualified(tokens, index, table_names)
+            elif (word.name not in KEYWORDS or word.quoted) and word.name not in table_names:
                 _require_function(word.name)
 
-    def _check_qualified(self, found: Sequence[Word], index: int, named: set[str]) -> None:
-        name = found[index].name
-        place = [word.name for word in found[max(index - 4, 0) : index]]
-        ours = [self._catalog.name.lower(), ".", "system", "."]
-        if name not in named and not (name in ICEBERG_FUNCTIONS and place == ours):
-            raise NotAllowed(f"There is no function `{name}` here.")
+    def _check_qualified(self, tokens: Sequence[Word], index: int, table_names: set[str]) -> None:
+        name = tokens[index].name
+        qualifier = [word.name for word in tokens[max(index - 4, 0) : index]]
+        iceberg = [self._catalog.name.lower(), ".", "system", "."]
+        if name not in table_names and not (name in ICEBERG_FUNCTIONS and qualifier == iceberg):
+            raise NotAllowed(f"The function `{name}` does not exist here.")
 
     def _check_relation(self, table: exp.Table) -> None:
         parts = table.parts
@@ -231,49 +245,56 @@ class _Checker:
             self.check_table([part.name for part in parts])
 
     def check_table(self, parts: list[str]) -> None:
-        """Check the name of a table or view, and what a view reads."""
-        place, catalog = ".".join(parts), self._catalog
+        """Check the name of a table or view, and what a view reads.
+
+        Args:
+            parts: the name's parts.
+
+        Raises:
+            NotAllowed: the name is not that of a table of the catalog.
+        """
+        full_name, catalog = ".".join(parts), self._catalog
         if parts[0].lower() == catalog.name.lower() and len(parts) > 2:
             parts = parts[1:]
-            if len(parts) > 3 or (len(parts) == 3 and not PARTS_OF_TABLES.fullmatch(parts[2])):
-                raise NotAllowed(f"`{place}` is not the name of a table.")
+            if len(parts) > 3 or (len(parts) == 3 and not METADATA_TABLES.fullmatch(parts[2])):
+                raise NotAllowed(f"`{full_name}` is not the name of a table.")
         elif len(parts) > 2:
-            raise NotAllowed(f"`{place}` is not in the catalog `{catalog.name}`.")
+            raise NotAllowed(f"`{full_name}` is not in the catalog `{catalog.name}`.")
         elif len(parts) == 1:
             if self._default is None:
-                raise NotAllowed(f"`{place}` has no schema: write schema.{place}.")
+                raise NotAllowed(f"`{full_name}` has no schema: write schema.{full_name}.")
             parts = [self._default, *parts]
         schema, name = parts[0], parts[1]
         if schema.lower() in RESERVED or re.search(r"[/\\\x00]", schema + name):
-            raise NotAllowed(f"`{place}` is not the name of a table.")
+            raise NotAllowed(f"`{full_name}` is not the name of a table.")
         if not catalog.namespace_exists(schema):
-            raise NotAllowed(f"There is no schema `{schema}` in the catalog `{catalog.name}`.")
+            raise NotAllowed(f"The catalog `{catalog.name}` has no schema `{schema}`.")
         metadata = catalog.metadata((schema, name))
         if metadata is not None and "view-uuid" in metadata:
-            self._check_view(place, metadata)
+            self._check_view(full_name, metadata)
 
-    def _check_view(self, place: str, metadata: Mapping[str, Any]) -> None:
+    def _check_view(self, name: str, metadata: Mapping[str, Any]) -> None:
         if self._depth >= DEEPEST_VIEW:
-            raise NotAllowed(f"The view `{place}` reads too many others.")
+            raise NotAllowed(f"The view `{name}` has too many levels of nested views.")
         current = metadata["current-version-id"]
         version = next(v for v in metadata["versions"] if v["version-id"] == current)
         default = version.get("default-catalog") or self._catalog.name
         schema = ".".join(version.get("default-namespace") or []) or None
-        for shown in version["representations"]:
+        for representation in version["representations"]:
             try:
                 if default.lower() != self._catalog.name.lower():
-                    raise NotAllowed(f"It is of the catalog `{default}`.")
-                text = without_comments(shown["sql"])
+                    raise NotAllowed(f"Its default catalog is `{default}`.")
+                text = without_comments(representation["sql"])
                 _Checker(self._catalog, schema, self._depth + 1).check_query(text)
             except NotAllowed as error:
-                raise NotAllowed(f"The view `{place}` cannot be read here. {error}") from error
+                raise NotAllowed(f"The view `{name}` is not allowed here. {error}") from error
 
 
-def _dotted_names(found: Sequence[Word]) -> list[list[Word]]:
-    """The words, with the parts of a dotted name together."""
+def _dotted_names(tokens: Sequence[Word]) -> list[list[Word]]:
+    """Group the tokens, with the parts of a dotted name in one group."""
     names: list[list[Word]] = []
     joined = False
-    for word in found:
+    for word in tokens:
         if word.token.token_type == TokenType.DOT and names and not joined:
             joined = True
         elif joined:
@@ -295,7 +316,7 @@ def _check_root(tree: exp.Expression) -> None:
         allowed = isinstance(target, exp.Table)
     else:
         allowed = isinstance(tree, exp.Alter) and tree.args.get("kind") == "TABLE"
-        allowed &= all(isinstance(each, ALTERATIONS) for each in tree.args.get("actions") or ())
+        allowed &= all(isinstance(a, ALTERATIONS) for a in tree.args.get("actions") or ())
     if not allowed:
         raise NotAllowed(
             "This server runs queries, SHOW, DESCRIBE and EXPLAIN, and changes of the catalog's "
@@ -308,10 +329,12 @@ def _check_creation(tree: exp.Create) -> None:
     if extra or (tree.kind == "VIEW" and tree.expression is None):
         raise NotAllowed(f"`{_short(tree)}` is not allowed here.")
     properties = tree.args.get("properties")
-    for each in properties.expressions if properties else ():
-        iceberg = not isinstance(each, exp.FileFormatProperty) or each.name.lower() == "iceberg"
-        if not isinstance(each, CREATE_PROPERTIES) or not iceberg:
-            raise NotAllowed(f"`{_short(each)}` is not allowed here.")
+    for property_ in properties.expressions if properties else ():
+        iceberg = (
+            not isinstance(property_, exp.FileFormatProperty) or property_.name.lower() == "iceberg"
+        )
+        if not isinstance(property_, CREATE_PROPERTIES) or not iceberg:
+            raise NotAllowed(f"`{_short(property_)}` is not allowed here.")
 
 
 def _require_function(name: str) -> None:
@@ -320,17 +343,17 @@ def _require_function(name: str) -> None:
 
 
 def _may_precede(word: Word) -> bool:
-    """Whether a word may stand before `table` at the beginning of a statement."""
+    """Return whether a word may precede `table` at the beginning of a statement."""
     return word.is_word("create", "replace", "alter", "into", "overwrite")
 
 
 def _names_with_columns(tree: exp.Expression) -> set[str]:
-    """Names that columns in parentheses follow: of aliases, and of tables that are written."""
-    found = {a.name.lower() for a in tree.find_all(exp.TableAlias) if a.args.get("columns")}
+    """Return names with a column list in parentheses: aliases, and targets of writes."""
+    names = {a.name.lower() for a in tree.find_all(exp.TableAlias) if a.args.get("columns")}
     for schema in tree.find_all(exp.Schema):
         if isinstance(schema.this, exp.Table):
-            found.add(schema.this.name.lower())
-    return found - {"reflect", "java_method", "try_reflect", "identifier", "input_file_name"}
+            names.add(schema.this.name.lower())
+    return names - {"reflect", "java_method", "try_reflect", "identifier", "input_file_name"}
 
 
 def _short(node: exp.Expression) -> str:

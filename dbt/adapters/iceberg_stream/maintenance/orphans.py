@@ -1,4 +1,4 @@
-"""Files in a table's folders that no snapshot knows: what writers that died have left."""
+"""Finds and removes orphan files: files in a table's folder that no snapshot references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 @dataclass(frozen=True)
 class Orphan:
-    """A file that belongs to no snapshot; size in bytes, last change in UTC."""
+    """A file that no snapshot references.
+
+    Attributes:
+        path: on the table's filesystem.
+        size: in bytes.
+        modified: time of the last change (UTC).
+    """
 
     path: str
     size: int
@@ -30,37 +36,48 @@ class Orphan:
 
 
 def find_orphans(table: LoadedTable, before: datetime) -> list[Orphan]:
-    """Files of the table's folders that were last changed before and that nothing refers to.
+    """Find the orphan files of a table.
 
-    A file that a writer has written and not yet committed looks like an orphan: `before` must be
-    longer ago than any write takes.
+    Files of a write that is not committed yet look like orphans, so `before` must be longer ago
+    than any write takes.
+
+    Args:
+        table: the table, with all snapshots.
+        before: only files last changed before this time (UTC).
 
     Raises:
-        CatalogError: the files may be another table's (`gc.enabled` is false).
+        CatalogError: the files may belong to other tables (`gc.enabled` is false).
         OSError: the storage cannot be listed or read.
     """
     properties = table.metadata.get("properties") or {}
     if properties.get("gc.enabled", "true").lower() == "false":
         raise CatalogError(
-            f"The files of {'.'.join(table.name)} may belong to other tables, too: its property "
-            "gc.enabled is false."
+            f"The files of {'.'.join(table.name)} may belong to other tables, too: its table "
+            "property gc.enabled is false. Set it to true if they do not."
         )
     target = WriteTarget.of(table.metadata, table.io)
-    known = {target.path_of(location) for location in referenced(table)}
-    found = []
-    # Not `write.data.path`: other tables may have the same.
+    referenced_paths = {target.path_of(location) for location in referenced(table)}
+    orphans = []
+    # Not the folder `write.data.path`: several tables may share it.
     for info in _files(target.filesystem(), target.path_of(table.metadata["location"])):
         modified = info.mtime.astimezone(timezone.utc)
-        if info.path not in known and modified < before:
-            found.append(Orphan(info.path, info.size, modified))
-    return sorted(set(found), key=lambda orphan: orphan.path)
+        if info.path not in referenced_paths and modified < before:
+            orphans.append(Orphan(info.path, info.size, modified))
+    return sorted(set(orphans), key=lambda orphan: orphan.path)
 
 
 def remove_orphans(table: LoadedTable, orphans: Iterable[Orphan]) -> int:
-    """Remove them; how many were there.
+    """Remove orphan files.
+
+    Args:
+        table: the table.
+        orphans: the files.
+
+    Returns:
+        How many files still existed and were removed.
 
     Raises:
-        OSError: the storage refuses.
+        OSError: the storage refuses to remove a file.
     """
     filesystem = WriteTarget.of(table.metadata, table.io).filesystem()
     removed = 0
@@ -72,7 +89,11 @@ def remove_orphans(table: LoadedTable, orphans: Iterable[Orphan]) -> int:
 
 
 def referenced(table: LoadedTable) -> Iterator[str]:
-    """Locations of all that the table's metadata, snapshots and logs name."""
+    """Iterate over the locations of all files that the table's metadata reference.
+
+    Args:
+        table: the table, with all snapshots.
+    """
     metadata = table.metadata
     yield table.location
     for entry in metadata.get("metadata-log") or []:
@@ -84,23 +105,28 @@ def referenced(table: LoadedTable) -> Iterator[str]:
 
 
 def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
-    seen: set[str] = set()
+    visited: set[str] = set()
     for snapshot in metadata.get("snapshots") or []:
         yield snapshot["manifest-list"]
         manifests = [
             manifest
             for manifest in read_manifest_list(io, snapshot["manifest-list"])
-            if manifest.manifest_path not in seen
+            if manifest.manifest_path not in visited
         ]
-        seen.update(manifest.manifest_path for manifest in manifests)
+        visited.update(manifest.manifest_path for manifest in manifests)
         for manifest, entries in zip(manifests, read_manifests(io, manifests), strict=True):
             yield manifest.manifest_path
-            # A deleted entry's file is another snapshot's, as long as one holds it.
+            # The file of a deleted entry counts only if another snapshot still has it.
             yield from (e.data_file.file_path for e in entries if e.status != DELETED)
 
 
 def shares_folder(table: LoadedTable, others: Iterable[LoadedTable]) -> LoadedTable | None:
-    """Another table whose files lie in this one's folder; None if there is none."""
+    """Return a table whose files are in another table's folder; None if there is none.
+
+    Args:
+        table: the table with the folder.
+        others: the tables to check.
+    """
     own = table.metadata["location"].rstrip("/") + "/"
     for other in others:
         if other.name != table.name and (other.metadata["location"] + "/").startswith(own):
@@ -110,7 +136,7 @@ def shares_folder(table: LoadedTable, others: Iterable[LoadedTable]) -> LoadedTa
 
 def _files(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:
     selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
-    # Hidden ones are checksums and markers of file systems.
+    # Hidden files are checksums and markers of file systems.
     return (
         info
         for info in filesystem.get_file_info(selector)

@@ -19,7 +19,10 @@ from dbt.adapters.iceberg_stream.sql.merge import (
     merge_sql,
 )
 from dbt.adapters.iceberg_stream.sql.statements import split
-from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import new_write_id, stamps
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    new_write_id,
+    snapshot_properties,
+)
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import in_threads
@@ -168,7 +171,7 @@ def _merge(
                 options,
                 lambda: context.session().stream(query),
                 write_id,
-                stamps(write_id, context.principal),
+                snapshot_properties(write_id, context.principal),
                 runner,
             )
         except DuplicateKeys:

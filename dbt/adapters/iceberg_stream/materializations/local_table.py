@@ -22,7 +22,10 @@ from dbt.adapters.iceberg_stream.materializations.context import Materialization
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
-from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import new_write_id, stamps
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    new_write_id,
+    snapshot_properties,
+)
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
@@ -51,10 +54,15 @@ def build_from_rows(
     if (reason := _why_spark(context, name, rows, layout, config)) is not None:
         logger.debug(f"The rows of {relation} go through Spark: {reason}")
         return None
-    properties = stamps(new_write_id(), context.principal)
+    properties = snapshot_properties(new_write_id(), context.principal)
     try:
         done = ingest(
-            context.catalog, name, rows.to_reader(), Mode.REPLACE, origin=origin, stamps=properties
+            context.catalog,
+            name,
+            rows.to_reader(),
+            Mode.REPLACE,
+            origin=origin,
+            snapshot_properties=properties,
         )
     except ColumnError as error:
         logger.debug(f"The rows of {relation} go through Spark: {error}")

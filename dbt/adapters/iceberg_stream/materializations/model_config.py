@@ -8,7 +8,7 @@ from typing import Any
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
-from dbt.adapters.iceberg_stream.tables.merge.options import incremental_faults, misspelled
+from dbt.adapters.iceberg_stream.tables.merge.options import incremental_errors, misspelled
 
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
@@ -29,7 +29,7 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     if file_format != "iceberg":
         faults.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
     if config.get("materialized") == "incremental":
-        faults += incremental_faults(config)
+        faults += incremental_errors(config)
     if config.get("grants"):
         faults.append(GRANTS_REFUSED)
     if faults:

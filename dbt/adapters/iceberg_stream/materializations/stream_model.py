@@ -55,7 +55,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import evolving
-from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import stamps
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import snapshot_properties
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
@@ -230,7 +230,7 @@ class StreamModel:
             partition,
             returned_columns(list(self.types)),
         )
-        properties = stamps("", context.principal)
+        properties = snapshot_properties("", context.principal)
         progress = Progress(options.sink_id, frontier=begin)
         writer = BatchWriter(
             source=self.opened,
@@ -302,7 +302,7 @@ def _bad_records(
             updates = evolving(existing.metadata, rows.schema, f"{schema}.{table}")
             if updates:
                 catalog.commit(existing, (), updates)
-        ingest(catalog, (schema, table), rows.to_reader(), mode, stamps=properties)
+        ingest(catalog, (schema, table), rows.to_reader(), mode, snapshot_properties=properties)
 
     wanted = options.bad_records == "dead_letters"
     return BadRecords(keep if wanted else None, f"{schema}.{table}", options.bad_record_limit)

@@ -1,4 +1,4 @@
-"""The profile: parsed and checked once, with every fault listed at once."""
+"""The profile: parsed and checked once, with all errors in one message."""
 
 from __future__ import annotations
 
@@ -26,52 +26,52 @@ from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret
 from dbt.adapters.iceberg_stream.engines.java import find_java
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
 from dbt.adapters.iceberg_stream.errors.redaction import HIDDEN, without_secrets
-from dbt.adapters.iceberg_stream.profile.validation import OAUTH2_KEYS, faults
+from dbt.adapters.iceberg_stream.profile.validation import OAUTH2_KEYS, profile_errors
 
 WARM_SECONDS = 300
 CONNECT_PORT = 15002
 
 
 def default_keep_alive() -> int:
-    """Seconds an idle engine stays warm: some minutes for a person, none in CI and jobs."""
+    """Return the default of `keep_alive`: some minutes in a terminal, 0 in CI and jobs."""
     interactive = sys.stderr.isatty() and not os.environ.get("CI")
     return WARM_SECONDS if interactive else 0
 
 
 @dataclass
 class IcebergStreamCredentials(Credentials):
-    """What a profile may say. Only `schema` has no sensible default.
+    """The keys of a profile. Only `schema` is required.
 
     Attributes:
-        schema: namespace that models are built into.
-        database: name of the Iceberg catalog; part of the SQLite catalog's key.
+        schema: namespace of the models.
+        database: name of the Iceberg catalog; the SQLite catalog stores it with each table.
         method: where Spark runs: `embedded` on this machine, `connect` on a cluster.
         warehouse: folder of tables and catalog; relative to the project.
         keep_alive: seconds an idle engine stays warm; 0 stops it with its last user.
         driver_memory: heap of the engine, e.g. `2g`.
         spark_conf: settings of the engine, e.g. `{spark.sql.shuffle.partitions: 8}`.
         packages: Maven coordinates added to the engine's class path.
-        maven_repository: mirror to fetch the engine's jars from.
-        java_home: Java 17 or 21 to run the engine on.
-        engine_home: folder of the engine's state; projects that name one share its engine.
+        maven_repository: mirror from which the engine's jars are downloaded.
+        java_home: Java 17 or 21 for the engine.
+        engine_home: folder of the engine's state; projects with the same folder share the engine.
         start_timeout: seconds the engine may take to start.
-        result_cache: keep the rows of queries: `off`, in `memory` for one command, or on `disk`.
-        result_cache_size: the most that they take, e.g. `256m`.
+        result_cache: cache the rows of queries: `off`, in `memory` for one command, or on `disk`.
+        result_cache_size: maximum size of the cache, e.g. `256m`.
         progress: show the progress of long statements; by default in a terminal.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
             it a SQLite file in the warehouse folder.
         token: the user's bearer token for the catalog.
-        token_file: file that holds it, read again when it changes.
-        token_command: command that prints it, run again before it expires.
-        oauth2: client credentials to get it with: `token_uri`, `client_id`, `client_secret`, and
-            whatever else the server wants (`scope`, `audience`, …).
-        kafka: options of Kafka's clients, as librdkafka names them, of each connection that sources
-            name, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
-        ambient_credentials: let clients look for storage credentials in environment and machine.
-        host: Spark Connect server of `method: connect`.
-        port: its port.
-        use_ssl: whether it speaks TLS.
-        server_token: what opens it; nothing to do with the catalog's token.
+        token_file: file with the token, read again when it changes.
+        token_command: command that prints the token, run again before it expires.
+        oauth2: client credentials that get the token: `token_uri`, `client_id`, `client_secret`,
+            and further parameters of the server (`scope`, `audience`, …).
+        kafka: options of Kafka's clients, named as in librdkafka, by the connection's name in
+            sources, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
+        ambient_credentials: let clients search the environment for storage credentials.
+        host: host of the Spark Connect server, for `method: connect`.
+        port: port of the Spark Connect server.
+        use_ssl: whether the Spark Connect server uses TLS.
+        server_token: token of the Spark Connect server; independent of the catalog's token.
     """
 
     database: str = "lake"
@@ -108,44 +108,57 @@ class IcebergStreamCredentials(Credentials):
 
     @property
     def type(self) -> str:
+        """The adapter's type in dbt."""
         return "iceberg_stream"
 
     @property
     def unique_field(self) -> str:
-        place = self.catalog_properties.get("uri", self.database)
-        return f"{self.method}/{without_secrets(str(place))}"
+        """The value that dbt hashes for anonymous usage statistics."""
+        address = self.catalog_properties.get("uri", self.database)
+        return f"{self.method}/{without_secrets(str(address))}"
 
     def _connection_keys(self) -> tuple[str, ...]:
         if self.method == "connect":
             return ("method", "host", "port", "use_ssl", "database", "schema")
-        here = ("method", "database", "schema", "keep_alive", "driver_memory")
-        return here if self.catalog_properties else (*here, "warehouse")
+        keys = ("method", "database", "schema", "keep_alive", "driver_memory")
+        return keys if self.catalog_properties else (*keys, "warehouse")
 
     def connection_info(self, *, with_aliases: bool = False) -> Iterable[tuple[str, Any]]:
-        """What `dbt debug` shows: the profile, then what runs where, with versions."""
+        """Iterate over what `dbt debug` shows: the profile, the user, and versions.
+
+        Args:
+            with_aliases: include aliases, and only the profile.
+        """
         yield from super().connection_info(with_aliases=with_aliases)
         if with_aliases:
-            # `target` in Jinja, made anew for every macro: neither commands nor versions there.
+            # dbt calls this for `target` in every macro: run no commands here.
             return
         yield from self._identity_info()
         yield from versions(self.java_home, embedded=self.method == "embedded")
 
     @classmethod
     def validate(cls, data: Any) -> None:
-        """Check the profile's output before it is turned into an object.
+        """Check the profile's output before it is parsed.
+
+        Args:
+            data: the output of the profile.
 
         Raises:
-            DbtRuntimeError: with one line for each fault.
+            DbtRuntimeError: with one line for each error.
         """
-        known = {f.name for f in fields(cls)} | set(cls._ALIASES) | {"type", "threads"}
-        found = faults(data, known - {"_ALIASES"})
-        if found:
-            lines = "\n".join(f"  - {fault}" for fault in found)
+        keys = {f.name for f in fields(cls)} | set(cls._ALIASES) | {"type", "threads"}
+        errors = profile_errors(data, keys - {"_ALIASES"})
+        if errors:
+            lines = "\n".join(f"  - {error}" for error in errors)
             raise DbtRuntimeError(f"The profile of type iceberg_stream has errors:\n{lines}")
         super().validate(data)
 
     def identity(self, project_root: str | Path) -> Identity | None:
-        """Who the user is to the catalog; None for a catalog that knows no users."""
+        """Return the user's token for the catalog; None if the profile has none.
+
+        Args:
+            project_root: folder of the dbt project, for a relative `token_file`.
+        """
         if self.token:
             return Identity(LiteralToken(self.token))
         if self.token_file:
@@ -153,17 +166,19 @@ class IcebergStreamCredentials(Credentials):
         if self.token_command:
             return Identity(TokenCommand(self.token_command))
         if self.oauth2:
-            given = {str(k): str(v) for k, v in self.oauth2.items()}
-            uri, client, secret = (given.pop(key) for key in OAUTH2_KEYS)
-            return Identity(ClientCredentials(uri, client, secret, given))
+            parameters = {str(k): str(v) for k, v in self.oauth2.items()}
+            uri, client, secret = (parameters.pop(key) for key in OAUTH2_KEYS)
+            return Identity(ClientCredentials(uri, client, secret, parameters))
         return None
 
     def catalog_settings(self) -> CatalogSettings | None:
-        """The catalog of the profile; None for the SQLite file."""
+        """Return the settings of the profile's catalog; None for the SQLite catalog."""
         if not self.catalog_properties:
             return None
-        given = {str(k): _text(v) for k, v in self.catalog_properties.items()}
-        return CatalogSettings(self.database, {"type": "rest"} | given, self.ambient_credentials)
+        properties = {str(k): _text(v) for k, v in self.catalog_properties.items()}
+        return CatalogSettings(
+            self.database, {"type": "rest"} | properties, self.ambient_credentials
+        )
 
     def _identity_info(self) -> Iterable[tuple[str, Any]]:
         catalog = self.catalog_settings()
@@ -174,7 +189,7 @@ class IcebergStreamCredentials(Credentials):
             yield f"catalog {key}", HIDDEN if key in secret else without_secrets(value)
         identity = self.identity(Path.cwd())
         if identity is None:
-            yield "principal", "nobody: the profile has no token"
+            yield "principal", "none: the profile has no token"
             return
         try:
             token = identity.token()
@@ -182,20 +197,25 @@ class IcebergStreamCredentials(Credentials):
             yield "principal", str(error)
             return
         yield "principal", identity.principal
-        ends = token.expires.strftime("%Y-%m-%d %H:%M:%S UTC") if token.expires else "not said"
-        yield "token expires", ends
+        expires = token.expires.strftime("%Y-%m-%d %H:%M:%S UTC") if token.expires else "unknown"
+        yield "token expires", expires
 
     def warehouse_path(self, project_root: str | Path) -> Path:
-        """The folder of tables and catalog, as an absolute path."""
+        """Return the absolute path of the folder of tables and catalog."""
         return (Path(project_root) / Path(self.warehouse).expanduser()).resolve()
 
     def engine_path(self, project_root: str | Path) -> Path:
-        """The folder of the engine's state, as an absolute path."""
+        """Return the absolute path of the folder of the engine's state."""
         return (Path(project_root) / Path(self.engine_home).expanduser()).resolve()
 
 
 def versions(java_home: str | None, embedded: bool) -> Iterable[tuple[str, str]]:
-    """The parts that run here, and their versions."""
+    """Iterate over the components on this machine, and their versions.
+
+    Args:
+        java_home: the profile's Java, if it has one.
+        embedded: whether Spark runs on this machine.
+    """
     if embedded:
         try:
             java = find_java(Path(java_home) if java_home else None)

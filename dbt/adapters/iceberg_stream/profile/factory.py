@@ -1,4 +1,4 @@
-"""What a profile asks for: the catalog, the engine and the settings of sessions."""
+"""Creates what a profile configures: the catalog, the engine, the settings of sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 def make_catalog(
     credentials: IcebergStreamCredentials, project_root: Path, identity: Identity | None = None
 ) -> IcebergCatalog:
-    """The profile's catalog, as the owner of the identity; without one, as the profile's user."""
+    """Open the profile's catalog.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+        identity: token for the catalog; the profile's by default.
+    """
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 
@@ -42,7 +48,13 @@ def make_catalog(
 def session_settings(
     credentials: IcebergStreamCredentials, project_root: Path, token: Token | None
 ) -> dict[str, str]:
-    """Settings of a Spark session: the profile's catalog, as the owner of the token."""
+    """Return the settings of a Spark session with the profile's catalog.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+        token: token for the catalog, if there is one.
+    """
     from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 
     catalog = credentials.catalog_settings()
@@ -52,7 +64,12 @@ def session_settings(
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:
-    """Where the profile has Spark run."""
+    """Create the profile's engine, without starting it.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+    """
     if credentials.method == "connect":
         endpoint = Endpoint(
             str(credentials.host), credentials.port, credentials.server_token, credentials.use_ssl
@@ -64,11 +81,16 @@ def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path)
 def engine_settings(
     credentials: IcebergStreamCredentials, project_root: str | Path
 ) -> EngineSettings:
-    """The engine that a profile asks for."""
+    """Return the settings of the profile's embedded engine.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+    """
     conf = {str(k): str(v) for k, v in credentials.spark_conf.items()}
     catalog = credentials.catalog_settings()
     if catalog and conf.get("spark.eventLog.enabled", "").lower() == "true":
-        # Of a session's settings, the event log hides those only that the server has as well.
+        # The event log redacts only settings that the server has, too, so it gets empty ones.
         token = "" if credentials.identity(project_root) else None
         conf = dict.fromkeys(secret_properties(catalog.spark(token)), "") | conf
     return EngineSettings(

@@ -1,4 +1,4 @@
-"""A dbt project's catalog without dbt's commands, for the command line and for Python programs."""
+"""Opens a dbt project's catalog outside dbt's commands, for the CLI and Python programs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ def open_catalog(
     profiles_dir: str | Path | None = None,
     target: str | None = None,
 ) -> IcebergCatalog:
-    """The catalog of a project's profile, as its user; close it after use.
+    """Open the catalog of a project's profile; close it after use.
+
+    Args:
+        project_dir: folder of the dbt project.
+        profiles_dir: folder of profiles.yml; by default as for dbt.
+        target: the profile's target; by default the profile's own.
 
     Raises:
-        DbtRuntimeError: there is no project, no such profile or target, or it is of another type.
+        DbtRuntimeError: there is no project, profile or target, or the profile has another type.
     """
     credentials = load_credentials(project_dir, profiles_dir, target)
     return make_catalog(credentials, Path(project_dir))
@@ -32,12 +37,17 @@ def load_credentials(
     profiles_dir: str | Path | None = None,
     target: str | None = None,
 ) -> IcebergStreamCredentials:
-    """The credentials of a project's profile, read as dbt reads them, `env_var()` included.
+    """Load a project's profile as dbt does, `env_var()` included.
+
+    Args:
+        project_dir: folder of the dbt project.
+        profiles_dir: folder of profiles.yml; by default as for dbt.
+        target: the profile's target; by default the profile's own.
 
     Raises:
-        DbtRuntimeError: there is no project, no such profile or target, or it is of another type.
+        DbtRuntimeError: there is no project, profile or target, or the profile has another type.
     """
-    # In a context of its own: that of dbt, where this is called within it, stays as it is.
+    # A copied context, so that dbt's own context stays unchanged if this runs within dbt.
     return copy_context().run(_load_credentials, Path(project_dir), profiles_dir, target)
 
 
@@ -51,12 +61,12 @@ def _load_credentials(
     from dbt_common.context import set_invocation_context
 
     set_invocation_context(get_env())
-    found = profiles_dir or (root if (root / "profiles.yml").exists() else default_profiles_dir())
-    set_from_args(Namespace(PROFILES_DIR=str(found), PROJECT_DIR=str(root)), None)
+    folder = profiles_dir or (root if (root / "profiles.yml").exists() else default_profiles_dir())
+    set_from_args(Namespace(PROFILES_DIR=str(folder), PROJECT_DIR=str(root)), None)
     profile = load_profile(str(root), {}, target_override=target)
     if not isinstance(profile.credentials, IcebergStreamCredentials):
         raise DbtRuntimeError(
-            f"The profile {profile.profile_name} is of type {profile.credentials.type}: "
-            "iceberg_stream is needed here."
+            f"The profile {profile.profile_name} must have the type iceberg_stream, got "
+            f"{profile.credentials.type}."
         )
     return profile.credentials

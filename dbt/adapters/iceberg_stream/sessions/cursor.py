@@ -1,4 +1,4 @@
-"""A dbt cursor on a Spark session: classify, stamp, run, report."""
+"""A dbt cursor on a Spark session: classifies, runs and reports statements."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from dbt.adapters.iceberg_stream.sql.statements import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.commit_state import resolve
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
-from dbt.adapters.iceberg_stream.tables.commit.read_set import pin
+from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
+    snapshot_properties,
     spark_settings,
-    stamps,
 )
 
 if TYPE_CHECKING:
@@ -52,18 +52,28 @@ if TYPE_CHECKING:
 logger = AdapterLogger("Iceberg_Stream")
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
-# A view is its text, and a rebuilt table the rows of its query, whenever that runs.
+# These statements can always be retried: they replace the whole relation.
 REBUILDS = {"create", "replace"}
 VIEW_VERBS = {"create", "cache"}
 ATTEMPTS = 5
-ALREADY_THERE = "table already exists"
+TABLE_EXISTS = "table already exists"
 QUERY_VERBS = {"select", "with", "values"}
-# Statements after which a session is not what the next model expects.
+# Statements that change a session, so that the next model must not use it.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
 
 
 class Handle:
-    """What one dbt connection holds: a session, and the catalog it shares with the others."""
+    """A dbt connection's handle: a session, and the catalog that all connections share.
+
+    Args:
+        session: the session.
+        catalog: the catalog.
+        show_progress: show the progress of long statements.
+        on_close: is called when dbt closes the connection.
+        on_lost: is called if the server does not end a canceled statement.
+        renewal: renews the session's token, if it has one.
+        results: the result cache, if there is one.
+    """
 
     def __init__(
         self,
@@ -79,7 +89,7 @@ class Handle:
         self.catalog = catalog
         self.reusable = True
         self.canceled = False
-        # What this session's temporary views read; None where that is not known.
+        # What each temporary view of this session reads; None if unknown.
         self.views: dict[str, Reads | None] = {}
         self._ended = threading.Event()
         self._on_close = on_close
@@ -94,32 +104,39 @@ class Handle:
 
     @property
     def principal(self) -> str:
-        """Whose token the session has; empty where the catalog knows no users."""
+        """Name of the token's owner; empty if the catalog has no users."""
         return self._renewal.identity.principal if self._renewal else ""
 
     def refresh_token(self) -> None:
-        """Give the session the token that is good now.
+        """Renew the session's token if it expires soon.
 
         Raises:
-            StatementError: there is none.
+            StatementError: there is no valid token.
         """
         try:
             settings = self._renewal.due() if self._renewal else None
         except IdentityError as error:
             raise StatementError(
                 f"{error}\nThe statement was not run, and nothing was sent to the catalog "
-                f"`{self.catalog.name}`. What was reported as done before is committed."
+                f"`{self.catalog.name}`. Models that succeeded before are committed."
             ) from error
         if settings is not None:
             self.session.renew(settings)
 
     @property
-    def whose(self) -> str:
-        """The principal with the end of its token, for messages."""
-        return self._renewal.whose if self._renewal else ""
+    def principal_and_expiry(self) -> str:
+        """The principal and when its token expires, for messages."""
+        return self._renewal.principal if self._renewal else ""
 
     def renew_refused(self, error: StatementError) -> bool:
-        """Take a new token after the catalog has refused the session's; whether there was one."""
+        """Renew the session's token if the catalog refused it.
+
+        Args:
+            error: the statement's error; gets the reason if the renewal fails.
+
+        Returns:
+            Whether the session has a new token.
+        """
         if self._renewal is None or self.canceled or not error.token_refused:
             return False
         try:
@@ -132,33 +149,42 @@ class Handle:
         return settings is not None
 
     def cursor(self) -> Cursor:
+        """Return a new cursor."""
         return Cursor(self)
 
     def query(self, sql: str) -> tuple[pa.Table, bool]:
-        """Rows of a query, and whether they come from the cache."""
-        # A session whose settings or functions were changed may give other rows.
+        """Run a query, or return its cached rows.
+
+        Args:
+            sql: the query.
+
+        Returns:
+            The rows, and whether they come from the cache.
+        """
+        # A session whose settings or functions changed may return other rows.
         if self._results is None or not self.reusable:
             return self.session.query(sql), False
         return self._results.query(sql)
 
     def interrupt(self) -> None:
-        """Cancel what runs, and refuse what the node would run next; returns at once."""
+        """Cancel the running statement, and refuse the next ones; returns at once."""
         self.canceled = True
         self.reusable = False
         cancellation = Cancellation(self.session, self.progress.tasks_run, self._ended)
         threading.Thread(target=cancellation.run, args=(self._on_lost,), daemon=True).start()
 
     def reopen(self) -> None:
-        """Another node takes the session."""
+        """Prepare the session for another node."""
         self._ended.clear()
 
     def close(self) -> None:
+        """End the connection; the session may be reused."""
         self._ended.set()
         self._on_close(self)
 
 
 class Cursor:
-    """Runs one statement."""
+    """Runs one statement; dbt's cursor."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -171,15 +197,21 @@ class Cursor:
         self.target: Name | None = None
 
     def execute(self, sql: str, bindings: Sequence[Any] | None = None) -> None:
-        """Run a statement; rows of a query are brought here, a write's outcome is read.
+        """Run a statement: fetch the rows of a query, or read the outcome of a write.
 
-        Of several statements, as a `sql_header` makes them, the last one gives the result.
+        Of several statements, such as with a `sql_header`, the last one has the result.
+
+        Args:
+            sql: one or more statements.
+            bindings: not supported.
 
         Raises:
-            StatementError: with the cause, and the cure where it is known.
+            StatementError: with the cause and, for known errors, what to do.
         """
         if bindings:
-            raise StatementError("The iceberg_stream adapter takes no bindings: inline the values.")
+            raise StatementError(
+                "The iceberg_stream adapter does not support bindings: inline the values."
+            )
         for statement in split(sql):
             self._execute_one(statement)
 
@@ -194,7 +226,7 @@ class Cursor:
         if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
             handle.reusable = False
         if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
-            # Iceberg's catalogs drop only empty namespaces.
+            # Iceberg's catalogs can drop only empty namespaces.
             for name, _ in handle.catalog.relations(namespace):
                 handle.catalog.drop((namespace, name))
         try:
@@ -204,11 +236,11 @@ class Cursor:
             except StatementError as error:
                 if not handle.renew_refused(error):
                     raise
-                logger.info("The token ended while a statement ran: running it with a new one")
+                logger.info("The token expired during a statement: retrying with a new token")
                 self._run_classified(sql)
         except StatementError as error:
             handle.reusable = False
-            raise error.for_principal(handle.whose) from error
+            raise error.for_principal(handle.principal_and_expiry) from error
         finally:
             handle.progress.finish()
 
@@ -219,27 +251,26 @@ class Cursor:
             self._table, self._from_cache = self._handle.query(sql)
         else:
             self._frame = self._handle.session.run(sql)
-            self._note_view(sql)
+            self._record_view(sql)
 
     def _write(self, sql: str) -> None:
         write_id = new_write_id()
-        properties = stamps(write_id, self._handle.principal)
+        properties = snapshot_properties(write_id, self._handle.principal)
         self._handle.session.configure(spark_settings(properties))
         self.target = self._target()
         try:
             self._run_write(sql)
         except StatementError as error:
-            if not error.outcome_unknown or not self._commits_snapshot():
+            if not error.commit_state_unknown or not self._commits_snapshot():
                 raise
             self.outcome = resolve(error, self._snapshots, write_id)
             if error.engine_gone:
                 raise StatementError(
-                    f"{error}\nThe statement was committed before, as snapshot "
-                    f"{self.outcome.snapshot_id}.",
+                    f"{error}\nThe statement was committed as snapshot {self.outcome.snapshot_id}.",
                     engine_gone=True,
                 ) from error
             logger.warning(
-                "The catalog's answer to a commit was lost, but the table has the snapshot "
+                "The catalog did not confirm a commit, but the table has its snapshot "
                 f"{self.outcome.snapshot_id}."
             )
             return
@@ -258,47 +289,47 @@ class Cursor:
             ) from error
 
     def _run_write(self, sql: str) -> None:
-        """Run it, again if another writer was faster and it would read the same rows."""
+        """Run a write; retry after a conflict while its read set has not changed."""
         handle, catalog = self._handle, self._handle.catalog
         rebuilds = self._statement.verb in REBUILDS
-        pins = None if rebuilds else pin(catalog, reads(sql), handle.views)
+        read_set = None if rebuilds else capture_read_set(catalog, reads(sql), handle.views)
 
-        def again(error: BaseException) -> bool:
+        def may_retry(error: BaseException) -> bool:
             if not isinstance(error, StatementError):
                 return False
-            # Of two that make a new table, the loser finds it there.
-            made = self._statement.replaces and ALREADY_THERE in str(error).lower()
-            if not (error.is_conflict or made):
+            # If two writers create a table, the second one finds that it exists.
+            created = self._statement.replaces and TABLE_EXISTS in str(error).lower()
+            if not (error.is_conflict or created):
                 return False
-            if error.outcome_unknown or handle.canceled:
+            if error.commit_state_unknown or handle.canceled:
                 return False
-            if rebuilds or pins is None:
+            if rebuilds or read_set is None:
                 return rebuilds
-            if changed := pins.changed(catalog):
+            if changed := read_set.changed(catalog):
                 error.add(
-                    f"It was not run again by itself: {'.'.join(changed)} has changed, and the "
-                    "rows were computed from it."
+                    f"The adapter did not retry the statement: {'.'.join(changed)} has changed, "
+                    "and the rows were computed from it."
                 )
             return changed is None
 
-        def before(state: RetryCallState) -> None:
+        def before_retry(state: RetryCallState) -> None:
             logger.info(
-                f"Another writer committed to {'.'.join(self.target or ())} meanwhile: running the "
-                f"statement again ({state.attempt_number + 1} of {ATTEMPTS})"
+                f"Another writer committed to {'.'.join(self.target or ())}: retrying the "
+                f"statement ({state.attempt_number + 1} of {ATTEMPTS})"
             )
             handle.refresh_token()
 
         for attempt in Retrying(
-            retry=retry_if_exception(again),
+            retry=retry_if_exception(may_retry),
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=10),
-            before_sleep=before,
+            before_sleep=before_retry,
             reraise=True,
         ):
             with attempt:
                 handle.session.run(sql)
 
-    def _note_view(self, sql: str) -> None:
+    def _record_view(self, sql: str) -> None:
         if self._statement.verb in VIEW_VERBS and (view := temporary_view(sql)) is not None:
             self._handle.views[view.name.lower()] = view.reads
 
@@ -311,27 +342,28 @@ class Cursor:
         return self._handle.catalog.snapshots(self.target)
 
     def _target(self) -> Name | None:
-        """The changed relation's name in our catalog, None if it is not there."""
+        """Return the changed relation's name in the catalog; None if it is not in it."""
         parts = self._statement.target or ()
         if len(parts) == 3 and parts[0].lower() == self._handle.catalog.name.lower():
             return parts[1], parts[2]
         return (parts[0], parts[1]) if len(parts) == 2 else None
 
     def response(self) -> IcebergStreamResponse:
-        """What happened, for the status line and run_results.json."""
+        """Return the outcome, for the status line and run_results.json."""
         verb = self._statement.verb.upper()
         relation = ".".join(self.target) if self.target else None
         if self.outcome is None:
             rows = None if self._table is None else self._table.num_rows
             code = "OK" if rows is None else verb
-            kept = self._from_cache or None
+            cached = self._from_cache or None
             return IcebergStreamResponse(
-                code, code=code, rows_affected=rows, relation=relation, from_cache=kept
+                code, code=code, rows_affected=rows, relation=relation, from_cache=cached
             )
         return IcebergStreamResponse.of(self.outcome, verb, relation)
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
+        """The result's columns (DB-API); None if there is no result."""
         if self._table is None and self._frame is not None:
             self._table = self._handle.session.fetch(self._frame)
         if self._table is None:
@@ -339,21 +371,28 @@ class Cursor:
         return [(f.name, str(f.type), None, None, None, None, True) for f in self._table.schema]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all remaining rows."""
         return self.fetchmany(None)
 
     def fetchmany(self, size: int | None) -> list[tuple[Any, ...]]:
-        """The next rows, all that are left without a size."""
+        """Return the next rows.
+
+        Args:
+            size: how many; None for all that remain.
+        """
         if self._rows is None:
-            described = self.description
-            self._rows = as_rows(self._table) if described and self._table is not None else []
-        taken, self._rows = (
+            columns = self.description
+            self._rows = as_rows(self._table) if columns and self._table is not None else []
+        fetched, self._rows = (
             (self._rows, []) if size is None else (self._rows[:size], self._rows[size:])
         )
-        return taken
+        return fetched
 
     def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row; None if there is none."""
         rows = self.fetchmany(1)
         return rows[0] if rows else None
 
     def close(self) -> None:
+        """Release the rows."""
         self._table = self._frame = self._rows = None

@@ -1,4 +1,4 @@
-"""How often Python looks for garbage while a dbt command runs."""
+"""Reduces how often Python's garbage collector runs during a dbt command."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import gc
 import sys
 from pathlib import Path
 
-# dbt keeps what it loads until it ends: its modules, the manifest, the graph. Python's collector
-# goes over all of that again and again, at its defaults for a second in a command of five.
+# dbt keeps its modules, the manifest and the graph until it ends. With Python's defaults the
+# collector scans all of them repeatedly, which takes one second of a five-second command.
 THRESHOLDS = (100_000, 20, 50)
 
 
-def collect_rarely() -> None:
-    """Take what is loaded so far out of the collector's sight, and let it look less often.
+def reduce_gc_frequency() -> None:
+    """Exclude loaded objects from garbage collection, and collect less often.
 
-    Only where dbt is the program: a process that calls dbt keeps its own settings.
+    Only if dbt is the program: a process that calls dbt keeps its own settings.
     """
     if Path(sys.argv[0]).stem == "dbt":
         gc.freeze()

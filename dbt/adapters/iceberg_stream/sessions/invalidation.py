@@ -1,7 +1,7 @@
-"""After a commit: drop the cached results of a table, and call the project's own hook.
+"""After a commit: drops the cached results of a table, and calls the project's hook.
 
-Spark refreshes its cached plans by itself for each write that goes through it, whatever session
-made them, and reads a table's metadata anew for every statement (`cache-enabled` is false).
+Spark itself refreshes the cached plans of all sessions after each of its writes, and reads a
+table's metadata again for every statement (`cache-enabled` is false).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dbt.adapters.iceberg_stream.catalog.catalog import Name
 
 @dataclass
 class AfterCommit:
-    """Refresh and drop what is cached of a table after a commit, and call the hook.
+    """Invalidates caches of a table after a commit, and calls the project's hook.
 
     Attributes:
-        refresh_spark: has Spark read the table anew.
-        forget_results: drops cached results of queries that read the table.
-        call_hook: calls the project's hook, if there is one, with the table and the snapshot.
+        refresh_spark: refreshes Spark's caches of a table.
+        forget_results: drops cached results of queries that read a table.
+        call_hook: calls the project's hook, if there is one, with the table and the snapshot id.
     """
 
     refresh_spark: Callable[[Name], None]
@@ -28,15 +28,25 @@ class AfterCommit:
     call_hook: Callable[[Name, int], None]
     _calling: threading.local = field(default_factory=threading.local)
 
-    def of_our_own(self, name: Name, snapshot_id: int) -> None:
-        """Act on a commit that Spark did not make."""
-        self.refresh_spark(name)
-        self.of_spark(name, snapshot_id)
+    def on_adapter_commit(self, name: Name, snapshot_id: int) -> None:
+        """Handle a commit by the adapter itself.
 
-    def of_spark(self, name: Name, snapshot_id: int | None) -> None:
-        """Act on a statement that changed a relation in Spark; a view has no snapshot."""
+        Args:
+            name: namespace and identifier of the table.
+            snapshot_id: the committed snapshot's.
+        """
+        self.refresh_spark(name)
+        self.on_spark_commit(name, snapshot_id)
+
+    def on_spark_commit(self, name: Name, snapshot_id: int | None) -> None:
+        """Handle a statement by which Spark changed a table or view.
+
+        Args:
+            name: namespace and identifier of the relation.
+            snapshot_id: the committed snapshot's; None for a view.
+        """
         self.forget_results(name)
-        # Writes of the hook itself do not call it again.
+        # Writes by the hook itself must not call it again.
         if snapshot_id is None or getattr(self._calling, "active", False):
             return
         self._calling.active = True

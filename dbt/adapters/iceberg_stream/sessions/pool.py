@@ -1,4 +1,4 @@
-"""Spark sessions of a command: each connection has one, and an idle one is used again."""
+"""Spark sessions of a command: one for each connection, reused when idle."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ logger = AdapterLogger("Iceberg_Stream")
 
 
 class SessionPool:
-    """Handles of sessions: in use, idle, canceled. Thread-safe.
+    """Handles of sessions, in use or idle. Thread-safe.
 
     Args:
-        open_handle: opens a session, and has the pool called when its connection closes.
+        open_handle: opens a session; its argument must be called when the connection closes.
     """
 
     def __init__(self, open_handle: Callable[[Callable[[Handle], None]], Handle]) -> None:
@@ -35,7 +35,7 @@ class SessionPool:
         self._canceling_thread: int | None = None
 
     def take(self) -> Handle:
-        """An idle session that the server still has, or a new one.
+        """Return an idle session that is still alive, or open a new one.
 
         Raises:
             StatementError: the command was canceled, or the server refuses a session.
@@ -58,7 +58,7 @@ class SessionPool:
                 handle = self._idle.pop() if self._idle else None
             if handle is None:
                 return None
-            # The server may have been restarted, or have ended a session that was idle for long.
+            # The server may have been restarted, or have closed an idle session.
             if handle.session.lives():
                 handle.reopen()
                 return handle
@@ -66,7 +66,7 @@ class SessionPool:
             self._give_back(handle)
 
     def _give_back(self, handle: Handle) -> None:
-        """Keep a session for the next node, unless it is left with settings or failed work."""
+        """Keep a session for the next node, unless its settings changed or a statement failed."""
         if handle.reusable:
             with self._lock:
                 self._idle.append(handle)
@@ -76,14 +76,18 @@ class SessionPool:
             handle.session.close()
 
     def refuse_if_canceled(self) -> None:
-        """Raise StatementError once the command was canceled, by another thread than this."""
+        """Raise StatementError if another thread has canceled the command."""
         with self._lock:
-            by = self._canceling_thread
-        if by not in (None, threading.get_ident()):
+            canceling_thread = self._canceling_thread
+        if canceling_thread not in (None, threading.get_ident()):
             raise StatementError("Not run: the command was canceled.", CANCELED)
 
     def cancel_others(self, own: Handle | None) -> None:
-        """Cancel what all other threads run, and refuse what they would run next."""
+        """Cancel the statements of all other threads, and refuse their next ones.
+
+        Args:
+            own: the handle of the calling thread, if it has one.
+        """
         with self._lock:
             self._canceling_thread = threading.get_ident()
             handles = [h for h in self._handles if h is not own and h not in self._idle]
@@ -91,7 +95,7 @@ class SessionPool:
             handle.interrupt()
 
     def close(self) -> None:
-        """Close idle sessions; the pool can be used again, by another command."""
+        """Close idle sessions; another command can use the pool again."""
         with self._lock:
             for handle in self._idle:
                 handle.session.close()
@@ -100,7 +104,7 @@ class SessionPool:
 
 
 class SessionRecords:
-    """This command's sessions, recorded so that the next one can cancel what a kill leaves."""
+    """Records this command's sessions, so that the next command can cancel them after a kill."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -108,7 +112,10 @@ class SessionRecords:
         self._record: SessionRecord | None = None
 
     def open(self, endpoint: Endpoint) -> SessionRecord:
-        """The record; before the first session, what killed commands left running is canceled.
+        """Return the record; at first, cancel statements of commands that were killed.
+
+        Args:
+            endpoint: Spark's server.
 
         Raises:
             EngineError: the folder cannot be used.
@@ -121,23 +128,22 @@ class SessionRecords:
                 try:
                     prepare_home(self._home)
                     if ended := end_orphans(folder, endpoint):
-                        logger.info(
-                            f"Canceled {ended} statement(s) that a killed command had left running."
-                        )
+                        logger.info(f"Canceled {ended} statement(s) of commands that were killed.")
                     self._record = SessionRecord(folder)
                 except OSError as error:
                     raise EngineError(
-                        f"The folder {self._home} cannot be used: {error}. Name another one by "
+                        f"The folder {self._home} cannot be used: {error}. Set another one as "
                         "`engine_home` in the profile."
                     ) from error
             return self._record
 
     def lost_server(self) -> None:
-        """The server was lost with a statement on it: the next command may find it again."""
+        """Keep the record after the connection to the server was lost during a statement."""
         if self._record is not None:
             self._record.lost_server()
 
     def close(self) -> None:
+        """Remove the record, unless the next command needs it."""
         with self._lock:
             if self._record is not None:
                 self._record.close()

@@ -1,4 +1,4 @@
-"""What the connections of one command share, made when first asked for."""
+"""Resources that the connections of one command share, opened on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class Resources:
-    """The engine, the user's token, the catalog and the cache of a profile. Thread-safe."""
+    """The engine, the user's token, the catalog and the result cache of a profile. Thread-safe.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+    """
 
     def __init__(self, credentials: IcebergStreamCredentials, project_root: Path) -> None:
         self._credentials = credentials
@@ -33,7 +38,7 @@ class Resources:
 
     @property
     def engine(self) -> Engine:
-        """Where Spark runs; it is not started yet."""
+        """The engine on which Spark runs; it may not be started yet."""
         with self._lock:
             if self._engine is None:
                 self._engine = make_engine(self._credentials, self._project_root)
@@ -41,7 +46,7 @@ class Resources:
 
     @property
     def identity(self) -> Identity | None:
-        """The user's token, one for the whole command; None where the profile has none."""
+        """The user's token for the whole command; None if the profile has none."""
         with self._lock:
             if self._identity is None:
                 self._identity = self._credentials.identity(self._project_root)
@@ -49,7 +54,7 @@ class Resources:
 
     @property
     def catalog(self) -> IcebergCatalog:
-        """The Iceberg catalog, as the user."""
+        """The Iceberg catalog, with the user's token."""
         with self._lock:
             if self._catalog is None:
                 self._catalog = make_catalog(self._credentials, self._project_root, self.identity)
@@ -57,7 +62,7 @@ class Resources:
 
     @property
     def results(self) -> ResultCache | None:
-        """The cache of query results; None where the profile wants none, or it cannot be opened."""
+        """The cache of query results; None if the profile has none or it cannot be opened."""
         if self._credentials.result_cache in NO_CACHE:
             return None
         with self._lock:
@@ -67,10 +72,10 @@ class Resources:
             return self._results
 
     def _open_results(self) -> ResultCache | None:
-        from dbt.adapters.iceberg_stream.sessions.results import open_results, place_of
+        from dbt.adapters.iceberg_stream.sessions.results import catalog_key, open_results
 
         credentials = self._credentials
-        place = place_of(
+        key = catalog_key(
             credentials.catalog_settings(),
             credentials.warehouse_path(self._project_root),
             f"{credentials.host}:{credentials.port}",
@@ -78,10 +83,10 @@ class Resources:
         home = credentials.engine_path(self._project_root)
         path = home / "results.db" if credentials.result_cache == "disk" else None
         limit = in_bytes(credentials.result_cache_size)
-        return open_results(self.catalog, path, limit, place)
+        return open_results(self.catalog, path, limit, key)
 
     def close(self) -> None:
-        """Close what was opened; a later use opens it again."""
+        """Close all resources; a later use opens them again."""
         with self._lock:
             if self._results is not None:
                 self._results.close()

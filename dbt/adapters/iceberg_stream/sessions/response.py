@@ -1,3 +1,5 @@
+"""dbt's adapter response, with the outcome of a write."""
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -10,7 +12,7 @@ from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 @dataclass
 class IcebergStreamResponse(AdapterResponse):
-    """What a statement did; the numbers come from the snapshot it committed."""
+    """The outcome of a statement; its numbers come from the committed snapshot's summary."""
 
     snapshot_id: int | None = None
     rows_inserted: int | None = None
@@ -28,7 +30,14 @@ class IcebergStreamResponse(AdapterResponse):
     def of(
         cls, outcome: Outcome, verb: str, relation: str | None, **further: Any
     ) -> IcebergStreamResponse:
-        """Report a committed snapshot, as `MERGE 1,000 rows`."""
+        """Return the response for a committed snapshot, such as `MERGE 1,000 rows`.
+
+        Args:
+            outcome: the write's outcome.
+            verb: the statement's verb, in upper case.
+            relation: name of the changed relation.
+            further: other fields of the response.
+        """
         numbers = asdict(outcome)
         del numbers["operation"]
         message = f"{verb} {outcome.rows_affected:,} rows"

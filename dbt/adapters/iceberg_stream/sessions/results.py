@@ -1,8 +1,8 @@
-"""Cached results of queries: as good as asking Spark, or not used.
+"""Cached results of queries, which are used only if Spark would return the same rows.
 
-A result is found by who asks, where, with which settings, what, and the version of each table that
-is read. The versions are asked of the catalog for every query, as the user who asks, so that a
-write by anybody, and a privilege that was taken away, is seen.
+The key of a result has the user, the catalog, the session's settings, the query, and the version
+of each table that it reads. The versions are read from the catalog for every query, with the
+user's token, so that writes and revoked privileges take effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.engines.settings import prepare_home
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore, StoreError
 from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.repeatable import normal_form
-from dbt.adapters.iceberg_stream.tables.commit.read_set import Pins, pin
+from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,36 +31,49 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 
-# What a catalog or its metadata may raise; Spark gets along with more of them than PyIceberg does.
-UNTOLD = (CatalogError, OSError, sqlite3.Error, LookupError, ValueError)
+# Errors of a catalog or its metadata; Spark may still be able to run the query.
+CATALOG_ERRORS = (CatalogError, OSError, sqlite3.Error, LookupError, ValueError)
 Answer = TypeVar("Answer")
 logger = AdapterLogger("Iceberg_Stream")
 
 
 class ResultCache:
-    """Answers queries from the store where that cannot be told from asking Spark. Thread-safe."""
+    """Returns cached rows of queries if Spark would return the same. Thread-safe.
 
-    def __init__(
-        self, store: ResultStore, catalog: IcebergCatalog, place: Mapping[str, str]
-    ) -> None:
+    Args:
+        store: the store of results.
+        catalog: the catalog, with the user's token.
+        key: identifies the catalog and Spark's server; see `catalog_key`.
+    """
+
+    def __init__(self, store: ResultStore, catalog: IcebergCatalog, key: Mapping[str, str]) -> None:
         self._store: ResultStore | None = store
         self._catalog = catalog
-        self._place = place
+        self._catalog_key = key
 
-    def find(self, sql: str, asker: Mapping[str, str]) -> CachedQuery | None:
-        """A query that may be cached, and its tables as they are now; None for any other.
+    def find(self, sql: str, context: Mapping[str, str]) -> CachedQuery | None:
+        """Return the cache's entry for a query, with the current versions of its tables.
 
-        `asker` is what else decides its rows: user, version of Spark, settings of the session.
+        Args:
+            sql: the query.
+            context: what else determines its rows: user, Spark's version, settings of the session.
+
+        Returns:
+            The entry; None if the query's rows must not be cached.
         """
         if self._store is None or (form := normal_form(sql)) is None:
             return None
-        pins = self._pins(sql)
-        if pins is None or None in map(normal_form, pins.definitions):
+        read_set = self._read_set(sql)
+        if read_set is None or None in map(normal_form, read_set.definitions):
             return None
-        return CachedQuery(sql, pins, self._key(form, pins, asker))
+        return CachedQuery(sql, read_set, self._key(form, read_set, context))
 
     def get(self, query: CachedQuery) -> pa.Table | None:
-        """Its rows; None if they are not there."""
+        """Return the cached rows of a query; None if there are none.
+
+        Args:
+            query: the entry that `find` returned.
+        """
         import pyarrow as pa
 
         body = self._ask(lambda store: store.get(query.key))
@@ -73,94 +86,122 @@ class ResultCache:
             return None
 
     def put(self, query: CachedQuery, rows: pa.Table) -> None:
-        """Keep the rows that Spark gave, if no table has changed since the query was found."""
-        if self._pins(query.sql) != query.pins:
+        """Cache the rows of a query, unless a table has changed since `find`.
+
+        Args:
+            query: the entry that `find` returned.
+            rows: the rows that Spark returned.
+        """
+        if self._read_set(query.sql) != query.read_set:
             return
-        relations = [_text(name) for name in query.pins.versions]
+        relations = [_text(name) for name in query.read_set.versions]
         self._ask(lambda store: store.put(query.key, _as_bytes(rows), relations))
 
     def forget(self, name: Name) -> None:
-        """Drop all results that read a table or view."""
+        """Drop all results that read a table or view.
+
+        Args:
+            name: namespace and identifier of the relation.
+        """
         self._ask(lambda store: store.forget(_text(name)))
 
     def close(self) -> None:
+        """Close the store."""
         if self._store is not None:
             self._store.close()
             self._store = None
 
-    def _pins(self, sql: str) -> Pins | None:
-        """What the query reads; None if the catalog or PyIceberg cannot tell."""
+    def _read_set(self, sql: str) -> ReadSet | None:
+        """Return the query's read set; None if it is unknown."""
         try:
-            # Temporary views are of one session only, so none is known here.
-            return pin(self._catalog, reads(sql), {})
-        except UNTOLD as error:
+            # Temporary views belong to one session, so queries of them are not cached.
+            return capture_read_set(self._catalog, reads(sql), {})
+        except CATALOG_ERRORS as error:
             logger.debug(f"Not cached: {error}")
             return None
 
-    def _key(self, form: list[str], pins: Pins, asker: Mapping[str, str]) -> str:
-        versions = sorted((_text(name), version) for name, version in pins.versions.items())
-        parts = [form, versions, sorted(self._place.items()), sorted(asker.items())]
+    def _key(self, form: list[str], read_set: ReadSet, context: Mapping[str, str]) -> str:
+        versions = sorted((_text(name), version) for name, version in read_set.versions.items())
+        parts = [form, versions, sorted(self._catalog_key.items()), sorted(context.items())]
         return _digest(parts)
 
     def _ask(self, work: Callable[[ResultStore], Answer]) -> Answer | None:
-        """A store that fails is not used any more: every query goes to Spark."""
+        """Call the store; after an error it is not used again, and all queries go to Spark."""
         if self._store is None:
             return None
         try:
             return work(self._store)
         except StoreError as error:
-            logger.warning(f"Results are not cached any more: {error}")
+            logger.warning(f"Results are no longer cached: {error}")
             self._store = None
             return None
 
 
 @dataclass(frozen=True)
 class CachedQuery:
-    """A query whose rows may be kept: where they are found, and what they are made from."""
+    """A query whose rows may be cached.
+
+    Attributes:
+        sql: the query.
+        read_set: versions of the tables that it reads.
+        key: of the result in the store.
+    """
 
     sql: str
-    pins: Pins
+    read_set: ReadSet
     key: str
 
 
 def open_results(
-    catalog: IcebergCatalog, path: Path | None, limit: int, place: Mapping[str, str] | None
+    catalog: IcebergCatalog, path: Path | None, limit: int, key: Mapping[str, str] | None
 ) -> ResultCache | None:
-    """A cache in a file, or in memory without one; None, with a warning, where there can be none.
+    """Open a result cache.
 
-    `limit` in bytes; `place` as `place_of` gives it.
+    Args:
+        catalog: the catalog, with the user's token.
+        path: of the file; None for a cache in memory.
+        limit: size of all results, in bytes.
+        key: the result of `catalog_key`.
+
+    Returns:
+        The cache; None, after a warning, if it cannot be used.
     """
-    if place is None:
+    if key is None:
         logger.warning(
-            "Results are not cached: with `cache-enabled` Spark itself may read old tables, and "
-            "with `ambient_credentials` it is not known whose results they are."
+            "Results are not cached: with `cache-enabled` Spark itself may read old versions of "
+            "tables, and with `ambient_credentials` the user is unknown."
         )
         return None
     try:
         if path is not None:
             prepare_home(path.parent)
-        return ResultCache(ResultStore(path, limit), catalog, place)
+        return ResultCache(ResultStore(path, limit), catalog, key)
     except (StoreError, OSError) as error:
         logger.warning(f"Results are not cached: {error}")
         return None
 
 
-def place_of(
+def catalog_key(
     catalog: CatalogSettings | None, warehouse: Path, server: str
 ) -> dict[str, str] | None:
-    """What tells results of one place from another's, secrets as a digest; None if nothing does.
+    """Return what identifies the catalog and Spark's server; secrets as a digest.
 
-    Without a catalog it is the SQLite file in the warehouse; `server` is Spark's, where it is not
-    the embedded one.
+    Args:
+        catalog: the profile's catalog; None for the SQLite file in the warehouse.
+        warehouse: folder of the SQLite catalog.
+        server: address of Spark's server, if it is not the embedded engine.
+
+    Returns:
+        The key; None if results must not be cached with these settings.
     """
     if catalog is None:
         return {"warehouse": str(warehouse)}
     if catalog.ambient or catalog.properties.get("cache-enabled", "false") != "false":
         return None
     secret = {name: catalog.properties[name] for name in secret_properties(catalog.properties)}
-    known = {k: v for k, v in catalog.properties.items() if k not in secret}
-    told_apart = {"secrets": _digest(sorted(secret.items())), "server": server}
-    return known | told_apart | {"catalog": catalog.name}
+    public = {k: v for k, v in catalog.properties.items() if k not in secret}
+    digests = {"secrets": _digest(sorted(secret.items())), "server": server}
+    return public | digests | {"catalog": catalog.name}
 
 
 def _digest(parts: object) -> str:

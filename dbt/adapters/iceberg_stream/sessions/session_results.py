@@ -1,4 +1,4 @@
-"""Rows of a session's queries, from the cache where they are as good as Spark's."""
+"""Rows of a session's queries, from the result cache if possible."""
 
 from __future__ import annotations
 
@@ -15,49 +15,56 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
 
-# Settings that may decide what a query gives; not those that change with every write.
-DECIDING = ("spark.sql.", "spark.wap.")
+# Prefixes of settings that may change a query's rows, and of those among them that do not.
+RELEVANT = ("spark.sql.", "spark.wap.")
 TIME_ZONE = "spark.sql.session.timeZone"
-OTHER = (SPARK_PREFIX, "spark.sql.catalog.")
+IRRELEVANT = (SPARK_PREFIX, "spark.sql.catalog.")
 
 
 class SessionResults:
     """The cache as one session may use it.
 
     Args:
-        owner: tells whose token the session has at the moment: a renewed one may be of another.
+        session: the session.
+        cache: the result cache.
+        owner: returns a digest of the owner of the token that the session has now; a renewed token
+            may belong to someone else.
     """
 
     def __init__(self, session: Session, cache: ResultCache, owner: Callable[[], str]) -> None:
         self._session = session
         self._cache = cache
         self._owner = owner
-        self._deciding: dict[str, str] = {}
+        self._settings: dict[str, str] = {}
 
     def query(self, sql: str) -> tuple[pa.Table, bool]:
-        """Rows of a query, and whether they come from the cache."""
-        asker = self._asker()
-        if asker is None or (cached := self._cache.find(sql, asker)) is None:
+        """Return the rows of a query, and whether they come from the cache.
+
+        Args:
+            sql: the query.
+        """
+        context = self._context()
+        if context is None or (cached := self._cache.find(sql, context)) is None:
             return self._session.query(sql), False
-        if (kept := self._cache.get(cached)) is not None:
-            return kept, True
+        if (cached_rows := self._cache.get(cached)) is not None:
+            return cached_rows, True
         rows = self._session.query(sql)
-        # Past midnight, rows may be those of the day before.
-        if self._asker() == asker:
+        # After midnight the rows may still be those of the day before.
+        if self._context() == context:
             self._cache.put(cached, rows)
         return rows, False
 
-    def _asker(self) -> dict[str, str] | None:
-        """What beside text and tables decides the rows of a query; None if it is not known."""
-        if not self._deciding:
-            settings = self._session.settings(DECIDING)
-            kept = {name: value for name, value in settings.items() if not name.startswith(OTHER)}
-            # A server has one, also where nobody has set it.
+    def _context(self) -> dict[str, str] | None:
+        """Return what else determines a query's rows beside text and tables; None if unknown."""
+        if not self._settings:
+            settings = self._session.settings(RELEVANT)
+            relevant = {k: v for k, v in settings.items() if not k.startswith(IRRELEVANT)}
+            # The server has a time zone even if no setting names it.
             zone = {TIME_ZONE: self._session.setting(TIME_ZONE)}
-            self._deciding = kept | zone | {"version": self._session.version()}
+            self._settings = relevant | zone | {"version": self._session.version()}
         try:
-            # To a text that is a time of day Spark adds the date.
-            today = str(datetime.now(ZoneInfo(self._deciding[TIME_ZONE])).date())
+            # Spark completes a string that is a time of day with the current date.
+            today = str(datetime.now(ZoneInfo(self._settings[TIME_ZONE])).date())
         except (ZoneInfoNotFoundError, ValueError):
             return None
-        return self._deciding | {"owner": self._owner(), "today": today}
+        return self._settings | {"owner": self._owner(), "today": today}

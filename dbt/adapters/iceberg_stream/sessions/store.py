@@ -1,4 +1,4 @@
-"""Where cached results lie: bounded in bytes, in memory or in a file that only its owner reads."""
+"""The store of cached results: bounded in bytes, in memory or in a private file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-# Of the bound, what one result may take: a single large one must not drive out all others.
+# One result may take the limit divided by this, so that it does not evict all others.
 LARGEST_SHARE = 8
 BUSY_SECONDS = 5.0
 TABLES = """
@@ -26,17 +26,21 @@ create index if not exists touched_by_key on touched (key);
 
 
 class StoreError(Exception):
-    """The store cannot be used: why."""
+    """The store cannot be used; the message says why."""
 
 
 class ResultStore:
-    """Bodies of results by key, the least recently used of them dropped first. Thread-safe.
+    """Results by key; the least recently used are dropped first. Thread-safe.
 
     Several processes may share the file.
     """
 
     def __init__(self, path: Path | None, limit: int) -> None:
-        """Open the file, or memory without one; `limit` in bytes.
+        """Open the store.
+
+        Args:
+            path: of the file; None for a store in memory.
+            limit: size of all results, in bytes.
 
         Raises:
             StoreError: the file cannot be used, or others may read it.
@@ -60,21 +64,36 @@ class ResultStore:
             raise StoreError(f"{path}: {error}") from error
 
     def get(self, key: str) -> bytes | None:
-        """The body of a result; None if it is not there.
+        """Return a result; None if the store does not have it.
+
+        Args:
+            key: of the result.
 
         Raises:
-            StoreError: the file is damaged, or its disk is full or gone.
+            StoreError: the file is damaged, or its disk is full or missing.
         """
         with self._guard, _explained():
-            found = self._db.execute(
+            rows = self._db.execute(
                 "update results set used = (select max(used) + 1 from results) "
                 "where key = ? returning body",
                 (key,),
             ).fetchall()
-        return bytes(found[0][0]) if found else None
+        return bytes(rows[0][0]) if rows else None
 
     def put(self, key: str, body: bytes, relations: Collection[str]) -> bool:
-        """Keep a result that reads the relations; False if it is too large to be kept."""
+        """Store a result.
+
+        Args:
+            key: of the result.
+            body: the result.
+            relations: names of the tables and views that it reads.
+
+        Returns:
+            Whether it was stored: False if it is too large.
+
+        Raises:
+            StoreError: the file is damaged, or its disk is full or missing.
+        """
         if len(body) > self._limit // LARGEST_SHARE:
             return False
         with self._guard, _explained():
@@ -89,7 +108,11 @@ class ResultStore:
         return True
 
     def forget(self, relation: str) -> None:
-        """Drop all results that read a relation."""
+        """Drop all results that read a relation.
+
+        Args:
+            relation: its name, as in `put`.
+        """
         with self._guard, _explained():
             self._db.execute(
                 "delete from results where key in (select key from touched where relation = ?)",
@@ -97,6 +120,7 @@ class ResultStore:
             )
 
     def close(self) -> None:
+        """Close the file."""
         with self._guard:
             self._db.close()
 
@@ -119,7 +143,7 @@ class ResultStore:
 
 
 class _explained:
-    """SQLite's errors as StoreError."""
+    """Converts SQLite's errors to StoreError."""
 
     def __enter__(self) -> None:
         return None
@@ -130,16 +154,16 @@ class _explained:
 
 
 def _require_private(path: Path) -> None:
-    """Make the file if it is not there; nobody but its owner may read or write it."""
+    """Create the file if it does not exist, and check that only its owner may access it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite gives the files beside it the same mode.
+        # SQLite creates its journal files with the same mode.
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            found = os.fstat(file)
+            status = os.fstat(file)
         finally:
             os.close(file)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise StoreError(f"{path} is open to others than this user: remove it, or `chmod 600` it")
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise StoreError(f"other users may access {path}: remove it, or run `chmod 600` on it")

@@ -1,4 +1,4 @@
-"""Which relations a statement reads, and which temporary views it defines, by a SQL parser."""
+"""Finds the relations that a statement reads, and the temporary views that it defines."""
 
 from __future__ import annotations
 
@@ -11,30 +11,46 @@ from sqlglot.errors import SqlglotError
 
 DIALECT = "spark"
 NameParts = tuple[str, ...]
-# Functions in the place of a table that read none.
+# Table functions that read no table.
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 
-# It tells the log of each statement that it passes over.
+# sqlglot logs each statement that it cannot parse.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Relations that a statement reads, as it names them; its target only if it reads that, too."""
+    """Relations that a statement reads.
+
+    Attributes:
+        relations: name parts as in the statement; the target only if the statement reads it.
+    """
 
     relations: frozenset[NameParts]
 
 
 @dataclass(frozen=True)
 class TemporaryView:
-    """A view of the session, or a cached query, and what it reads; None if that is not known."""
+    """A temporary view or cached query of a session.
+
+    Attributes:
+        name: its name.
+        reads: what it reads; None if unknown.
+    """
 
     name: str
     reads: Reads | None
 
 
 def reads(sql: str) -> Reads | None:
-    """What a statement reads; None where the parser does not understand it."""
+    """Return the relations that a statement reads.
+
+    Args:
+        sql: the statement.
+
+    Returns:
+        The relations; None if they are unknown.
+    """
     tree = _parse(sql)
     if tree is None or isinstance(tree, exp.Command):
         return None
@@ -49,7 +65,11 @@ def reads(sql: str) -> Reads | None:
 
 
 def temporary_view(sql: str) -> TemporaryView | None:
-    """The temporary view or cached query that a statement defines; None if it defines none."""
+    """Return the temporary view or cached query that a statement defines, if any.
+
+    Args:
+        sql: the statement.
+    """
     tree = _parse(sql)
     if isinstance(tree, exp.Cache):
         body = tree.expression
@@ -72,8 +92,8 @@ def _parse(sql: str) -> exp.Expression | None:
 
 
 def _in(*parts: exp.Expression) -> Reads | None:
-    """Tables in parts of a statement, without common table expressions and functions."""
-    found: set[NameParts] = set()
+    """Return the tables in parts of a statement, without common table expressions."""
+    names: set[NameParts] = set()
     for part in parts:
         if part.find(exp.Command) is not None or _hides_tables(part):
             return None
@@ -84,35 +104,38 @@ def _in(*parts: exp.Expression) -> Reads | None:
                 continue
             name = tuple(p.name for p in table.parts)
             if len(name) > 1 or not is_common_table(table):
-                found.add(name)
-    return Reads(frozenset(found))
+                names.add(name)
+    return Reads(frozenset(names))
 
 
 def _hides_tables(part: exp.Expression) -> bool:
-    """Whether a relation is given to a function, by name or as a whole."""
+    """Return whether a function takes a relation or its name as an argument."""
     calls = (call.name.lower() for call in part.find_all(exp.Anonymous))
     return any(name in ("table", "identifier") for name in calls)
 
 
 def is_common_table(table: exp.Table) -> bool:
-    """Whether a name is that of a common table expression where it stands.
+    """Return whether a table's name refers to a common table expression.
 
-    Each of them sees those before it, itself only in `with recursive`.
+    An expression can refer to those before it, and to itself only in `with recursive`.
+
+    Args:
+        table: the table, as a node of a statement.
     """
     name = table.name.lower()
-    inside: exp.Expression = table
-    around = table.parent
-    while around is not None:
-        if isinstance(around, exp.With):
-            visible = around.expressions
-            if not around.recursive:
-                visible = visible[: next(i for i, cte in enumerate(visible) if cte is inside)]
+    node: exp.Expression = table
+    parent = table.parent
+    while parent is not None:
+        if isinstance(parent, exp.With):
+            visible = parent.expressions
+            if not parent.recursive:
+                visible = visible[: next(i for i, cte in enumerate(visible) if cte is node)]
         else:
-            clause = around.args.get("with_")
-            visible = clause.expressions if clause is not None and clause is not inside else []
+            clause = parent.args.get("with_")
+            visible = clause.expressions if clause is not None and clause is not node else []
         if any(cte.alias.lower() == name for cte in visible):
             return True
-        inside, around = around, around.parent
+        node, parent = parent, parent.parent
     return False
 
 

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def quote(identifier: str) -> str:
-    """An identifier in backticks, with backticks of its own doubled."""
+    """Return an identifier in backticks, with its own backticks doubled."""
     return f"`{identifier.replace('`', '``')}`"

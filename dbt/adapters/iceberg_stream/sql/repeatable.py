@@ -1,4 +1,4 @@
-"""Whether a query gives the same rows as long as its tables are the same, and its normal form."""
+"""Decides whether a query returns the same rows while its tables do not change."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
-# Functions whose value changes from call to call, clauses that choose rows by chance or from a
-# moment in a table's past, and words that stand for moments ("Special Values" of Spark's types).
-CHANGING = {
+# Functions whose value changes from call to call, clauses that sample rows or read an older
+# version of a table, and words that stand for moments ("Special Values" of Spark's types).
+NONDETERMINISTIC = {
     "aes_encrypt", "current_catalog", "current_database", "current_date", "current_schema",
     "current_time", "current_timestamp", "current_user", "curdate", "input_file_block_length",
     "input_file_block_start", "input_file_name", "java_method", "localtimestamp",
@@ -20,37 +20,41 @@ CHANGING = {
     "sample", "session_user", "shuffle", "spark_partition_id", "tablesample", "today", "tomorrow",
     "try_reflect", "uniform", "unix_timestamp", "user", "uuid", "yesterday",
 }  # fmt: skip
-# Texts that Spark takes for a moment, with or without a zone behind them.
+# Strings that Spark casts to the current time or date, with or without a time zone.
 MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b")
-# Spark's functions that its Python client has no function for.
+# Functions of Spark that are missing in its Python client.
 MORE_FUNCTIONS = {"if", "cast", "try_cast"}
 NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
 TEXTS = {TokenType.STRING, TokenType.RAW_STRING}
 
 
 def normal_form(sql: str) -> list[str] | None:
-    """The tokens of a query as they are written, without comments and space between them.
+    """Return the tokens of a query, without comments and white space.
 
-    None if something beside its tables, its session and the day may decide what it gives. In doubt
-    it may.
+    Args:
+        sql: the query.
+
+    Returns:
+        The tokens as they are written; None if the rows may depend on more than the tables, the
+        session and the current date.
     """
     try:
         tokens: list[Token] = Spark().tokenize(sql)
     except TokenError:
         return None
-    # `${…}` is replaced by settings before Spark parses.
-    if "${" in sql or any(map(_changes, tokens)) or _calls_unknown(tokens):
+    # Spark replaces `${…}` by settings before it parses.
+    if "${" in sql or any(map(_is_nondeterministic, tokens)) or _calls_user_code(tokens):
         return None
     return [sql[token.start : token.end + 1] for token in tokens]
 
 
-def _changes(token: Token) -> bool:
+def _is_nondeterministic(token: Token) -> bool:
     text = token.text.lower()
-    return text in CHANGING or text.startswith("kll_") or MOMENT.match(text) is not None
+    return text in NONDETERMINISTIC or text.startswith("kll_") or MOMENT.match(text) is not None
 
 
-def _calls_unknown(tokens: Sequence[Token]) -> bool:
-    """Whether something is called that may be the user's own: a function, or a program."""
+def _calls_user_code(tokens: Sequence[Token]) -> bool:
+    """Return whether the query calls a program, or a function that may be user-defined."""
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if token.text.lower() == "using" and after.token_type in TEXTS:
             return True  # `transform(…) using 'program'`

@@ -1,7 +1,7 @@
-"""Where the parts of a select stand in a query's text.
+"""Finds the parts of a select in a query's text.
 
-A parser that rewrites a query writes some expressions differently: `to_char(a, 'yyyy')` became a
-cast. Here the user's text stays as it is.
+A parser that generates SQL may change expressions: `to_char(a, 'yyyy')` became a cast. Working on
+the text keeps the user's expressions unchanged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CLOSE = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 @dataclass(frozen=True)
 class SelectText:
-    """One select.
+    """Positions of one select's parts.
 
     Attributes:
-        columns: begin and end of each, as offsets.
-        source: number of the token that follows `from`.
-        where: begin of the keyword, begin of the condition, and its end.
+        columns: begin and end of each column, as offsets in the text.
+        source: index of the token after `from`.
+        where: offsets of the keyword, of the condition, and of its end.
     """
 
     columns: tuple[tuple[int, int], ...]
@@ -34,8 +34,11 @@ class SelectText:
 class QueryText:
     """The text of a query, and its tokens.
 
+    Args:
+        sql: the query.
+
     Raises:
-        TokenError: it has no tokens of SQL.
+        TokenError: the text is not SQL.
     """
 
     def __init__(self, sql: str) -> None:
@@ -43,18 +46,22 @@ class QueryText:
         self.tokens: Sequence[Token] = Spark().tokenize(sql)
 
     def select(self, number: int) -> SelectText | None:
-        """The parts of the select whose keyword is the token; None if it reads nothing."""
+        """Return the parts of a select; None if it has no `from`.
+
+        Args:
+            number: index of the keyword `select`.
+        """
         columns: list[tuple[int, int]] = []
         begin = number + 1
         source = where = None
-        for here in self._of_level(begin):
-            kind = self.tokens[here].token_type
-            if source is None and (kind is TokenType.COMMA or self._is_from(here)):
-                columns.append(self._span(begin, here))
-                begin = here + 1
+        for index in self._of_level(begin):
+            kind = self.tokens[index].token_type
+            if source is None and (kind is TokenType.COMMA or self._is_from(index)):
+                columns.append(self._span(begin, index))
+                begin = index + 1
                 source = begin if kind is TokenType.FROM else None
             elif kind is TokenType.WHERE:
-                where = here
+                where = index
         if source is None:
             return None
         if where is None:
@@ -64,37 +71,53 @@ class QueryText:
         return SelectText(tuple(columns), source, (self.tokens[where].start, *condition))
 
     def first_select(self, number: int) -> int | None:
-        """The keyword of the select that a query is which begins with the token."""
+        """Return the index of the first `select` of a query.
+
+        Args:
+            number: index of the query's first token.
+        """
         level = self._of_level(number)
         return next((n for n in level if self.tokens[n].token_type is TokenType.SELECT), None)
 
     def part(self, name: str) -> int | None:
-        """The first token of the only part of the query that has the name: `name as (…)`."""
-        found = [
-            here + 3
-            for here, token in enumerate(self.tokens[:-2])
+        """Return the index of the first token in `name as (…)`; None if it is not unique.
+
+        Args:
+            name: of the common table expression.
+        """
+        starts = [
+            index + 3
+            for index, token in enumerate(self.tokens[:-2])
             if token.text.lower() == name.lower()
-            and self.tokens[here + 1].token_type is TokenType.ALIAS
-            and self.tokens[here + 2].token_type is TokenType.L_PAREN
+            and self.tokens[index + 1].token_type is TokenType.ALIAS
+            and self.tokens[index + 2].token_type is TokenType.L_PAREN
         ]
-        return found[0] if len(found) == 1 else None
+        return starts[0] if len(starts) == 1 else None
 
     def reader(self, name: str) -> int | None:
-        """The keyword of the only select that reads a relation of the name."""
-        found = [
-            self.around(here)
-            for here, token in enumerate(self.tokens)
-            if here and token.text.lower() == name.lower()
-            if self.tokens[here - 1].token_type is TokenType.JOIN or self._is_from(here - 1)
+        """Return the index of the `select` that reads a relation; None if it is not unique.
+
+        Args:
+            name: of the relation.
+        """
+        keywords = [
+            self.around(index)
+            for index, token in enumerate(self.tokens)
+            if index and token.text.lower() == name.lower()
+            if self.tokens[index - 1].token_type is TokenType.JOIN or self._is_from(index - 1)
         ]
-        selects = [select for select in found if select is not None]
+        selects = [select for select in keywords if select is not None]
         return selects[0] if len(selects) == 1 else None
 
     def around(self, number: int) -> int | None:
-        """The keyword of the select that a token is a part of, not in parentheses there."""
+        """Return the index of the `select` that has a token at its level of parentheses.
+
+        Args:
+            number: index of the token.
+        """
         depth = 0
-        for here in range(number - 1, -1, -1):
-            kind = self.tokens[here].token_type
+        for index in range(number - 1, -1, -1):
+            kind = self.tokens[index].token_type
             if kind in CLOSE:
                 depth += 1
             elif kind in OPEN and depth == 0:
@@ -102,41 +125,46 @@ class QueryText:
             elif kind in OPEN:
                 depth -= 1
             elif kind is TokenType.SELECT and depth == 0:
-                return here
+                return index
         return None
 
     def opening(self, number: int) -> int | None:
-        """The parenthesis that a token stands in."""
+        """Return the index of the parenthesis that encloses a token.
+
+        Args:
+            number: index of the token.
+        """
         depth = 0
-        for here in range(number - 1, -1, -1):
-            kind = self.tokens[here].token_type
+        for index in range(number - 1, -1, -1):
+            kind = self.tokens[index].token_type
             if kind in OPEN and depth == 0:
-                return here
+                return index
             depth += (kind in CLOSE) - (kind in OPEN)
         return None
 
     def text(self, span: tuple[int, int]) -> str:
+        """Return the text between two offsets."""
         return self.sql[span[0] : span[1]]
 
     def _of_level(self, number: int) -> list[int]:
-        """Tokens from one on that are in the same parentheses, up to where these end."""
-        found, depth = [], 0
-        for here in range(number, len(self.tokens)):
-            kind = self.tokens[here].token_type
+        """Return the indexes of the following tokens at the same level of parentheses."""
+        indexes, depth = [], 0
+        for index in range(number, len(self.tokens)):
+            kind = self.tokens[index].token_type
             if kind in CLOSE and depth == 0:
                 break
             depth -= kind in CLOSE
             if depth == 0:
-                found.append(here)
+                indexes.append(index)
             depth += kind in OPEN
-        return found
+        return indexes
 
     def _is_from(self, number: int) -> bool:
         before = self.tokens[number - 1].token_type  # `is distinct from` compares
         return self.tokens[number].token_type is TokenType.FROM and before is not TokenType.DISTINCT
 
     def _span(self, begin: int, end: int) -> tuple[int, int]:
-        """Offsets of tokens; an empty span where there is none."""
+        """Return the offsets of a range of tokens; an empty span for an empty range."""
         if begin >= end:
             return self.tokens[begin].start, self.tokens[begin].start
         return self.tokens[begin].start, self.tokens[end - 1].end + 1

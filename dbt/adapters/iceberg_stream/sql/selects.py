@@ -1,7 +1,7 @@
-"""A query as steps on a frame.
+"""Converts a query to operations on a data frame.
 
-Spark looks at these once. Of a text that names frames it makes views, and looks at each of them
-before it looks at the text: a third of what a small batch of a stream costs the server.
+Spark analyzes operations once. For SQL text that refers to data frames it creates views and
+analyzes each of them before the text, which takes a third of a small stream batch's time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dbt.adapters.iceberg_stream.sql.select_text import QueryText, SelectText
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-# What a select may have.
+# The clauses that a select may have.
 PARTS = {"expressions", "from_", "where", "with_"}
-# A stream's query is the same for all batches.
-KNOWN_TEXTS = 100
-# What Spark calls a subquery that has no name.
+# Parsed queries that are cached: a stream's query is the same for all batches.
+CACHED_QUERIES = 100
+# Spark's name of a subquery without an alias.
 UNNAMED = "__auto_generated_subquery_name"
 
 
@@ -32,9 +32,9 @@ class Step:
     """One select.
 
     Attributes:
-        alias: what it calls the rows that it reads; empty for a subquery without a name.
-        where: which of them it takes; None for all.
-        columns: what it makes of them.
+        alias: the alias of its source; empty for a subquery without one.
+        where: its condition; None if it has none.
+        columns: its expressions.
     """
 
     alias: str
@@ -43,14 +43,23 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Selects:
-    """Selects that read one relation, each the rows of the one before it."""
+class SelectChain:
+    """Nested selects: the first reads a relation, each other one the rows of the one before.
+
+    Attributes:
+        relation: the relation's name.
+        steps: the selects, innermost first.
+    """
 
     relation: str
     steps: tuple[Step, ...]
 
     def over(self, frame: DataFrame) -> DataFrame:
-        """The rows, where the relation is a frame."""
+        """Apply the selects to a data frame.
+
+        Args:
+            frame: the rows of the relation.
+        """
         for step in self.steps:
             frame = frame.alias(step.alias or UNNAMED)
             frame = frame if step.where is None else frame.where(step.where)
@@ -58,15 +67,22 @@ class Selects:
         return frame
 
 
-@lru_cache(KNOWN_TEXTS)
-def plain_selects(sql: str) -> Selects | None:
-    """The selects that a query is; None if it is more: joins, groups, subqueries, order, …"""
+@lru_cache(CACHED_QUERIES)
+def parse_select_chain(sql: str) -> SelectChain | None:
+    """Parse a query that consists of nested selects.
+
+    Args:
+        sql: the query.
+
+    Returns:
+        The selects; None if the query has joins, groups, subqueries, an order, …
+    """
     try:
         tree, text = sqlglot.parse_one(sql, dialect="spark"), QueryText(sql)
     except SqlglotError:
         return None
     steps: list[Step] = []
-    # Each is read once: what nobody reads would not be looked at.
+    # Each expression must be read exactly once: one that is not read would not be checked.
     parts = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
     count = sum(1 for _ in tree.find_all(exp.Query)) - sum(1 for _ in tree.find_all(exp.Subquery))
     source: exp.Expression = tree
@@ -75,13 +91,17 @@ def plain_selects(sql: str) -> Selects | None:
         if not isinstance(source, exp.Select) or _more_than(source, PARTS) or not _reads(source):
             return None
         number = None if begin is None else text.first_select(begin)
-        found = None if number is None else text.select(number)
-        if begin is None or found is None or len(found.columns) != len(source.expressions):
+        select_text = None if number is None else text.select(number)
+        if (
+            begin is None
+            or select_text is None
+            or len(select_text.columns) != len(source.expressions)
+        ):
             return None
-        steps.append(_step(source, text, found))
+        steps.append(_step(source, text, select_text))
         read = source.args["from_"].this
         if isinstance(read, exp.Subquery):
-            source, begin = read.this, found.source + 1
+            source, begin = read.this, select_text.source + 1
         elif _more_than(read, {"this", "alias"}):
             return None
         elif read.name.lower() in parts:
@@ -90,26 +110,26 @@ def plain_selects(sql: str) -> Selects | None:
         elif parts or len(steps) != count:
             return None
         else:
-            return Selects(read.name, tuple(reversed(steps)))
+            return SelectChain(read.name, tuple(reversed(steps)))
 
 
 def _reads(select: exp.Select) -> bool:
-    """Whether a select reads one relation whose columns keep their names."""
+    """Return whether a select reads one relation, without renaming its columns."""
     origin = select.args.get("from_")
     if origin is None or not isinstance(origin.this, exp.Table | exp.Subquery):
         return False
     if isinstance(origin.this, exp.Subquery) and _more_than(origin.this, {"this", "alias"}):
         return False
     parts = select.args.get("with_")
-    named = [origin.this, *(parts.expressions if parts else [])]
-    return not any(one.args["alias"].columns for one in named if one.args.get("alias"))
+    sources = [origin.this, *(parts.expressions if parts else [])]
+    return not any(s.args["alias"].columns for s in sources if s.args.get("alias"))
 
 
 def _more_than(node: exp.Expression, parts: set[str]) -> bool:
     return any(value for name, value in node.args.items() if name not in parts)
 
 
-def _step(select: exp.Select, text: QueryText, found: SelectText) -> Step:
-    where = None if found.where is None else text.text(found.where[1:])
-    columns = tuple(text.text(span) for span in found.columns)
+def _step(select: exp.Select, text: QueryText, select_text: SelectText) -> Step:
+    where = None if select_text.where is None else text.text(select_text.where[1:])
+    columns = tuple(text.text(span) for span in select_text.columns)
     return Step(select.args["from_"].this.alias_or_name, where, columns)

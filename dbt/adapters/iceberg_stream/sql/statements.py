@@ -1,4 +1,4 @@
-"""What a SQL statement does, and to which relation, told from its first tokens."""
+"""Classifies SQL statements by their first tokens: verb and changed relation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
-# Words that may stand between the verb and the relation's name.
+# Words between the verb and the relation's name.
 FILLERS = {
     "into", "overwrite", "from", "table", "view", "or", "replace", "if", "not", "exists", "only",
 }  # fmt: skip
@@ -26,8 +26,8 @@ class Statement:
         verb: first keyword, lower case, e.g. `merge`, `create`, `select`.
         target: name parts of the relation it changes, None if it changes none.
         on_view: whether it defines a view.
-        replaces: whether it replaces what is there.
-        defines_function: whether functions of the session are not what they were.
+        replaces: whether it replaces an existing relation.
+        defines_function: whether it changes the session's functions.
     """
 
     verb: str
@@ -38,13 +38,18 @@ class Statement:
 
     @property
     def writes(self) -> bool:
+        """Whether it changes a relation."""
         return self.target is not None
 
 
 def classify(sql: str) -> Statement:
-    """Tell a statement's verb and the relation it changes.
+    """Classify a statement.
 
-    Text that Spark itself will refuse is classified as `unknown`.
+    Args:
+        sql: the statement.
+
+    Returns:
+        Its verb and the relation that it changes; the verb `unknown` for invalid SQL.
     """
     try:
         tokens = Spark().tokenize(sql)
@@ -65,7 +70,11 @@ def classify(sql: str) -> Statement:
 
 
 def dropped_namespace(sql: str) -> str | None:
-    """The namespace of a `drop schema … cascade`, None for any other statement."""
+    """Return the namespace of a `drop schema … cascade`; None for other statements.
+
+    Args:
+        sql: the statement.
+    """
     words = [t.text for t in Spark().tokenize(sql)]
     lower = [word.lower() for word in words]
     if lower[:1] != ["drop"] or lower[-1:] != ["cascade"]:
@@ -77,7 +86,7 @@ def dropped_namespace(sql: str) -> str | None:
 
 
 def _main_verb(tokens: list[Token]) -> int | None:
-    """Index of the verb; behind `with …` it is the first verb outside the parentheses."""
+    """Return the index of the verb; after `with …`, the first verb outside parentheses."""
     if not tokens:
         return None
     if tokens[0].text.lower() not in ("with", "from"):
@@ -114,7 +123,11 @@ def _name(tokens: list[Token], index: int) -> tuple[str, ...] | None:
 
 
 def split(sql: str) -> list[str]:
-    """The statements of a text; a semicolon in a string or comment separates nothing."""
+    """Split a text into statements, except at semicolons in strings and comments.
+
+    Args:
+        sql: the text.
+    """
     try:
         tokens = Spark().tokenize(sql)
     except TokenError:

@@ -109,9 +109,9 @@ def test_a_command_runs_again_before_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("/no/such/program", "cannot be run"),
+        ("/no/such/program", "cannot run"),
         (f"{sys.executable} -c 'import sys; sys.exit(\"not logged in\")'", "not logged in"),
-        (f"{sys.executable} -c 'print()'", "printed no token"),
+        (f"{sys.executable} -c 'print()'", "must print the token"),
     ],
 )
 def test_a_command_that_gives_none(command: str, message: str) -> None:
@@ -166,5 +166,7 @@ def test_client_credentials(token_uri: str) -> None:
 
 
 def test_wrong_client_credentials(token_uri: str) -> None:
-    with pytest.raises(IdentityError, match=r"client job gave no token \(HTTP 401\): wrong secret"):
+    with pytest.raises(
+        IdentityError, match=r"client job returned no token \(HTTP 401\): wrong secret"
+    ):
         Identity(ClientCredentials(token_uri, "job", "wrong")).token()

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
-from dbt.adapters.iceberg_stream.tables.commit.validation import ChangedMeanwhile
+from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from tests.unit.local_tables import (
     NAME,
     SCHEMA,
@@ -48,23 +48,23 @@ def test_settings_of_the_branch_stay(lake: IcebergCatalog, settings: dict[str, A
     made = insert(lake, A).snapshot.snapshot_id
     reference = {"ref-name": "main", "type": "branch", "snapshot-id": made, **settings}
     lake.commit(load(lake), (), (SetSnapshotRefUpdate.model_validate(reference),))
-    done = insert(lake, B).snapshot.snapshot_id
-    found = load(lake).metadata["refs"]["main"]
-    assert found == {"snapshot-id": done, "type": "branch", **settings}
+    result = insert(lake, B).snapshot.snapshot_id
+    actual = load(lake).metadata["refs"]["main"]
+    assert actual == {"snapshot-id": result, "type": "branch", **settings}
 
 
 def test_an_append_goes_behind_that_of_another_writer(lake: IcebergCatalog, tmp_path: Path) -> None:
     base = make_table(lake)
     ours = append(*write(lake, A), properties={"k": "v"})
     insert(lake, B)
-    done = Committer(lake, NAME, ours, base).commit()
-    assert done.attempts == 2
+    result = Committer(lake, NAME, ours, base).commit()
+    assert result.attempts == 2
     assert rows(lake) == [(1, "a"), (2, "b")]
     assert [m.sequence_number for m in manifests(lake)] == [2, 1]
     newest = lake.pyiceberg.load_table(NAME).current_snapshot()
     assert newest is not None
     assert newest.summary is not None
-    assert (newest.snapshot_id, newest.summary["k"]) == (done.snapshot.snapshot_id, "v")
+    assert (newest.snapshot_id, newest.summary["k"]) == (result.snapshot.snapshot_id, "v")
     assert newest.summary["total-records"] == "2"
     # A manifest and a list of each commit; that of the lost attempt is gone.
     assert avro(tmp_path) == 4
@@ -79,7 +79,7 @@ def test_a_file_that_another_writer_has_replaced(lake: IcebergCatalog, tmp_path:
     Committer(lake, NAME, theirs, base).commit()
     before = avro(tmp_path)
     ours = Change(Operation.OVERWRITE, (AddedFiles(tuple(made)),), removed=(old,))
-    with pytest.raises(ChangedMeanwhile, match="removed or rewrote 1 of the files") as raised:
+    with pytest.raises(ValidationFailed, match="removed or rewrote 1 of the files") as raised:
         Committer(lake, NAME, ours, base).commit()
     assert raised.value.removed == {old.file_path}
     assert rows(lake) == [(3, "c")]
@@ -116,7 +116,7 @@ def test_columns_that_are_new(lake: IcebergCatalog, required: bool) -> None:
     new = NestedField(3, "n", LongType(), required=required)
     evolve(lake, Schema(*SCHEMA.fields, new, schema_id=1))
     if required:
-        with pytest.raises(CatalogError, match="requires the column `n` now"):
+        with pytest.raises(CatalogError, match="now requires the column `n`"):
             Committer(lake, NAME, ours, base).commit()
         assert rows(lake) == []
     else:
@@ -132,12 +132,12 @@ def test_several_sets_of_files_have_numbers_in_their_order(
     sets = tuple(AddedFiles(tuple(write(lake, batch))) for batch in (A, B, C)[:count])
     Committer(lake, NAME, Change(Operation.APPEND, sets), load(lake)).commit()
     io = lake.pyiceberg.load_table(NAME).io
-    found = {
+    actual = {
         entry.data_file.file_path: entry.sequence_number
         for manifest in manifests(lake)
         for entry in manifest.fetch_manifest_entry(io)
     }
-    assert [found[one.data[0].file_path] for one in sets] == [1, 2, 3][:count]
+    assert [actual[one.data[0].file_path] for one in sets] == [1, 2, 3][:count]
     assert load(lake).metadata["last-sequence-number"] == count
 
 
@@ -149,11 +149,11 @@ def test_rows_that_are_not_new_keep_their_number(lake: IcebergCatalog) -> None:
     made = (AddedFiles(tuple(write(lake, A)), sequence_number=1),)
     Committer(lake, NAME, Change(Operation.REPLACE, made, removed=(old,)), load(lake)).commit()
     io = lake.pyiceberg.load_table(NAME).io
-    found = [
+    actual = [
         (entry.sequence_number, entry.file_sequence_number)
         for manifest in manifests(lake)
         for entry in manifest.fetch_manifest_entry(io)
         if entry.status == 1
     ]
-    assert (1, 3) in found
+    assert (1, 3) in actual
     assert rows(lake) == [(1, "a"), (2, "b")]

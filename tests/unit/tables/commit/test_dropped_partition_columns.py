@@ -70,12 +70,12 @@ def stored_partitions(lake: IcebergCatalog) -> dict[int, list[Any]]:
     """Partitions of the first spec by rows' count of their files, as their manifests hold them."""
     table = load(lake)
     location = lake.pyiceberg.load_table(NAME).current_snapshot().manifest_list
-    found: dict[int, list[Any]] = {}
+    actual: dict[int, list[Any]] = {}
     for manifest in read_manifest_list(table.io, location):
         for entry in read_manifest(table.io, manifest):
             if manifest.partition_spec_id == 0:
-                found.setdefault(entry.status.value, []).append(entry.data_file.partition[0])
-    return found
+                actual.setdefault(entry.status.value, []).append(entry.data_file.partition[0])
+    return actual
 
 
 def merge_manifests(lake: IcebergCatalog) -> None:

@@ -7,8 +7,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
+    snapshot_properties,
     spark_settings,
-    stamps,
 )
 
 MERGE = "spark.merge-into.num-target-rows-"
@@ -20,27 +20,27 @@ def snapshot(operation: str, **properties: str) -> SnapshotSummary:
 
 
 def test_append() -> None:
-    done = read_outcome(snapshot("append", added_records="5", added_files_size="90"))
-    assert (done.rows_affected, done.rows_inserted, done.bytes_written) == (5, 5, 90)
+    result = read_outcome(snapshot("append", added_records="5", added_files_size="90"))
+    assert (result.rows_affected, result.rows_inserted, result.bytes_written) == (5, 5, 90)
 
 
 def test_replace_counts_the_new_rows() -> None:
-    done = read_outcome(
+    result = read_outcome(
         snapshot("overwrite", added_records="5", deleted_records="3", total_records="5")
     )
-    assert done.rows_affected == 5
+    assert result.rows_affected == 5
 
 
 def test_copy_on_write_delete_counts_the_balance() -> None:
-    done = read_outcome(snapshot("delete", added_records="97", deleted_records="100"))
-    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+    result = read_outcome(snapshot("delete", added_records="97", deleted_records="100"))
+    assert (result.rows_affected, result.rows_deleted) == (3, 3)
 
 
 def test_position_deletes_count_on_balance() -> None:
-    done = read_outcome(
+    result = read_outcome(
         snapshot("delete", added_position_deletes="7", removed_position_deletes="4")
     )
-    assert (done.rows_affected, done.rows_deleted) == (3, 3)
+    assert (result.rows_affected, result.rows_deleted) == (3, 3)
 
 
 @pytest.mark.parametrize("copied", ["0", "1000"])
@@ -53,13 +53,13 @@ def test_merge_counts_what_spark_counted(copied: str) -> None:
         f"{MERGE}copied": copied,
         "added-records": copied,
     }
-    done = read_outcome(SnapshotSummary(7, 1, summary))
-    assert (done.rows_affected, done.rows_updated) == (6, 2)
+    result = read_outcome(SnapshotSummary(7, 1, summary))
+    assert (result.rows_affected, result.rows_updated) == (6, 2)
 
 
 def test_stamps_reach_spark_as_snapshot_properties() -> None:
     with log_contextvars(node_info={"unique_id": "model.p.m", "node_name": "m"}):
-        settings = spark_settings(stamps("w", "uma"))
+        settings = spark_settings(snapshot_properties("w", "uma"))
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.write-id"] == "w"
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.node-id"] == "model.p.m"
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.principal"] == "uma"

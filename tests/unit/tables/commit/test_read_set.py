@@ -8,7 +8,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
-from dbt.adapters.iceberg_stream.tables.commit.read_set import pin
+from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 
 
 def table(
@@ -43,20 +43,20 @@ class Catalog:
         }
 
     def metadata(self, name: tuple[str, str]) -> Any:
-        found = self.relations.get(name)
-        if found == "away":
+        actual = self.relations.get(name)
+        if actual == "away":
             raise CatalogError("away")
-        return found
+        return actual
 
 
 def pinned(catalog: Catalog, sql: str, views: dict[str, Reads | None] | None = None) -> Any:
-    return pin(catalog, reads(sql), views or {})  # type: ignore[arg-type]
+    return capture_read_set(catalog, reads(sql), views or {})  # type: ignore[arg-type]
 
 
 def test_tables() -> None:
-    found = pinned(Catalog(a=table(), b=table(None, 3, "u", 9)), "select * from s.a join lake.s.b")
-    assert found.versions == {("s", "a"): ("t", 1, 0, 5), ("s", "b"): ("u", None, 3, 9)}
-    assert found.definitions == ()
+    actual = pinned(Catalog(a=table(), b=table(None, 3, "u", 9)), "select * from s.a join lake.s.b")
+    assert actual.versions == {("s", "a"): ("t", 1, 0, 5), ("s", "b"): ("u", None, 3, 9)}
+    assert actual.definitions == ()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_tables() -> None:
 )
 def test_what_cannot_be_told(sql: str) -> None:
     assert pinned(Catalog(a=table(), away="away"), sql) is None
-    assert pin(Catalog(), None, {}) is None  # type: ignore[arg-type]
+    assert capture_read_set(Catalog(), None, {}) is None  # type: ignore[arg-type]
 
 
 def test_views_are_looked_through() -> None:
@@ -82,10 +82,10 @@ def test_views_are_looked_through() -> None:
         v=view("select * from s.w, s.a"),
         w=view("select * from b, s.v", default_namespace=["s"]),
     )
-    found = pinned(catalog, "select * from s.v")
-    assert set(found.versions) == {("s", name) for name in "abvw"}
-    assert found.versions["s", "v"] == ("v", 2)
-    assert found.definitions == ("select * from b, s.v", "select * from s.w, s.a")
+    actual = pinned(catalog, "select * from s.v")
+    assert set(actual.versions) == {("s", name) for name in "abvw"}
+    assert actual.versions["s", "v"] == ("v", 2)
+    assert actual.definitions == ("select * from b, s.v", "select * from s.w, s.a")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_views_are_looked_through() -> None:
 def test_names_in_views(more: dict[str, Any], expected: set[tuple[str, str]] | None) -> None:
     catalog = Catalog(a=table(), v=view("select * from a", **more))
     catalog.relations["o.p", "a"] = table()
-    found = pinned(catalog, "select * from s.v")
-    assert (found and set(found.versions)) == expected
+    actual = pinned(catalog, "select * from s.v")
+    assert (actual and set(actual.versions)) == expected
 
 
 def test_temporary_views() -> None:
@@ -129,7 +129,7 @@ def test_temporary_views() -> None:
 )
 def test_what_has_changed(now: Any, changed: bool) -> None:
     catalog = Catalog(a=table(), b=table())
-    found = pinned(catalog, "select * from s.a, s.b")
-    assert found.changed(catalog) is None
+    actual = pinned(catalog, "select * from s.a, s.b")
+    assert actual.changed(catalog) is None
     catalog.relations["s", "b"] = now
-    assert found.changed(catalog) == (("s", "b") if changed else None)
+    assert actual.changed(catalog) == (("s", "b") if changed else None)

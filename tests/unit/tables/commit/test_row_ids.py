@@ -45,10 +45,10 @@ def remove(lake: IcebergCatalog, *files: DataFile) -> None:
 
 def ranges(lake: IcebergCatalog, counts: dict[str, int]) -> list[int]:
     """All row ids of the live files; overlaps show as repetitions."""
-    found = row_ids(lake)
+    actual = row_ids(lake)
     return sorted(
         number
-        for path, first in found.items()
+        for path, first in actual.items()
         for number in range(first or 0, (first or 0) + counts[path])
     )
 
@@ -60,8 +60,8 @@ def test_new_files_get_ids_one_after_the_other(lake: IcebergCatalog) -> None:
     assert row_ids(lake) == {"a": 0, "b": 10, "c": 15}
     metadata = load(lake).metadata
     assert metadata["next-row-id"] == 16
-    found = [(s["first-row-id"], s["added-rows"]) for s in metadata["snapshots"]]
-    assert found == [(0, 15), (15, 1)]
+    actual = [(s["first-row-id"], s["added-rows"]) for s in metadata["snapshots"]]
+    assert actual == [(0, 15), (15, 1)]
 
 
 def test_a_version_below_has_none(lake: IcebergCatalog) -> None:
@@ -105,10 +105,10 @@ def test_files_keep_their_ids_when_others_go(lake: IcebergCatalog) -> None:
         Change(Operation.OVERWRITE, (AddedFiles((data_file("d", 7),)),), removed=(files[2],)),
     )
     metadata = load(lake).metadata
-    found = row_ids(lake)
-    assert found["b"] == 10
-    assert found["d"] >= 30
-    assert metadata["next-row-id"] >= found["d"] + 7
+    actual = row_ids(lake)
+    assert actual["b"] == 10
+    assert actual["d"] >= 30
+    assert metadata["next-row-id"] >= actual["d"] + 7
 
 
 def test_delete_files_have_none(lake: IcebergCatalog) -> None:

@@ -68,14 +68,14 @@ class TestReplacing:
 
     def test_columns_keep_their_ids(self) -> None:
         arrow = pa.schema([("new", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
-        found = added(replacing(metadata(SCHEMA), arrow, "s.t"))
+        actual = added(replacing(metadata(SCHEMA), arrow, "s.t"))
         # The column x has another type: it is another column.
-        assert columns(found) == [
+        assert columns(actual) == [
             (10, "new", "long", False),
             (11, "x", "long", False),
             (1, "id", "long", False),
         ]
-        assert found.schema_id == 1
+        assert actual.schema_id == 1
 
     def test_a_schema_that_the_table_has_had_is_named(self) -> None:
         ab = Schema(field(1, "a"), field(2, "b"), schema_id=4)
@@ -88,8 +88,8 @@ class TestReplacing:
     def test_one_with_other_identifiers_is_another(self) -> None:
         ab = Schema(field(1, "a"), field(2, "b"), schema_id=0)
         keyed = Schema(field(1, "a", required=True), schema_id=1, identifier_field_ids=[1])
-        found = replacing(metadata(ab, keyed), pa.schema([("a", pa.int64())]), "s.t")
-        assert added(found).identifier_field_ids == []
+        actual = replacing(metadata(ab, keyed), pa.schema([("a", pa.int64())]), "s.t")
+        assert added(actual).identifier_field_ids == []
 
     def test_the_number_is_above_all_others(self) -> None:
         known = metadata(SCHEMA, Schema(field(5, "y"), schema_id=8))
@@ -98,9 +98,9 @@ class TestReplacing:
     def test_identifiers_stay_with_their_columns(self) -> None:
         keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
         arrow = pa.schema([("id", pa.int64()), ("y", pa.int64())])
-        found = added(replacing(metadata(keyed), arrow, "s.t"))
-        assert found.identifier_field_ids == [1]
-        assert columns(found) == [(1, "id", "long", True), (11, "y", "long", False)]
+        actual = added(replacing(metadata(keyed), arrow, "s.t"))
+        assert actual.identifier_field_ids == [1]
+        assert columns(actual) == [(1, "id", "long", True), (11, "y", "long", False)]
         same = pa.schema([("id", pa.int64()), ("x", pa.int64())])
         assert replacing(metadata(keyed), same, "s.t") == ()
 
@@ -109,9 +109,9 @@ class TestReplacing:
         keyed = Schema(
             field(1, "id", required=True), field(2, "x", required=True), identifier_field_ids=[1, 2]
         )
-        found = added(replacing(metadata(keyed), pa.schema([lost, ("x", pa.int64())]), "s.t"))
-        assert found.identifier_field_ids == []
-        assert not any(f.required for f in found.fields)
+        actual = added(replacing(metadata(keyed), pa.schema([lost, ("x", pa.int64())]), "s.t"))
+        assert actual.identifier_field_ids == []
+        assert not any(f.required for f in actual.fields)
 
     def test_a_column_that_partitions_must_stay(self) -> None:
         known = metadata(SCHEMA)
@@ -129,14 +129,14 @@ class TestEvolving:
 
     def test_new_columns_come_last(self) -> None:
         arrow = pa.schema([("n", pa.int32()), ("x", pa.string()), ("id", pa.int64())])
-        found = added(evolving(metadata(SCHEMA), arrow, "s.t"))
-        assert columns(found)[-1] == (10, "n", "int", False)
-        assert found.schema_id == 1
+        actual = added(evolving(metadata(SCHEMA), arrow, "s.t"))
+        assert columns(actual)[-1] == (10, "n", "int", False)
+        assert actual.schema_id == 1
 
     def test_missing_columns_become_optional(self) -> None:
         known = metadata(Schema(field(1, "id", required=True), field(2, "x")))
-        found = added(evolving(known, pa.schema([("x", pa.int64())]), "s.t"))
-        assert columns(found) == [(1, "id", "long", False), (2, "x", "long", False)]
+        actual = added(evolving(known, pa.schema([("x", pa.int64())]), "s.t"))
+        assert columns(actual) == [(1, "id", "long", False), (2, "x", "long", False)]
 
     @pytest.mark.parametrize(
         ("old", "new", "expected"),
@@ -148,8 +148,8 @@ class TestEvolving:
     )
     def test_types_grow(self, old: Any, new: pa.DataType, expected: str) -> None:
         known = metadata(Schema(field(1, "v", old)))
-        found = added(evolving(known, pa.schema([("v", new)]), "s.t"))
-        assert columns(found) == [(1, "v", expected, False)]
+        actual = added(evolving(known, pa.schema([("v", new)]), "s.t"))
+        assert columns(actual) == [(1, "v", expected, False)]
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -182,13 +182,13 @@ class TestEvolving:
             field(1, "id", iceberg.IntegerType(), True), field(2, "x"), identifier_field_ids=[1]
         )
         arrow = pa.schema([("id", pa.int64()), ("y", pa.int64())])
-        found = added(evolving(metadata(keyed), arrow, "s.t"))
-        assert found.identifier_field_ids == [1]
-        assert columns(found)[0] == (1, "id", "long", True)
+        actual = added(evolving(metadata(keyed), arrow, "s.t"))
+        assert actual.identifier_field_ids == [1]
+        assert columns(actual)[0] == (1, "id", "long", True)
 
     def test_an_identifier_may_not_be_missing(self) -> None:
         keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
-        with pytest.raises(ColumnError, match="`id` identifies the rows of s.t and is missing"):
+        with pytest.raises(ColumnError, match="`id` is missing, but identifies the rows of s.t"):
             evolving(metadata(keyed), pa.schema([("x", pa.int64())]), "s.t")
 
     def test_a_nested_identifier_is_in_its_column(self) -> None:
@@ -226,10 +226,10 @@ def test_back_and_forth_is_read_at_each_snapshot(lake: IcebergCatalog) -> None:
         data = pa.table({name: [1] for name in names})
         ingest(lake, NAME, data.to_reader(), Mode.REPLACE)
     table = lake.pyiceberg.load_table(NAME)
-    found = [
+    actual = [
         table.scan(snapshot_id=s.snapshot_id).to_arrow().column_names for s in table.snapshots()
     ]
-    assert found == [["a", "b"], ["a"], ["a", "b"], ["a"]]
+    assert actual == [["a", "b"], ["a"], ["a", "b"], ["a"]]
     # The second b is another column; the two of a alone are one schema.
     assert [s.schema_id for s in table.snapshots()] == [0, 1, 2, 1]
     assert sorted(table.schemas()) == [0, 1, 2]
@@ -240,6 +240,6 @@ def test_a_replacement_keeps_what_identifies_rows(lake: IcebergCatalog) -> None:
     make_table(lake, schema=keyed)
     ingest(lake, NAME, pa.table({"id": [1], "y": [2]}).to_reader(), Mode.REPLACE)
     assert lake.pyiceberg.load_table(NAME).schema().identifier_field_names() == {"id"}
-    with pytest.raises(ColumnError, match="`id` is required by the table, but holds null"):
+    with pytest.raises(ColumnError, match="`id` has nulls, but the table requires it"):
         ingest(lake, NAME, pa.table({"id": pa.array([None], pa.int64())}).to_reader(), Mode.REPLACE)
     assert current_schema(load(lake).metadata).identifier_field_ids == [1]

@@ -13,7 +13,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation, append
 from dbt.adapters.iceberg_stream.tables.commit.validation import (
     FILE_PATH,
-    ChangedMeanwhile,
+    ValidationFailed,
     validate,
 )
 from tests.unit.local_tables import commit, data_file, load, make_table, set_metadata
@@ -62,7 +62,7 @@ def test_nothing_has_come(lake: IcebergCatalog, base: int) -> None:
 def test_files_that_had_to_be_seen(lake: IcebergCatalog, base: int) -> None:
     add(lake, data_file("c"), data_file("d"), **{"iceberg-stream.model": "other"})
     with pytest.raises(
-        ChangedMeanwhile, match=r"added 1 data files .*snapshot \d+ by other"
+        ValidationFailed, match=r"added 1 data files .*snapshot \d+ by other"
     ) as raised:
         check(lake, base, lambda file: file.file_path == "c")
     assert [file.file_path for file in raised.value.added] == ["c"]
@@ -74,7 +74,7 @@ def test_files_that_had_to_be_seen(lake: IcebergCatalog, base: int) -> None:
 def test_all_snapshots_since_are_looked_at(lake: IcebergCatalog, base: int) -> None:
     add(lake, data_file("c"))
     second = add(lake, data_file("d"))
-    with pytest.raises(ChangedMeanwhile) as raised:
+    with pytest.raises(ValidationFailed) as raised:
         check(lake, base)
     assert sorted(file.file_path for file in raised.value.added) == ["c", "d"]
     check(lake, second)
@@ -91,7 +91,7 @@ def test_an_empty_table(lake: IcebergCatalog) -> None:
     make_table(lake)
     check(lake, None)
     add(lake, data_file("a"))
-    with pytest.raises(ChangedMeanwhile, match="added 1 data files"):
+    with pytest.raises(ValidationFailed, match="added 1 data files"):
         check(lake, None)
     check(lake, None, lambda _: False)
 
@@ -102,16 +102,16 @@ def test_an_empty_table_whose_first_snapshots_have_expired(lake: IcebergCatalog)
     add(lake, data_file("b"))
     kept = load(lake).metadata["snapshots"][1:]
     set_metadata(lake, snapshots=kept, snapshot_log=[])
-    with pytest.raises(ChangedMeanwhile, match="was empty when this write began"):
+    with pytest.raises(ValidationFailed, match="was empty when this write began"):
         check(lake, None, lambda _: False)
 
 
 def test_a_snapshot_that_is_gone(lake: IcebergCatalog, base: int) -> None:
     add(lake, data_file("c"))
-    with pytest.raises(ChangedMeanwhile, match="The snapshot 7 that this write was made from"):
+    with pytest.raises(ValidationFailed, match="the snapshot 7 that this write read"):
         check(lake, 7, lambda _: False)
     set_metadata(lake, snapshots=load(lake).metadata["snapshots"][1:], snapshot_log=[])
-    with pytest.raises(ChangedMeanwhile, match=f"The snapshot {base} "):
+    with pytest.raises(ValidationFailed, match=f"the snapshot {base} "):
         check(lake, base, lambda _: False)
 
 
@@ -147,7 +147,7 @@ def test_deletes_of_rows_in_files_that_go(
     if not hidden:
         check(lake, base, removed=("a",))
         return
-    with pytest.raises(ChangedMeanwhile, match="added deletes of rows"):
+    with pytest.raises(ValidationFailed, match="added deletes of rows"):
         check(lake, base, removed=("a",))
 
 

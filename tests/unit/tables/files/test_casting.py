@@ -86,8 +86,8 @@ def test_ids_are_unique_and_begin_with_the_columns(
 ) -> None:
     schema = new_schema(pa.schema([(f"c{n}", kind) for n, (kind, _) in enumerate(kinds)]))
     assert [field.field_id for field in schema.fields] == list(range(1, len(kinds) + 1))
-    found = sorted(schema._lazy_id_to_name)
-    assert found == list(range(1, schema.highest_field_id + 1))
+    actual = sorted(schema._lazy_id_to_name)
+    assert actual == list(range(1, schema.highest_field_id + 1))
 
 
 def one(values: list[Any], kind: pa.DataType | None, target: pa.DataType) -> list[Any]:
@@ -98,18 +98,18 @@ def one(values: list[Any], kind: pa.DataType | None, target: pa.DataType) -> lis
 @pytest.mark.parametrize(
     ("values", "kind", "target", "fault"),
     [
-        ([5 * 10**9], pa.int64(), pa.int32(), "int32 cannot keep"),
-        ([2**53 + 1], pa.int64(), pa.float64(), "double cannot keep"),
-        ([0.1], pa.float64(), pa.float32(), "holds 0.1, which float cannot keep exactly"),
+        ([5 * 10**9], pa.int64(), pa.int32(), "int32 cannot store"),
+        ([2**53 + 1], pa.int64(), pa.float64(), "double cannot store"),
+        ([0.1], pa.float64(), pa.float32(), "has 0.1, which float cannot store exactly"),
         ([1.5], pa.float64(), pa.int64(), "is double, but the table has int64"),
         ([123456], pa.int64(), pa.decimal128(5, 2), "does not fit in precision 5"),
-        ([Decimal("1.234")], pa.decimal128(5, 3), pa.decimal128(5, 2), "cannot keep"),
+        ([Decimal("1.234")], pa.decimal128(5, 3), pa.decimal128(5, 2), "cannot store"),
         ([1001], pa.timestamp("ns"), pa.timestamp("us"), "would lose data"),
-        ([1], pa.timestamp("us"), pa.timestamp("us", "UTC"), "say of which time zone"),
-        ([1], pa.timestamp("us", "UTC"), pa.timestamp("us"), "say in which time zone"),
+        ([1], pa.timestamp("us"), pa.timestamp("us", "UTC"), "with the time zone of its values"),
+        ([1], pa.timestamp("us", "UTC"), pa.timestamp("us"), "time zone in which the table stores it"),
         (["1"], pa.string(), pa.int32(), "is string, but the table has int32"),
-        ([b"abc"], pa.binary(), pa.binary(4), "cannot keep"),
-        ([b"abc"], pa.binary(), pa.uuid(), "no UUID of 16 bytes"),
+        ([b"abc"], pa.binary(), pa.binary(4), "cannot store"),
+        ([b"abc"], pa.binary(), pa.uuid(), "not a UUID of 16 bytes"),
         ([[1, 2**40]], pa.list_(pa.int64()), pa.list_(pa.int32()), "`c.element`"),
         ([{"x": 1}], pa.struct([("x", pa.int64())]), pa.struct([("y", pa.int64())]), "`c.x` is not in the table"),
     ],
@@ -160,10 +160,10 @@ def test_required_columns() -> None:
         ([pa.array([1, None]), pa.array([None, None], nullable)], "a"),
         ([pa.array([1, 2]), pa.array([{"x": None}, None], nullable)], "s.x"),
     ):
-        with pytest.raises(ColumnError, match="is required by the table") as refused:
+        with pytest.raises(ColumnError, match="the table requires it") as refused:
             conform(pa.record_batch(rows, ["a", "s"]), schema)
         assert refused.value.column == column
-    with pytest.raises(ColumnError, match="`a` is required by the table, but missing"):
+    with pytest.raises(ColumnError, match="`a` is missing, but the table requires it"):
         conform(pa.record_batch({"s": pa.array([None], nullable)}), schema)
 
 
@@ -171,12 +171,12 @@ def test_required_columns() -> None:
     ("kind", "fault"),
     [
         (pa.duration("s"), "is duration"),
-        (pa.null(), "has no type, as all its values are null"),
-        (pa.decimal256(50, 2), "decimals of 38 digits"),
-        (pa.decimal256(39, 2), "decimals of 38 digits"),
-        (pa.decimal128(5, -1), "with a scale within them"),
-        (pa.decimal128(5, 6), "with a scale within them"),
-        (pa.month_day_nano_interval(), "which Iceberg has not"),
+        (pa.null(), "has no type, because all its values are null"),
+        (pa.decimal256(50, 2), "decimals have at most 38 digits"),
+        (pa.decimal256(39, 2), "decimals have at most 38 digits"),
+        (pa.decimal128(5, -1), "a scale within them"),
+        (pa.decimal128(5, 6), "a scale within them"),
+        (pa.month_day_nano_interval(), "which Iceberg does not have"),
     ],
 )
 def test_types_that_no_table_has(kind: pa.DataType, fault: str) -> None:
@@ -186,7 +186,7 @@ def test_types_that_no_table_has(kind: pa.DataType, fault: str) -> None:
 
 
 def test_two_columns_of_a_name() -> None:
-    with pytest.raises(ColumnError, match="`a` is there twice"):
+    with pytest.raises(ColumnError, match="`a` occurs twice"):
         new_schema(pa.schema([("a", pa.int64()), ("a", pa.int64())]))
 
 

@@ -81,11 +81,11 @@ def described(
 
 
 def bounds(file: DataFile, kind: iceberg.IcebergType) -> tuple[Any, Any]:
-    found = [
+    actual = [
         from_bytes(kind, each[1]) if 1 in each else None
         for each in (file.lower_bounds, file.upper_bounds)
     ]
-    return tuple(v.bytes if isinstance(v, uuid.UUID) else v for v in found)  # type: ignore[return-value]
+    return tuple(v.bytes if isinstance(v, uuid.UUID) else v for v in actual)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -167,8 +167,8 @@ def test_times_that_python_does_not_have(
 )
 def test_long_texts(lake: IcebergCatalog, value: str, lower: str, upper: str | None) -> None:
     kind = iceberg.StringType()
-    found = bounds(described(lake, kind, column(kind, [value])), kind)
-    assert found == (lower, upper)
+    actual = bounds(described(lake, kind, column(kind, [value])), kind)
+    assert actual == (lower, upper)
     assert upper is None or upper.encode() >= value.encode()
 
 
@@ -210,8 +210,8 @@ def test_texts_that_arrow_gives_no_bounds_of(
     lake: IcebergCatalog, values: list[str | None]
 ) -> None:
     kind = iceberg.StringType()
-    found = described(
+    actual = described(
         lake, kind, column(kind, values), **{"write.metadata.metrics.default": "full"}
     )
-    assert bounds(found, kind) == (None, None)
-    assert found.null_value_counts[1] == values.count(None)
+    assert bounds(actual, kind) == (None, None)
+    assert actual.null_value_counts[1] == values.count(None)

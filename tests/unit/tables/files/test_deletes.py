@@ -84,13 +84,13 @@ class TestPositionDeletes:
         make_table(lake)
         file = write_position_deletes(target(lake), "d", {"b": [2, 1], "a": [9, 5, 9]})
         with load(lake).io.new_input(file.file_path).open() as stream:
-            found = pq.read_table(stream)
-        assert found.to_pydict() == {"file_path": ["a", "a", "b", "b"], "pos": [5, 9, 1, 2]}
-        assert [f.metadata[b"PARQUET:field_id"] for f in found.schema] == [
+            actual = pq.read_table(stream)
+        assert actual.to_pydict() == {"file_path": ["a", "a", "b", "b"], "pos": [5, 9, 1, 2]}
+        assert [f.metadata[b"PARQUET:field_id"] for f in actual.schema] == [
             str(FILE_PATH).encode(),
             str(POS).encode(),
         ]
-        assert not any(f.nullable for f in found.schema)
+        assert not any(f.nullable for f in actual.schema)
         assert file.content == DataFileContent.POSITION_DELETES
         assert (file.record_count, file.file_format) == (4, FileFormat.PARQUET)
         assert (file.lower_bounds[FILE_PATH], file.upper_bounds[FILE_PATH]) == (b"a", b"b")
@@ -119,7 +119,7 @@ class TestPositionDeletes:
 
         def read(paths: set[str] | None = None) -> dict[str, list[int]]:
             return {
-                path: found.to_pylist() for path, found in read_position_deletes(io, file, paths)
+                path: actual.to_pylist() for path, actual in read_position_deletes(io, file, paths)
             }
 
         assert read() == {"a": [1, 2], "b": [3], "c": [4]}
@@ -167,10 +167,10 @@ class TestEqualityDeletes:
         assert file.content == DataFileContent.EQUALITY_DELETES
         assert sorted(file.equality_ids) == [1, 2]
         with load(lake).io.new_input(file.file_path).open() as stream:
-            found = pq.read_table(stream)
-        assert found.to_pydict() == {"id": [1, 2], "x": ["a", None]}
-        assert found.schema.field("id").type == pa.int64()
-        ids = {f.name: f.metadata[b"PARQUET:field_id"] for f in found.schema}
+            actual = pq.read_table(stream)
+        assert actual.to_pydict() == {"id": [1, 2], "x": ["a", None]}
+        assert actual.schema.field("id").type == pa.int64()
+        ids = {f.name: f.metadata[b"PARQUET:field_id"] for f in actual.schema}
         assert ids == {"id": b"1", "x": b"2"}
         assert file.lower_bounds.keys() == {1, 2}
         assert file.null_value_counts == {1: 0, 2: 1}

@@ -100,11 +100,11 @@ def plain(value: Any) -> Any:
 def test_values_are_those_of_the_transform(transform: Any, kind: Any) -> None:
     spec = PartitionSpec(PartitionField(1, 1000, transform, "p"))
     for value in [*SAMPLES[kind], None]:
-        ((key, found),) = split(column(kind, [value]), spec, schema_of(kind))
+        ((key, actual),) = split(column(kind, [value]), spec, schema_of(kind))
         assert key is not None
         expected = None if value is None else of_pyiceberg(transform, kind, value)
         assert plain(key.partition[0]) == expected
-        assert found.num_rows == 1
+        assert actual.num_rows == 1
 
 
 @pytest.mark.parametrize(("transform", "kind"), PAIRS, ids=str)
@@ -199,11 +199,11 @@ def test_rows_of_a_partition_stay_in_order() -> None:
     )
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
     table = pa.table({"v": [2, 1, None, 2, 1, None], "n": [0, 1, 2, 3, 4, 5]})
-    found = [
+    actual = [
         (key and key.partition[0], part["n"].to_pylist())
         for key, part in split(table, spec, schema)
     ]
-    assert found == [(1, [1, 4]), (2, [0, 3]), (None, [2, 5])]
+    assert actual == [(1, [1, 4]), (2, [0, 3]), (None, [2, 5])]
 
 
 def test_no_rows_are_in_no_partition() -> None:
@@ -214,9 +214,9 @@ def test_no_rows_are_in_no_partition() -> None:
 
 def test_a_table_without_partitions_is_one() -> None:
     kind = iceberg.LongType()
-    ((key, found),) = split(column(kind, [2, 1]), PartitionSpec(), schema_of(kind))
+    ((key, actual),) = split(column(kind, [2, 1]), PartitionSpec(), schema_of(kind))
     assert key is None
-    assert found["v"].to_pylist() == [2, 1]
+    assert actual["v"].to_pylist() == [2, 1]
 
 
 @pytest.mark.parametrize("kind", [iceberg.FloatType(), iceberg.DoubleType()], ids=str)
@@ -228,8 +228,8 @@ def test_each_floating_point_number_has_one_partition(lake: IcebergCatalog, kind
     files = write(
         lake, pa.table({"v": pa.array(values, file_schema(schema_of(kind)).field("v").type)})
     )
-    found = sorted((repr(file.partition[0]), file.record_count) for file in files)
-    assert found == [("-0.0", 2), ("-inf", 1), ("0.0", 2), ("1.0", 1), ("None", 1), ("nan", 2)]
+    actual = sorted((repr(file.partition[0]), file.record_count) for file in files)
+    assert actual == [("-0.0", 2), ("-inf", 1), ("0.0", 2), ("1.0", 1), ("None", 1), ("nan", 2)]
 
 
 def test_batches_of_one_partition_are_one_file(lake: IcebergCatalog) -> None:
@@ -270,8 +270,8 @@ def test_nested_columns(lake: IcebergCatalog) -> None:
             {"s": pa.array([{"at": at}, None, {"at": None}], file_schema(schema).field("s").type)}
         ),
     )
-    found = {file.partition[0]: file.record_count for file in live(lake)}
-    assert found == {2: 1, None: 2}
+    actual = {file.partition[0]: file.record_count for file in live(lake)}
+    assert actual == {2: 1, None: 2}
 
 
 def test_dots_in_the_name_of_a_column(lake: IcebergCatalog) -> None:

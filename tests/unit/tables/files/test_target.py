@@ -73,7 +73,7 @@ class TestOptions:
         assert options(lake) == ParquetOptions()
 
     def test_those_of_the_table(self, lake: IcebergCatalog) -> None:
-        found = options(
+        actual = options(
             lake,
             target_file_size_bytes="9000",
             parquet__row_group_size_bytes="5000",
@@ -82,7 +82,7 @@ class TestOptions:
             parquet__page_size_bytes="70",
             parquet__dict_size_bytes="80",
         )
-        assert found == ParquetOptions(9000, 5000, "gzip", 3, 70, 80)
+        assert actual == ParquetOptions(9000, 5000, "gzip", 3, 70, 80)
 
     @pytest.mark.parametrize(
         ("codec", "expected"),
@@ -94,12 +94,12 @@ class TestOptions:
     def test_row_groups_are_no_larger_than_files_or_memory_allows(
         self, lake: IcebergCatalog
     ) -> None:
-        found = options(lake, parquet__row_group_size_bytes=str(64 * MIB))
-        assert found.row_group_size == 32 * MIB
+        actual = options(lake, parquet__row_group_size_bytes=str(64 * MIB))
+        assert actual.row_group_size == 32 * MIB
 
     def test_files_smaller_than_row_groups(self, lake: IcebergCatalog) -> None:
-        found = options(lake, target_file_size_bytes="900")
-        assert (found.target_size, found.row_group_size) == (900, 900)
+        actual = options(lake, target_file_size_bytes="900")
+        assert (actual.target_size, actual.row_group_size) == (900, 900)
 
     def test_as_the_files_have_them(self, tmp_path: Path) -> None:
         schema = pa.schema([("d", pa.decimal128(9, 2)), ("s", pa.string())])
@@ -124,10 +124,10 @@ class TestSortOrder:
         given = pa.table({"id": [1, None, 3, 2, 1], "x": ["a", "b", None, "a", "b"]})
         (file,) = write(lake, given)
         with load(lake).io.new_input(file.file_path).open() as stream:
-            found = [tuple(row.values()) for row in pq.read_table(stream).to_pylist()]
+            actual = [tuple(row.values()) for row in pq.read_table(stream).to_pylist()]
         by_x = [(3, None), (1, "b"), (None, "b"), (1, "a"), (2, "a")]
         by_id = [(1, "b"), (1, "a"), (2, "a"), (3, None), (None, "b")]
-        assert found == (by_x if order is SORTED else by_id)
+        assert actual == (by_x if order is SORTED else by_id)
         assert file.sort_order_id == 1
 
     def test_what_cannot_be_sorted_by_is_left_as_it_is(self, lake: IcebergCatalog) -> None:
@@ -142,8 +142,8 @@ class TestSortOrder:
         ):
             field = SortField(source, transform, SortDirection.ASC, NullOrder.NULLS_FIRST)
             order = SortOrder(field, order_id=1)
-            found = WriteTarget(schema, base.spec, order, {}, base.location, base.io)
-            assert found.sort_columns == []
+            actual = WriteTarget(schema, base.spec, order, {}, base.location, base.io)
+            assert actual.sort_columns == []
 
     def test_a_file_of_several_row_groups_is_not_sorted(self, lake: IcebergCatalog) -> None:
         make_table(lake, properties={"write.parquet.row-group-size-bytes": "60"})
@@ -376,19 +376,19 @@ class TestDataFileWriter:
         with DataFileWriter(target(lake), "test", "w") as writer:
             for number in range(160):
                 writer.write(pa.table({"id": [number % 40], "x": ["v" * 80]}).to_batches())
-                held = sum(one.held for one in writer._open.values())
+                held = sum(one.pending_bytes for one in writer._open.values())
                 assert held <= LANES * size
             assert held > size
-            assert writer._held == held
+            assert writer._pending_bytes == held
             files = writer.close()
         assert sum(file.record_count for file in files) == 160
 
 
 def test_paths_of_locations(lake: IcebergCatalog) -> None:
     make_table(lake)
-    found = target(lake)
-    assert found.path_of("file:///a/b") == "/a/b"
-    assert isinstance(found.filesystem(), fs.FileSystem)
+    actual = target(lake)
+    assert actual.path_of("file:///a/b") == "/a/b"
+    assert isinstance(actual.filesystem(), fs.FileSystem)
     assert WrittenFile("a", 1, b"", 1) == WrittenFile("a", 1, b"", 1)
 
 
@@ -408,8 +408,8 @@ def test_a_table_has_its_current_schema_spec_and_order(lake: IcebergCatalog) -> 
         "current-schema-id": 3,
         "properties": None,
     }
-    found = WriteTarget.of(changed, load(lake).io)
-    assert (found.schema.schema_id, found.spec.spec_id, found.sort_order.order_id) == (3, 4, 5)
-    assert found.file_schema.names == ["y"]
-    assert found.sort_columns == [("y", "descending", "at_start")]
-    assert found.properties == {}
+    actual = WriteTarget.of(changed, load(lake).io)
+    assert (actual.schema.schema_id, actual.spec.spec_id, actual.sort_order.order_id) == (3, 4, 5)
+    assert actual.file_schema.names == ["y"]
+    assert actual.sort_columns == [("y", "descending", "at_start")]
+    assert actual.properties == {}

@@ -52,12 +52,12 @@ def writer(lake: IcebergCatalog, spec: PartitionSpec | None = None) -> DataFileW
 
 def groups(files: list[DataFile]) -> list[int]:
     """Rows of each row group."""
-    found = []
+    actual = []
     for file in files:
         with pq.ParquetFile(file.file_path.removeprefix("file://")) as opened:
             metadata = opened.metadata
-            found += [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
-    return found
+            actual += [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+    return actual
 
 
 @pytest.fixture
@@ -119,11 +119,11 @@ def test_what_waits_in_memory(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPa
     with writer(lake, BY_ID) as opened:
         for number in range(60):
             opened.write([with_texts(batch(number, 1))])
-            held = sum(partition.held for partition in opened._open.values())
-            assert opened._held == held
+            held = sum(partition.pending_bytes for partition in opened._open.values())
+            assert opened._pending_bytes == held
             most = max(most, held)
         files = opened.close()
-    assert opened._held == 0
+    assert opened._pending_bytes == 0
     assert SIZE < most <= 2 * SIZE
     assert len(files) == 60
 

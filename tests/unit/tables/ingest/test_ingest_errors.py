@@ -49,10 +49,14 @@ def test_a_storage_that_takes_nothing(lake: IcebergCatalog, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("io", "said", "cure"),
     [
-        (CatalogFileIO({}), "AWS Error INTERNAL_FAILURE", "gives out no keys"),
+        (CatalogFileIO({}), "AWS Error INTERNAL_FAILURE", "vends no storage credentials"),
         (CatalogFileIO({}), "AWS Error NETWORK_CONNECTION", ""),
-        (CatalogFileIO({"s3.access-key-id": "k"}), "AWS Error ACCESS_DENIED", "refused the keys"),
-        (PyArrowFileIO({}), "AWS Error ACCESS_DENIED", "refused the keys"),
+        (
+            CatalogFileIO({"s3.access-key-id": "k"}),
+            "AWS Error ACCESS_DENIED",
+            "refused the credentials",
+        ),
+        (PyArrowFileIO({}), "AWS Error ACCESS_DENIED", "refused the credentials"),
         (PyArrowFileIO({}), "AWS Error NO_SUCH_BUCKET", ""),
     ],
 )

@@ -40,15 +40,15 @@ from tests.unit.local_tables import (
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Locations of the manifests that are read."""
-    found: list[str] = []
+    actual: list[str] = []
     original = manifests.read_manifest
 
     def noting(io: FileIO, manifest: ManifestFile) -> Any:
-        found.append(manifest.manifest_path)
+        actual.append(manifest.manifest_path)
         return original(io, manifest)
 
     monkeypatch.setattr(manifests, "read_manifest", noting)
-    return found
+    return actual
 
 
 def table(
@@ -104,8 +104,8 @@ def test_keys_that_partition_nothing_leave_out_nothing(
     source = pa.table({"id": [5], "x": ["x5"]})
     possible = manifests_of(source, ("x",), load(lake).metadata)
     base = load(lake)
-    found = live_files(base.io, base.metadata, manifests=possible)
-    assert len(found) == len(set(read)) == 2
+    actual = live_files(base.io, base.metadata, manifests=possible)
+    assert len(actual) == len(set(read)) == 2
 
 
 def test_each_spec_is_looked_at_by_itself(lake: IcebergCatalog, read: list[str]) -> None:
@@ -117,12 +117,12 @@ def test_each_spec_is_looked_at_by_itself(lake: IcebergCatalog, read: list[str])
     evolve(lake, spec=PartitionSpec(spec_id=2))
     insert(lake, pa.table({"id": [5], "x": ["everywhere"]}))
     base, source = load(lake), pa.table({"id": [5]})
-    found = live_files(
+    actual = live_files(
         base.io, base.metadata, manifests=manifests_of(source, ("id",), base.metadata)
     )
     # The partition of 5, that of 0 to 99 with the one of 250 in its manifest, and no partition.
     assert len(set(read)) == 3
-    assert sorted(file.spec_id for file in found) == [0, 1, 1, 2]
+    assert sorted(file.spec_id for file in actual) == [0, 1, 1, 2]
     assert SCHEMA.find_field("id").field_id == 1
 
 

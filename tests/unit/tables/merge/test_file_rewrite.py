@@ -72,18 +72,18 @@ def test_a_worker_has_nothing_of_ours(file: Path, tmp_path: Path) -> None:
     names = [str(tmp_path / "task"), str(file), str(tmp_path / "out"), str(tmp_path / "schema")]
     subprocess.run([sys.executable, "-c", WORKER, *names], check=True)
     (row,) = pa.ipc.open_stream(tmp_path / "out").read_all().to_pylist()
-    done = read_task_result(row)
-    assert (done.matched.to_pylist(), done.changed, done.deleted) == ([0], 1, 0)
-    (made,) = done.made
+    result = read_task_result(row)
+    assert (result.matched.to_pylist(), result.changed, result.deleted) == ([0], 1, 0)
+    (made,) = result.new_files
     new = file.with_name(made.location.rsplit("/", 1)[1])
     assert pq.read_table(new).to_pydict() == {"id": [1, 2, 3], "n": [0, 5, 0]}
 
 
 def test_what_was_made_is_removed(file: Path) -> None:
     merge, candidate = file_merge(), Candidate(f"x://{file}", str(file))
-    done = merge.run(candidate)
+    result = merge.run(candidate)
     assert len(list(file.parent.iterdir())) == 2
-    merge.remove(candidate, done)
+    merge.remove(candidate, result)
     assert list(file.parent.iterdir()) == [file]
     merge.run(candidate)
     other = file.with_name("merge-other-1.parquet")
@@ -93,16 +93,16 @@ def test_what_was_made_is_removed(file: Path) -> None:
 
 
 def test_rows_without_a_match_are_left_out(file: Path) -> None:
-    done = file_merge(Deletes.UNMATCHED).run(Candidate(str(file), str(file)))
-    assert (done.changed, done.deleted) == (1, 2)
-    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [2], "n": [5]}
+    result = file_merge(Deletes.UNMATCHED).run(Candidate(str(file), str(file)))
+    assert (result.changed, result.deleted) == (1, 2)
+    assert pq.read_table(result.new_files[0].location).to_pydict() == {"id": [2], "n": [5]}
 
 
 def test_rows_with_a_match_are_left_out(file: Path) -> None:
     merge = replace(file_merge(Deletes.MATCHED), updates=())
-    done = merge.run(Candidate(str(file), str(file)))
-    assert (done.changed, done.deleted) == (0, 1)
-    assert pq.read_table(done.made[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
+    result = merge.run(Candidate(str(file), str(file)))
+    assert (result.changed, result.deleted) == (0, 1)
+    assert pq.read_table(result.new_files[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
 
 
 def test_a_refusal_travels(file: Path) -> None:
@@ -120,8 +120,8 @@ def test_what_the_first_attempt_of_a_task_has_left_goes(file: Path) -> None:
         return pa.Table.from_batches(run_task(file_merge(), rows.to_batches(), attempt=1))
 
     candidate = Candidate(f"x://{file}", str(file))
-    (done,) = in_tasks(map_in_arrow)(file_merge(), [candidate])
-    new = file.with_name(done.made[0].location.rsplit("/", 1)[1])
+    (result,) = in_tasks(map_in_arrow)(file_merge(), [candidate])
+    new = file.with_name(result.new_files[0].location.rsplit("/", 1)[1])
     assert sorted(file.parent.iterdir()) == sorted([file, new])
 
 

@@ -9,7 +9,7 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
 )
-from dbt.adapters.iceberg_stream.tables.merge.options import incremental_faults, misspelled
+from dbt.adapters.iceberg_stream.tables.merge.options import incremental_errors, misspelled
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.tables.merge.options import incremental_faults,
     ],
 )
 def test_good_configs(config: dict[str, Any]) -> None:
-    assert incremental_faults(config) == []
+    assert incremental_errors(config) == []
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_good_configs(config: dict[str, Any]) -> None:
     ],
 )
 def test_bad_configs(config: dict[str, Any]) -> None:
-    assert len(incremental_faults(config)) == 1
+    assert len(incremental_errors(config)) == 1
 
 
 def test_only_slips_of_the_pen_are_misspellings() -> None:

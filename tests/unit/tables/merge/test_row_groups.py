@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     NotByRewriting,
     read_task_result,
     require_ids,
-    told,
+    run_with_retries,
 )
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source, changed
 
@@ -55,7 +55,7 @@ def run(
     merge = FileMerge(fs.LocalFileSystem(), SCHEMA, options, rows, updates, deletes, "w")
     done = merge.run(Candidate(f"x://{file}", str(file)))
     made = [p for p in file.parent.iterdir() if p != file]
-    assert len(made) == len(done.made) <= 1
+    assert len(made) == len(done.new_files) <= 1
     return done, pq.read_table(made[0]).to_pydict() if made else None
 
 
@@ -65,7 +65,7 @@ def test_a_row_of_any_row_group_is_updated(file: Path, place: int) -> None:
     assert found == {"id": list(range(5)), "n": [7 if n == place else 0 for n in range(5)]}
     assert (done.changed, done.deleted, done.matched.to_pylist()) == (1, 0, [1])
     assert done.replaced
-    assert read_footer(done.made[0].footer).num_row_groups == 3
+    assert read_footer(done.new_files[0].footer).num_row_groups == 3
 
 
 def test_rows_that_are_the_same_change_nothing(file: Path) -> None:
@@ -116,7 +116,7 @@ def test_columns_are_known_by_their_ids(file: Path) -> None:
     now = pa.schema([field("new", pa.string(), 3), field("key", pa.int64(), 1)])
     rows = Source(pa.table({"key": [1], "new": ["x"]}).select(["new", "key"]).cast(now), ["key"])
     merge = FileMerge(fs.LocalFileSystem(), now, ParquetOptions(), rows, ["new"], Deletes.NONE, "w")
-    (made,) = merge.run(Candidate(str(file), str(file))).made
+    (made,) = merge.run(Candidate(str(file), str(file))).new_files
     assert pq.read_table(made.location).to_pydict() == {
         "new": [None, "x", None, None, None],
         "key": list(range(5)),
@@ -129,7 +129,7 @@ def test_a_file_that_is_older_than_all_columns(file: Path) -> None:
     merge = FileMerge(fs.LocalFileSystem(), now, ParquetOptions(), rows, ["v"], Deletes.NONE, "w")
     done = merge.run(Candidate(str(file), str(file)))
     assert done.changed == 5
-    assert pq.read_table(done.made[0].location)["v"].to_pylist() == [1] * 5
+    assert pq.read_table(done.new_files[0].location)["v"].to_pylist() == [1] * 5
 
 
 def nested(name: str, number: int) -> pa.Schema:
@@ -177,7 +177,7 @@ def test_faults_of_files_tell_which(file: Path) -> None:
             pa.field("m", pa.int64(), False, {"PARQUET:field_id": "3"}),
         ]
     )
-    with pytest.raises(ColumnError, match="`m` is required"):
+    with pytest.raises(ColumnError, match="`m` is missing, but the table requires it"):
         replace(merge, schema=required).run(Candidate(str(file), str(file)))
 
 
@@ -197,14 +197,14 @@ class TestTasks:
                 raise left.pop()
             return {"changed": 1}
 
-        assert told(work) == {"changed": 1}
+        assert run_with_retries(work) == {"changed": 1}
         assert slept == [1, 2][:failures]
 
     def test_one_that_does_not(self, slept: list[float]) -> None:
         def work() -> dict[str, Any]:
             raise OSError("away")
 
-        assert told(work) == {"failed": "away"}
+        assert run_with_retries(work) == {"failed": "away"}
         assert slept == [1, 2]
 
     @pytest.mark.parametrize("error", [NotByRewriting("no"), ColumnError("c", "is no")])
@@ -212,11 +212,11 @@ class TestTasks:
         def work() -> dict[str, Any]:
             raise error
 
-        assert told(work) == {"refused": str(error)}
+        assert run_with_retries(work) == {"refused": str(error)}
         assert slept == []
 
     def test_failures_are_raised_by_who_reads_them(self) -> None:
-        row = {"failed": None, "refused": None, "location": "l", "matched": [2], "changed": 3, "deleted": 4, "made": []}  # fmt: skip
+        row = {"failed": None, "refused": None, "location": "l", "matched": [2], "changed": 3, "deleted": 4, "new_files": []}  # fmt: skip
         done = read_task_result(row)
         assert (done.location, done.matched.to_pylist(), done.changed, done.deleted) == (
             "l",
@@ -255,9 +255,9 @@ def test_keys_of_all_types(kind: pa.DataType, values: list[Any]) -> None:
     assert len(matches) == 3
     assert matches.in_file.to_pylist() == [0, 1, 2]
     assert matches.in_source.to_pylist() == [2, 0, 1]
-    assert source.twice() == 0
+    assert source.duplicates() == 0
     twice = Source(pa.table({"k": pa.array([None, None, *values, values[0]], kind)}), ["k"])
-    assert twice.twice() == 2
+    assert twice.duplicates() == 2
     single = Source(pa.table({"k": pa.array([None, *values], kind)}), ["k"])
     found = single.match(given.select(["k"]))
     assert found.in_file.to_pylist() == [0, 1, 2, 3]

@@ -39,22 +39,22 @@ def test_against_the_same_by_hand(
         return tuple(row[place] for place in places)
 
     of_source = {key(row): row for row in source}
-    found = Source(table(source), keys)
-    assert found.twice() == len(source) - len(of_source)
+    actual = Source(table(source), keys)
+    assert actual.duplicates() == len(source) - len(of_source)
     rows = list(of_source.values())
-    found, old = Source(table(rows), keys), table(file)
-    matches = found.match(old.select(keys))
+    actual, old = Source(table(rows), keys), table(file)
+    matches = actual.match(old.select(keys))
     expected = [i for i, row in enumerate(file) if key(row) in of_source]
     assert matches.in_file.to_pylist() == expected
     assert [rows[i] for i in matches.in_source.to_pylist()] == [
         of_source[key(file[i])] for i in expected
     ]
-    changes = changed(old, found.rows, matches, ["v", "w"])
+    changes = changed(old, actual.rows, matches, ["v", "w"])
     differing = [
         i for i in expected if not all(same(file[i][c], of_source[key(file[i])][c]) for c in (2, 3))
     ]
     assert changes.in_file.to_pylist() == differing
-    made = updated(old, found.rows, changes, ["v", "w"])
+    made = updated(old, actual.rows, changes, ["v", "w"])
     for i, row in enumerate(made.to_pylist()):
         new = of_source[key(file[i])] if i in differing else file[i]
         assert (row["k"], row["t"]) == file[i][:2]

@@ -1,2 +1,5 @@
+"""Errors of the user's token."""
+
+
 class IdentityError(Exception):
-    """There is no usable token: whose, for what, and what to do about it."""
+    """There is no valid token: whose, from which source, and what to do."""

@@ -1,4 +1,4 @@
-"""Who the user is to the catalog, for as long as a command runs."""
+"""The user's identity towards the catalog while a command runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.sources import TokenSource
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 
-# A token is renewed when less of its life is left than a statement may well take.
+# A token is renewed when it expires sooner than this: a statement may take as long.
 MARGIN_SECONDS = 60.0
-# Of a short-lived token a quarter must do.
+# The margin of a short-lived token, as a share of its lifetime.
 MARGIN_SHARE = 0.25
 
 
 class Identity:
-    """The user's token, renewed before it ends. Thread-safe."""
+    """The user's token, renewed before it expires. Thread-safe."""
 
     def __init__(self, source: TokenSource) -> None:
         self.source = source
@@ -25,27 +25,31 @@ class Identity:
         self._margin = 0.0
 
     def token(self) -> Token:
-        """A token that is good for a while yet.
+        """Return a token that does not expire within the margin, if the source has one.
 
         Raises:
-            IdentityError: it has ended and cannot be renewed, or none can be had at all.
+            IdentityError: the token has expired, or the source returns none.
         """
         with self._guard:
             current = self._token
-            ending = current is None or current.seconds_left() < self._margin
-            if current is None or ending or self.source.changed():
+            expiring = current is None or current.seconds_left() < self._margin
+            if current is None or expiring or self.source.changed():
                 current = self._renewed(current)
             if current.seconds_left() <= 0:
                 raise IdentityError(self._expired(current))
             return current
 
     def renew(self, refused: Token) -> bool:
-        """Fetch anew because the catalog refused a token; False if that gives no other one.
+        """Fetch a new token after the catalog refused one, unless another thread already has.
 
-        Another thread may have done so already.
+        Args:
+            refused: the token that the catalog refused.
+
+        Returns:
+            Whether the token differs now.
 
         Raises:
-            IdentityError: none can be had.
+            IdentityError: the source returns no token.
         """
         with self._guard:
             current = self._token
@@ -55,7 +59,7 @@ class Identity:
 
     @property
     def principal(self) -> str:
-        """Whose token it is, for messages; a fingerprint where the token does not say."""
+        """The token's owner for messages; its fingerprint if it has no claims."""
         token = self._token
         if token is None:
             return "the owner of " + self.source.name
@@ -64,18 +68,18 @@ class Identity:
     def _renewed(self, current: Token | None) -> Token:
         if current is not None and not self.source.renewable:
             return current
-        fresh = self.source.fetch()
-        if current is None or fresh.value != current.value:
-            self._margin = min(MARGIN_SECONDS, MARGIN_SHARE * fresh.seconds_left())
-        self._token = fresh
-        return fresh
+        renewed = self.source.fetch()
+        if current is None or renewed.value != current.value:
+            self._margin = min(MARGIN_SECONDS, MARGIN_SHARE * renewed.seconds_left())
+        self._token = renewed
+        return renewed
 
     def _expired(self, token: Token) -> str:
         owner = token.principal or f"token #{token.fingerprint}"
-        ended = (token.expires or datetime.now(timezone.utc)).strftime("%Y-%m-%d %H:%M:%S UTC")
-        cure = (
-            f"{self.source.name} still gives the old one: find out why it is not renewed"
+        expired = (token.expires or datetime.now(timezone.utc)).strftime("%Y-%m-%d %H:%M:%S UTC")
+        advice = (
+            f"{self.source.name} still returns the expired token: check why it is not renewed"
             if self.source.renewable
-            else "Get a new one, or use `token_file`, `token_command` or `oauth2` for long runs"
+            else "Get a new token, or use `token_file`, `token_command` or `oauth2` for long runs"
         )
-        return f"The token of {owner} expired at {ended}, from {self.source.name}. {cure}."
+        return f"The token of {owner} expired at {expired}, from {self.source.name}. {advice}."

@@ -1,4 +1,4 @@
-"""Keeps the token of one Spark session fresh."""
+"""Renewal of a Spark session's token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 
 
 class Renewal:
-    """Tells when a session's catalog holds an old token, and what settings it needs instead."""
+    """Computes the settings that replace the token of one Spark session.
+
+    Args:
+        identity: the user's token.
+        token: the token that the session has.
+        settings: returns the session's settings for a token.
+    """
 
     def __init__(
         self,
@@ -23,19 +29,22 @@ class Renewal:
 
     @property
     def owner(self) -> str:
-        """Tells the owner of the session's token from all others."""
+        """Digest of the owner of the session's token."""
         return self._token.owner
 
     @property
-    def whose(self) -> str:
-        """Whose token the session has, and when it ends, for messages."""
-        ends = self._token.expires
-        if ends is None:
+    def principal(self) -> str:
+        """The owner of the session's token and when it expires, for messages."""
+        expires = self._token.expires
+        if expires is None:
             return self.identity.principal
-        return f"{self.identity.principal}, whose token expires at {ends:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.identity.principal}, whose token expires at {expires:%Y-%m-%d %H:%M:%S} UTC"
 
     def after_refusal(self) -> Mapping[str, str] | None:
-        """Settings with a new token in the place of one that was refused; None if there is none.
+        """Return settings with a new token after the catalog refused the session's.
+
+        Returns:
+            The settings; None if the source has no new token.
 
         Raises:
             IdentityError: the source of tokens fails.
@@ -45,10 +54,10 @@ class Renewal:
         return self.due()
 
     def due(self) -> Mapping[str, str] | None:
-        """Settings with the new token; None if the session has it already.
+        """Return settings with the current token; None if the session has it already.
 
         Raises:
-            IdentityError: the token has ended and cannot be renewed.
+            IdentityError: the token has expired and cannot be renewed.
         """
         token = self.identity.token()
         if token.value == self._token.value:

@@ -1,4 +1,4 @@
-"""Where a token comes from. None of them looks anywhere the profile does not name."""
+"""Sources of tokens. They read only what the profile names, never the environment."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ REQUEST_SECONDS = 30
 
 
 class TokenSource(Protocol):
-    """Gives a token each time it is asked."""
+    """Returns a token each time it is asked."""
 
     @property
     def name(self) -> str:
-        """Where the token comes from, as messages say it."""
+        """The source's name for messages."""
 
     @property
     def renewable(self) -> bool:
-        """Whether asking again can give a fresh token."""
+        """Whether a second `fetch` can return another token."""
 
     def changed(self) -> bool:
-        """Whether a fresh token lies there already, whatever the last one says of its end."""
+        """Return whether the source has another token already, even before the last expires."""
 
     def fetch(self) -> Token:
-        """A token.
+        """Return a token.
 
         Raises:
-            IdentityError: there is none to be had.
+            IdentityError: the source has none.
         """
 
 
 class _Unchanging:
-    """Of a source that cannot be seen to change."""
+    """Base of sources that do not show whether they changed."""
 
     def changed(self) -> bool:
+        """Return False."""
         return False
 
 
@@ -59,30 +60,34 @@ class LiteralToken(_Unchanging):
     renewable = False
 
     def fetch(self) -> Token:
+        """Return the token."""
         return read_token(self.value)
 
 
 @dataclass
 class TokenFile:
-    """`token_file`: a file that somebody else keeps fresh, as CI systems mount them."""
+    """`token_file`: a file that another process renews, as CI systems mount them."""
 
     path: Path
     renewable = True
-    _read: float | None = field(default=None, init=False)
+    _modified: float | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
+        """The source's name for messages."""
         return f"the file {self.path}"
 
     def changed(self) -> bool:
+        """Return whether the file's modification time differs from that of the last `fetch`."""
         try:
-            return self.path.stat().st_mtime != self._read
+            return self.path.stat().st_mtime != self._modified
         except OSError:
-            return False  # being replaced: the token we have is good until it ends
+            return False  # being replaced: the current token is valid until it expires
 
     def fetch(self) -> Token:
+        """Read the token from the file."""
         try:
-            self._read = self.path.stat().st_mtime
+            self._modified = self.path.stat().st_mtime
             text = self.path.read_text().strip()
         except OSError as error:
             raise IdentityError(
@@ -102,32 +107,36 @@ class TokenCommand(_Unchanging):
 
     @property
     def name(self) -> str:
+        """The source's name for messages."""
         return f"the command `{shlex.split(self.command)[0]}`"
 
     def fetch(self) -> Token:
+        """Run the command and return the token that it prints."""
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 shlex.split(self.command),
                 capture_output=True,
                 text=True,
                 timeout=COMMAND_SECONDS,
                 stdin=subprocess.DEVNULL,
             )
-        # Not the errors' own texts: they have the arguments, which may be secret.
+        # The errors' own texts have the command's arguments, which may be secret.
         except subprocess.TimeoutExpired:
             raise IdentityError(
-                f"`token_command` gave no token within {COMMAND_SECONDS:.0f} s."
+                f"`token_command` printed no token within {COMMAND_SECONDS:.0f} s."
             ) from None
         except OSError as error:
             raise IdentityError(
-                f"{self.name}, the `token_command`, cannot be run: {error.strerror}."
+                f"`token_command` cannot run {self.name}: {error.strerror}."
             ) from None
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            raise IdentityError(f"`token_command` ended with status {done.returncode}: {last}")
-        token = done.stdout.strip()
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["no error output"])[-1]
+            raise IdentityError(f"`token_command` exited with status {process.returncode}: {last}")
+        token = process.stdout.strip()
         if not token or any(c.isspace() for c in token):
-            raise IdentityError("`token_command` printed no token: one word on standard output.")
+            raise IdentityError(
+                "`token_command` must print the token, and nothing else, to standard output."
+            )
         return read_token(token)
 
 
@@ -143,9 +152,11 @@ class ClientCredentials(_Unchanging):
 
     @property
     def name(self) -> str:
+        """The source's name for messages."""
         return f"{without_secrets(self.token_uri)} for the client {self.client_id}"
 
     def fetch(self) -> Token:
+        """Request an access token from the token endpoint."""
         import requests
 
         form = {
@@ -155,18 +166,19 @@ class ClientCredentials(_Unchanging):
             **self.parameters,
         }
         try:
-            answer = requests.post(
+            response = requests.post(
                 self.token_uri, data=form, timeout=REQUEST_SECONDS, auth=_no_netrc
             )
-            body = answer.json()
+            body = response.json()
         except requests.RequestException as error:
             reason = without_secrets(str(error))
-            raise IdentityError(f"{self.name} gave no token: {reason}") from error
+            raise IdentityError(f"{self.name} returned no token: {reason}") from error
         value = body.get("access_token") if isinstance(body, dict) else None
-        if not answer.ok or not value:
+        if not response.ok or not value:
             cause = body.get("error_description") or body.get("error") if body else None
             raise IdentityError(
-                f"{self.name} gave no token (HTTP {answer.status_code}): {cause or 'no reason'}"
+                f"{self.name} returned no token (HTTP {response.status_code}): "
+                f"{cause or 'no reason given'}"
             )
         seconds = body.get("expires_in")
         now = datetime.now(timezone.utc)
@@ -175,5 +187,5 @@ class ClientCredentials(_Unchanging):
 
 
 def _no_netrc(request: PreparedRequest) -> PreparedRequest:
-    """Keeps `requests` from looking for credentials in the user's ~/.netrc."""
+    """Prevent `requests` from using credentials of the user's ~/.netrc."""
     return request

@@ -1,4 +1,4 @@
-"""A bearer token, and what it says of its owner without asking anybody."""
+"""A bearer token, and its owner and expiry if it is a JWT."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from datetime import datetime, timezone
 import jwt
 
 # Claims that name a person or client, the most readable first (RFC 7519, OpenID Connect Core 5.1).
-NAMES = ("preferred_username", "upn", "email", "sub", "client_id", "azp")
-# Claims of the token itself: a renewed one of the same owner has others (RFC 7519, 4.1).
-PASSING = {"exp", "nbf", "iat", "jti", "auth_time", "nonce", "at_hash", "c_hash", "sid", "uti"}
+NAME_CLAIMS = ("preferred_username", "upn", "email", "sub", "client_id", "azp")
+# Claims of the token, not of its owner: a renewed token has others (RFC 7519, section 4.1).
+TOKEN_CLAIMS = {"exp", "nbf", "iat", "jti", "auth_time", "nonce", "at_hash", "c_hash", "sid", "uti"}
 
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token; its value is shown nowhere.
+    """A bearer token; its value is never shown.
 
     Attributes:
-        value: what goes into the Authorization header.
-        expires: when it ends (UTC); None where the token does not say.
-        principal: whose it is; None where the token does not say.
-        owner: a digest that tells its owner, roles included, from all others.
+        value: the token in the Authorization header.
+        expires: when it expires (UTC); None if unknown.
+        principal: its owner's name; None if unknown.
+        owner: digest of its owner's claims, roles included; distinct for each owner.
     """
 
     value: str = field(repr=False)
@@ -37,30 +37,34 @@ class Token:
 
     @property
     def fingerprint(self) -> str:
-        """Tells tokens apart without showing them."""
+        """Short digest of the value, for messages."""
         return _digest(self.value)[:8]
 
     def seconds_left(self) -> float:
-        """Seconds until it ends; infinite where it does not say."""
+        """Return the seconds until it expires; infinite if unknown."""
         if self.expires is None:
             return float("inf")
         return (self.expires - datetime.now(timezone.utc)).total_seconds()
 
 
 def read_token(value: str, expires: datetime | None = None) -> Token:
-    """A token with the principal and expiry of its claims, if it is a JWT.
+    """Parse a token, with the principal and expiry of its claims if it is a JWT.
 
-    The signature is not checked: that is for the catalog, and the claims serve messages only.
+    The signature is not checked: the catalog does that, and the claims serve messages only.
+
+    Args:
+        value: the token.
+        expires: when it expires (UTC), if its source says so.
     """
     try:
         claims = jwt.decode(value, options={"verify_signature": False, "verify_exp": False})
     except jwt.PyJWTError:
         return Token(value, expires)
-    principal = next((str(claims[name]) for name in NAMES if claims.get(name)), None)
+    principal = next((str(claims[name]) for name in NAME_CLAIMS if claims.get(name)), None)
     if expires is None and isinstance(claims.get("exp"), int | float):
         expires = datetime.fromtimestamp(claims["exp"], tz=timezone.utc)
-    lasting = {name: claim for name, claim in claims.items() if name not in PASSING}
-    owner = _digest(json.dumps(lasting, sort_keys=True, default=str)) if principal else ""
+    owner_claims = {name: claim for name, claim in claims.items() if name not in TOKEN_CLAIMS}
+    owner = _digest(json.dumps(owner_claims, sort_keys=True, default=str)) if principal else ""
     return Token(value, expires, principal, owner)
 
 

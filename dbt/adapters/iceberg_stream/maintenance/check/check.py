@@ -1,4 +1,4 @@
-"""`iceberg-stream check`: whether a table is what its metadata promise, and to whom it matters."""
+"""`iceberg-stream check`: checks a table's files against its metadata."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ from dbt.adapters.iceberg_stream.maintenance.check.structure import check_struct
 
 @dataclass(frozen=True)
 class Report:
-    """What a check read, and what is wrong.
+    """The result of a check.
 
     Attributes:
-        snapshots, manifests, files: how many of each were checked.
-        contents: how many files were read as a whole; None if the caller did not ask for it.
+        table: namespace and identifier.
+        findings: what is wrong.
+        snapshots: how many snapshots were checked.
+        manifests: how many manifests were checked.
+        files: how many files were checked.
+        contents: how many data files were read; None if that was not requested.
     """
 
     table: tuple[str, str]
@@ -36,10 +40,11 @@ class Report:
     contents: int | None
 
     def count(self, severity: str) -> int:
-        """How many findings are of a severity."""
+        """Return how many findings have a severity."""
         return sum(1 for finding in self.findings if finding.severity == severity)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
         return {
             "table": ".".join(self.table),
             "snapshots": self.snapshots,
@@ -59,9 +64,12 @@ def check_table(table: LoadedTable, data: bool = False, track: Track[Any] = no_t
     """Check a table's metadata and, with `data`, the rows of its live files.
 
     Args:
-        table: as its catalog gives it, with all snapshots.
+        table: the table, with all snapshots.
         data: read every live file of every branch and tag.
         track: wraps long loops to show progress.
+
+    Returns:
+        The findings, and how much was checked.
 
     Raises:
         OSError: the storage refuses to answer.
@@ -85,7 +93,7 @@ def _findings(
 ) -> Iterator[Finding]:
     metadata = normalized(table.metadata)
     table = replace(table, metadata=metadata)
-    # Later checks rely on what earlier ones make sure of.
+    # Later checks rely on earlier ones.
     for check in (check_structure, check_metadata):
         first = list(check(metadata))
         yield from first

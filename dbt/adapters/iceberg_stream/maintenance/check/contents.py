@@ -1,4 +1,4 @@
-"""Checks of what Parquet files hold against what their manifest entries say of them."""
+"""Checks the contents of Parquet files against their manifest entries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNSUPPORTED = (NotImplementedError, ValueError, TypeError, AttributeError, pa.Ar
 
 @dataclass
 class _Column:
-    """What a file holds in one column; bounds in the order of Iceberg's single values."""
+    """Statistics of one column's actual values; see `values.comparable` for the bounds."""
 
     lower: Any = None
     upper: Any = None
@@ -45,18 +45,19 @@ class _Column:
     partitions: dict[int, set[Any]] = field(default_factory=dict)
 
     def add(self, values: pa.Array) -> None:
+        """Add values."""
         self.rows += len(values)
         self.nulls += values.null_count
-        plain = comparable(values)
-        if plain is None:
+        converted = comparable(values)
+        if converted is None:
             return
-        if pa.types.is_floating(plain.type):
-            nan = pc.fill_null(pc.is_nan(plain), False)
+        if pa.types.is_floating(converted.type):
+            nan = pc.fill_null(pc.is_nan(converted), False)
             self.nans += pc.sum(nan).as_py() or 0
-            plain = plain.filter(pc.invert(nan))
-        if len(plain) == plain.null_count:
+            converted = converted.filter(pc.invert(nan))
+        if len(converted) == converted.null_count:
             return
-        extremes = pc.min_max(plain).as_py()
+        extremes = pc.min_max(converted).as_py()
         low, high = extremes["min"], extremes["max"]
         self.lower = low if self.lower is None else min(self.lower, low)
         self.upper = high if self.upper is None else max(self.upper, high)
@@ -65,7 +66,14 @@ class _Column:
 def check_contents(
     io: FileIO, metadata: Metadata, schemas: TableSchemas, file: DataFile
 ) -> Iterator[Finding]:
-    """Read a file's columns and compare rows, counts, bounds, partition and order."""
+    """Read a file, and check its rows, counts, bounds, partition and order.
+
+    Args:
+        io: the table's FileIO.
+        metadata: table metadata.
+        schemas: the table's schemas.
+        file: the file's descriptor.
+    """
     where = file.file_path
     if file.file_format != FileFormat.PARQUET:
         if file.file_format != FileFormat.PUFFIN:
@@ -77,9 +85,7 @@ def check_contents(
     except FileNotFoundError:
         return  # reported as missing
     except (OSError, pa.ArrowException) as error:
-        yield Finding(
-            "unreadable-file", where, f"It is not a Parquet file that can be read: {error}"
-        )
+        yield Finding("unreadable-file", where, f"It cannot be read as a Parquet file: {error}")
 
 
 def _check_parquet(
@@ -98,9 +104,9 @@ def _check_parquet(
         if NAME_MAPPING not in (metadata.get("properties") or {}):
             yield Finding("field-ids-missing", where, "Its columns have no field ids.")
         return
-    misfits = list(_types(schemas, file, parquet.schema_arrow, paths))
-    if misfits:
-        yield from misfits
+    mismatches = list(_types(schemas, file, parquet.schema_arrow, paths))
+    if mismatches:
+        yield from mismatches
         return
     if missing := [i for i in file.equality_ids or [] if i not in paths]:
         yield Finding("equality-column", where, f"It lacks the key columns with the ids {missing}.")
@@ -111,8 +117,8 @@ def _check_parquet(
     for batch in parquet.iter_batches(batch_size=BATCH_ROWS):
         for field_id, path in paths.items():
             columns[field_id].add(_values(batch, path))
-        for number, one in enumerate(fields):
-            _add_partition(schemas, number, one, batch, paths, columns, unsupported)
+        for number, partition_field in enumerate(fields):
+            _add_partition(schemas, number, partition_field, batch, paths, columns, unsupported)
     for name in sorted(unsupported):
         yield Finding("not-checked", where, f"Values of the partition field `{name}`.")
     for field_id, column in columns.items():
@@ -122,15 +128,15 @@ def _check_parquet(
 
 
 def _paths(schema: pa.Schema) -> dict[int, tuple[str, ...]]:
-    """Leaf columns that are not inside lists or maps, by field id."""
+    """Return the paths of leaf columns outside lists and maps, by field id."""
     paths: dict[int, tuple[str, ...]] = {}
-    pending: list[tuple[tuple[str, ...], pa.Field]] = [((one.name,), one) for one in schema]
+    pending: list[tuple[tuple[str, ...], pa.Field]] = [((field.name,), field) for field in schema]
     while pending:
-        path, one = pending.pop()
-        if pa.types.is_struct(one.type):
-            pending += [((*path, child.name), child) for child in one.type.fields]
-        elif not pa.types.is_nested(one.type) and FIELD_ID in (one.metadata or {}):
-            paths[int(one.metadata[FIELD_ID])] = path
+        path, field = pending.pop()
+        if pa.types.is_struct(field.type):
+            pending += [((*path, child.name), child) for child in field.type.fields]
+        elif not pa.types.is_nested(field.type) and FIELD_ID in (field.metadata or {}):
+            paths[int(field.metadata[FIELD_ID])] = path
     return dict(sorted(paths.items()))
 
 
@@ -211,25 +217,29 @@ def _metrics(
 def _add_partition(
     schemas: TableSchemas,
     number: int,
-    one: PartitionField,
+    partition_field: PartitionField,
     batch: pa.RecordBatch,
     paths: Mapping[int, tuple[str, ...]],
     columns: dict[int, _Column],
     unsupported: set[str],
 ) -> None:
-    source = schemas.fields.get(one.source_id)
-    if isinstance(one.transform, VoidTransform) or source is None or one.source_id not in paths:
+    source = schemas.fields.get(partition_field.source_id)
+    if (
+        isinstance(partition_field.transform, VoidTransform)
+        or source is None
+        or partition_field.source_id not in paths
+    ):
         return
-    values = _values(batch, paths[one.source_id])
+    values = _values(batch, paths[partition_field.source_id])
     if holds_nan(values):
         return
     try:
-        transformed = one.transform.pyarrow_transform(source.field_type)(values)
+        transformed = partition_field.transform.pyarrow_transform(source.field_type)(values)
         distinct = {partition_value(v) for v in pc.unique(transformed).to_pylist()}
     except UNSUPPORTED:
-        unsupported.add(one.name)
+        unsupported.add(partition_field.name)
         return
-    columns[one.source_id].partitions.setdefault(number, set()).update(distinct)
+    columns[partition_field.source_id].partitions.setdefault(number, set()).update(distinct)
 
 
 def _partition(
@@ -238,20 +248,22 @@ def _partition(
     fields: list[PartitionField],
     columns: Mapping[int, _Column],
 ) -> Iterator[Finding]:
-    for number, one in enumerate(fields):
+    for number, partition_field in enumerate(fields):
         if number >= len(file.partition):
-            yield Finding("partition-value", file.file_path, f"It has no value for `{one.name}`.")
+            yield Finding(
+                "partition-value", file.file_path, f"It has no value for `{partition_field.name}`."
+            )
             continue
-        if one.source_id not in columns:
+        if partition_field.source_id not in columns:
             continue
         own = partition_value(file.partition[number])
-        distinct = columns[one.source_id].partitions.get(number, set())
-        if others := distinct - {own}:
+        distinct = columns[partition_field.source_id].partitions.get(number, set())
+        if other_values := distinct - {own}:
             yield Finding(
                 "partition-value",
                 file.file_path,
-                f"It stands in the partition {one.name}={own!r} and has rows of "
-                f"{next(iter(others))!r}.",
+                f"It is in the partition {partition_field.name}={own!r}, but has rows of "
+                f"{next(iter(other_values))!r}.",
             )
 
 
@@ -262,7 +274,7 @@ def _order(
     parquet: pq.ParquetFile,
     paths: Mapping[int, tuple[str, ...]],
 ) -> Iterator[Finding]:
-    """A file that names a sort order has its rows in it; transforms are not compared."""
+    """Check that a file with a sort order is sorted; transforms are not checked."""
     orders = {order["order-id"]: order for order in metadata.get("sort-orders") or []}
     if not file.sort_order_id or file.content != DataFileContent.DATA:
         return
@@ -272,26 +284,28 @@ def _order(
             "sort-order", file.file_path, f"Its sort order {file.sort_order_id} does not exist."
         )
         return
-    sources = [one["source-id"] for one in order["fields"]]
-    plain = all(one["transform"] == "identity" for one in order["fields"])
-    if not plain or any(source not in paths or len(paths[source]) > 1 for source in sources):
+    sources = [sort_field["source-id"] for sort_field in order["fields"]]
+    untransformed = all(f["transform"] == "identity" for f in order["fields"])
+    if not untransformed or any(
+        source not in paths or len(paths[source]) > 1 for source in sources
+    ):
         return
     rows = parquet.read([paths[source][0] for source in sources])
     ranks = []
-    for one in order["fields"]:
-        values = rows[paths[one["source-id"]][0]].combine_chunks()
+    for sort_field in order["fields"]:
+        values = rows[paths[sort_field["source-id"]][0]].combine_chunks()
         if holds_nan(values):
             return
-        direction = "ascending" if one["direction"] == "asc" else "descending"
+        direction = "ascending" if sort_field["direction"] == "asc" else "descending"
         rank = pc.rank(values, direction, tiebreaker="dense").to_numpy().astype(np.int64)
-        if one["null-order"] == "nulls-first":
+        if sort_field["null-order"] == "nulls-first":
             rank[values.is_null().to_numpy(zero_copy_only=False)] = 0
         ranks.append(rank)
     if not _is_sorted(ranks):
         yield Finding(
             "sort-order",
             file.file_path,
-            f"It names the sort order {file.sort_order_id}, but its rows are not in it.",
+            f"It has the sort order {file.sort_order_id}, but its rows are not sorted by it.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of the files that are live in one snapshot, of its deletes and its row ids."""
+"""Checks the live files, deletes and row ids of one snapshot."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 
-# Files of our streams: other columns of their equality deletes are those of the new rows.
-OF_STREAMS = "stream-"
+# Prefix of files of this adapter's streams, whose equality deletes have key columns only.
+STREAM_PREFIX = "stream-"
 DATA, POSITIONS, EQUALITY = (
     DataFileContent.DATA,
     DataFileContent.POSITION_DELETES,
@@ -26,7 +26,14 @@ DATA, POSITIONS, EQUALITY = (
 def check_live(
     metadata: Metadata, schemas: TableSchemas, ref: str, entries: list[ManifestEntry]
 ) -> Iterator[Finding]:
-    """Check the live entries of a branch or tag, without reading their files."""
+    """Check the live entries of a branch or tag, without reading their files.
+
+    Args:
+        metadata: table metadata.
+        schemas: the table's schemas.
+        ref: the branch or tag.
+        entries: its live entries.
+    """
     data = [entry for entry in entries if entry.data_file.content == DATA]
     deletes = [entry for entry in entries if entry.data_file.content != DATA]
     paths = Counter(entry.data_file.file_path for entry in data)
@@ -40,7 +47,7 @@ def check_live(
 
 
 def is_vector(file: DataFile) -> bool:
-    """Whether a file's entry describes a deletion vector."""
+    """Return whether a file's descriptor is that of a deletion vector."""
     return file.content == POSITIONS and file.file_format == FileFormat.PUFFIN
 
 
@@ -99,9 +106,9 @@ def _position_deletes(
                 f"Its sequence number {entry.sequence_number} is below {numbers[referenced]}, that "
                 f"of {referenced}.",
             )
-    for path, several in vectors.items():
-        if len(several) > 1:
-            yield Finding("vector-twice", path, f"{ref} has {len(several)} vectors of the file.")
+    for path, own in vectors.items():
+        if len(own) > 1:
+            yield Finding("vector-twice", path, f"{ref} has {len(own)} vectors of the file.")
 
 
 def _equality_deletes(
@@ -121,18 +128,18 @@ def _equality_deletes(
             yield Finding(
                 "equality-column",
                 file.file_path,
-                f"Its key is the column ids {file.equality_ids}; the table never had {missing}."
+                f"Its key columns have the ids {file.equality_ids}; the table never had {missing}."
                 if missing
-                else "It names no key columns.",
+                else "It has no key columns.",
             )
-        others = {*(file.lower_bounds or {}), *(file.null_value_counts or {})}
-        others -= {*(file.equality_ids or [])}
-        if others and file.file_path.rsplit("/", 1)[-1].startswith(OF_STREAMS):
+        other_columns = {*(file.lower_bounds or {}), *(file.null_value_counts or {})}
+        other_columns -= {*(file.equality_ids or [])}
+        if other_columns and file.file_path.rsplit("/", 1)[-1].startswith(STREAM_PREFIX):
             yield Finding(
                 "delete-metrics",
                 file.file_path,
-                f"It has metrics of the column ids {sorted(others)}, which are not of the rows "
-                "that it deletes.",
+                f"It has metrics of the column ids {sorted(other_columns)}, which are not key "
+                "columns.",
             )
         spec = schemas.specs.get(file.spec_id)
         scope = None if spec is None or spec.is_unpartitioned() else _partition(file)
@@ -140,7 +147,7 @@ def _equality_deletes(
             yield Finding(
                 "dangling-delete",
                 file.file_path,
-                f"No data file of {ref} that it reaches is older than it.",
+                f"No data file in its scope in {ref} is older than it.",
             )
 
 

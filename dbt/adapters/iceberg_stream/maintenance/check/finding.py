@@ -1,4 +1,4 @@
-"""What a check reports: each kind of damage, what it means for readers, and how to cure it."""
+"""Findings of a check: each kind of damage, its effect on readers, and its cure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Kind:
 
     Attributes:
         severity: `error` if rows are wrong or cannot be read, `warning` if history, statistics or
-            speed suffer, `note` for harmless remains.
+            speed suffer, `note` if the damage is harmless.
         effect: what readers notice.
-        cure: what to do about it.
+        cure: what to do.
     """
 
     severity: Severity
@@ -25,13 +25,19 @@ class Kind:
 
     @property
     def refused(self) -> bool:
-        """Whether Iceberg's own parser refuses the metadata, and all is said with that."""
+        """Whether Iceberg's own parser refuses the metadata, so that no further check is useful."""
         return self.effect == _REFUSED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a table; `where` names the file, snapshot or property."""
+    """One problem of a table.
+
+    Attributes:
+        code: key of KINDS.
+        where: the file, snapshot or property.
+        problem: what is wrong.
+    """
 
     code: str
     where: str
@@ -39,13 +45,16 @@ class Finding:
 
     @property
     def kind(self) -> Kind:
+        """The kind of damage."""
         return KINDS[self.code]
 
     @property
     def severity(self) -> Severity:
+        """The kind's severity."""
         return self.kind.severity
 
     def as_json(self) -> dict[str, str]:
+        """Return the finding as JSON."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -75,7 +84,7 @@ KINDS: dict[str, Kind] = {
     "current-schema-missing": Kind("error", _REFUSED, _OLDER_METADATA),
     "default-missing": Kind(
         "error",
-        "Writers cannot tell how the table is partitioned or sorted, and some readers fail.",
+        "Writers do not know how the table is partitioned or sorted, and some readers fail.",
         _OLDER_METADATA,
     ),
     "field-ids": Kind(
@@ -85,7 +94,7 @@ KINDS: dict[str, Kind] = {
     ),
     "snapshot-schema-missing": Kind(
         "warning",
-        "Time travel to the snapshot fails, or shows the columns of today.",
+        "Time travel to the snapshot fails, or shows the current columns.",
         "Expire the snapshot with `expire_snapshots`.",
     ),
     "snapshot-order": Kind(
@@ -95,12 +104,12 @@ KINDS: dict[str, Kind] = {
     ),
     "metadata-log": Kind(
         "note",
-        "Older metadata files that the log names are gone: they cannot be registered again.",
-        "Nothing needs to be done.",
+        "Older metadata files in the log are missing: they cannot be registered again.",
+        "Nothing to do.",
     ),
     # Manifests.
     "missing-file": Kind("error", "Reads that need the file fail.", _ROLL_BACK),
-    "file-size": Kind("error", "Engines that trust the size read a torn file.", _ROLL_BACK),
+    "file-size": Kind("error", "Engines that trust the size read a truncated file.", _ROLL_BACK),
     "unreadable-file": Kind("error", "Reads that need the file fail.", _ROLL_BACK),
     "manifest-spec": Kind("error", "Engines cannot read the manifest.", _OLDER_METADATA),
     "manifest-content": Kind(
@@ -139,7 +148,7 @@ KINDS: dict[str, Kind] = {
         "table.",
     ),
     "position-past-end": Kind(
-        "error", "Some engines fail; the rows that were meant stay in the table.", _REBUILD
+        "error", "Some engines fail; the rows that should be deleted stay in the table.", _REBUILD
     ),
     "vector-count": Kind(
         "error", "Row counts from metadata are wrong, and engines may refuse the vector.", _REBUILD
@@ -180,24 +189,24 @@ KINDS: dict[str, Kind] = {
     ),
     "partition-value": Kind(
         "error",
-        "Rows stand in a partition that is not theirs: filters and deletes miss them.",
+        "Rows are in the wrong partition: filters and deletes miss them.",
         _REWRITE,
     ),
     "null-in-required": Kind(
         "error",
-        "Engines fail or return arbitrary values where they trust the column to hold no null.",
+        "Engines that rely on the column having no null fail or return arbitrary values.",
         "Make the column optional (`alter table … alter column … drop not null`), or fix the rows.",
     ),
     "column-type": Kind("error", "Reads of the column fail or return wrong values.", _REBUILD),
     "field-ids-missing": Kind(
         "error",
-        "Columns are found by id: readers return null for all of them.",
+        "Readers find columns by id, so they return null for all of them.",
         "Set the table property `schema.name-mapping.default`, or rewrite the file.",
     ),
     "sort-order": Kind(
-        "warning", "Engines that trust the file to be sorted return wrong order.", _REWRITE
+        "warning", "Engines that rely on the sort order return rows in the wrong order.", _REWRITE
     ),
-    "split-offsets": Kind("warning", "Engines divide the file badly between tasks.", _REWRITE),
+    "split-offsets": Kind("warning", "Engines distribute the file unevenly over tasks.", _REWRITE),
     # Streams.
     "stream-progress": Kind(
         "error",

@@ -23,22 +23,22 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 
 Item = TypeVar("Item")
-# Shows progress: takes items and a label, and returns the items.
+# Shows progress: has items and a label as arguments, and returns the items.
 Track = Callable[[Sequence[Item], str], Iterable[Item]]
-# What Avro's reader raises for a damaged file, beside errors of the storage.
+# Errors of Avro's reader for a damaged file, beside errors of the storage.
 DAMAGED = (ValueError, KeyError, IndexError, TypeError, EOFError, AssertionError)
 SEQUENCE_NUMBER_UNKNOWN = -1
 
 
 @dataclass
 class Listed:
-    """What the manifests of all snapshots list.
+    """The files that the manifests of all snapshots list.
 
     Attributes:
-        sizes: bytes of each file by its location; 0 where metadata do not tell.
-        used_by: the newest snapshot that uses the file.
-        heads: entries that are live in the newest snapshot of each branch and tag.
-        manifests: how many were read.
+        sizes: size of each file in bytes by its location; 0 if unknown.
+        used_by: the newest snapshot that references a file, by the file's location.
+        heads: live entries of the snapshot of each branch and tag.
+        manifests: how many manifests were read.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)
@@ -47,6 +47,7 @@ class Listed:
     manifests: int = 0
 
     def add(self, location: str, size: int, snapshot_id: int) -> None:
+        """Add a file that a snapshot references, unless a newer one does."""
         self.sizes.setdefault(location, size)
         self.used_by.setdefault(location, snapshot_id)
 
@@ -54,7 +55,14 @@ class Listed:
 def check_manifests(
     table: LoadedTable, schemas: TableSchemas, listed: Listed, track: Track[Any]
 ) -> Iterator[Finding]:
-    """Check the manifests of all snapshots, the newest first, each once; fill `listed`."""
+    """Check the manifests of all snapshots, newest first, each once.
+
+    Args:
+        table: the table, with all snapshots.
+        schemas: the table's schemas.
+        listed: is filled with the files that the manifests list.
+        track: shows progress.
+    """
     refs = _refs(table)
     snapshots = sorted(
         table.metadata.get("snapshots") or [],
@@ -94,15 +102,15 @@ def check_manifests(
 
 
 def _refs(table: LoadedTable) -> dict[int, list[str]]:
-    """Names of branches and tags by their snapshot; main where the table says no refs."""
-    named: dict[int, list[str]] = {}
+    """Return names of branches and tags by their snapshot; main if the table has no refs."""
+    names: dict[int, list[str]] = {}
     refs = dict(table.metadata.get("refs") or {})
     current = table.metadata.get("current-snapshot-id")
     if current not in (None, -1) and "main" not in refs:
         refs["main"] = {"snapshot-id": current}
     for name, ref in refs.items():
-        named.setdefault(ref["snapshot-id"], []).append(name)
-    return named
+        names.setdefault(ref["snapshot-id"], []).append(name)
+    return names
 
 
 def _manifests_of(
@@ -111,7 +119,7 @@ def _manifests_of(
     location = snapshot.get("manifest-list")
     where = f"snapshot {snapshot['snapshot-id']}"
     if location is None:
-        return [], [Finding("not-checked", where, "It lists its manifests without a list file.")]
+        return [], [Finding("not-checked", where, "It has no manifest list file.")]
     listed.add(location, 0, snapshot["snapshot-id"])
     try:
         manifests = read_manifest_list(table.io, location)
@@ -145,7 +153,7 @@ def _unreadable(
 ) -> Finding:
     where = f"snapshot {snapshot['snapshot-id']}"
     if isinstance(error, FileNotFoundError):
-        return Finding("missing-file", location, f"The file is gone; {where} needs it.")
+        return Finding("missing-file", location, f"The file is missing; {where} needs it.")
     return Finding(
         "unreadable-file",
         location,
@@ -163,7 +171,7 @@ def _check_manifest(
     where = manifest.manifest_path
     if manifest.partition_spec_id not in schemas.specs:
         yield Finding(
-            "manifest-spec", where, f"Its partition spec {manifest.partition_spec_id} is gone."
+            "manifest-spec", where, f"The table has no partition spec {manifest.partition_spec_id}."
         )
         return
     yield from _counts(manifest, entries)
@@ -175,7 +183,8 @@ def _check_manifest(
             yield Finding(
                 "manifest-content",
                 where,
-                f"It holds {manifest.content.name.lower()}, but {entry.data_file.file_path} is "
+                f"Its content is {manifest.content.name.lower()}, but that of "
+                f"{entry.data_file.file_path} is "
                 f"{entry.data_file.content.name.lower().replace('_', ' ')}.",
             )
             break
@@ -189,12 +198,12 @@ def _counts(manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[Fi
         (DELETED, manifest.deleted_files_count, manifest.deleted_rows_count),
     ):
         matching = [entry.data_file.record_count for entry in entries if entry.status == status]
-        for what, count, actual in (("files", files, len(matching)), ("rows", rows, sum(matching))):
+        for noun, count, actual in (("files", files, len(matching)), ("rows", rows, sum(matching))):
             if count is not None and count != actual:
                 yield Finding(
                     "manifest-counts",
                     manifest.manifest_path,
-                    f"The manifest list counts {count} {status.name.lower()} {what}; the manifest "
+                    f"The manifest list counts {count} {status.name.lower()} {noun}; the manifest "
                     f"has {actual}.",
                 )
 
@@ -219,7 +228,8 @@ def _numbers(
         yield Finding(
             "sequence-number",
             manifest.manifest_path,
-            f"Its lowest sequence number is said to be {least}; a file has {lowest}.",
+            f"The manifest list says that its lowest sequence number is {least}; a file has "
+            f"{lowest}.",
         )
 
 
@@ -238,7 +248,7 @@ def _partition_summaries(
                 yield Finding(
                     "partition-summary",
                     manifest.manifest_path,
-                    f"Its summary of partition field {index} leaves out {value!r} of "
+                    f"Its summary of partition field {index} does not include {value!r} of "
                     f"{entry.data_file.file_path}.",
                 )
                 break
@@ -253,5 +263,5 @@ def _summary_holds(kind: IcebergType, summary: Any, value: Any) -> bool:
         return False
     assert isinstance(kind, PrimitiveType)
     lower, upper = (from_bytes(kind, b) for b in (summary.lower_bound, summary.upper_bound))
-    plain = from_bytes(kind, to_bytes(kind, value))
-    return bool(lower <= plain <= upper)
+    converted = from_bytes(kind, to_bytes(kind, value))
+    return bool(lower <= converted <= upper)

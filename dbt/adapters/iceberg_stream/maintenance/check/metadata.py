@@ -1,4 +1,4 @@
-"""Checks of a table's metadata alone (spec, "Table Metadata Fields"), no file is read."""
+"""Checks a table's metadata (spec, "Table Metadata Fields"), without reading files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 
-# What Iceberg's parser allows entries of logs to be out of order.
+# Iceberg's parser accepts log entries that are out of order by this much.
 CLOCK_SKEW_MS = 60_000
 NO_SNAPSHOT = -1
 
 
 def check_metadata(metadata: Metadata) -> Iterator[Finding]:
-    """Check ids, references, sequence numbers and logs against each other."""
-    yield from _chosen_items(metadata)
+    """Check ids, references, sequence numbers and logs against each other.
+
+    Args:
+        metadata: table metadata.
+    """
+    yield from _current_items(metadata)
     yield from _field_ids(metadata)
     yield from _sources(metadata)
     yield from _refs(metadata)
@@ -24,7 +28,7 @@ def check_metadata(metadata: Metadata) -> Iterator[Finding]:
     yield from _logs(metadata)
 
 
-def _chosen_items(metadata: Metadata) -> Iterator[Finding]:
+def _current_items(metadata: Metadata) -> Iterator[Finding]:
     for code, items, item_id, current in (
         ("current-schema-missing", "schemas", "schema-id", "current-schema-id"),
         ("default-missing", "partition-specs", "spec-id", "default-spec-id"),
@@ -58,7 +62,7 @@ def _field_ids(metadata: Metadata) -> Iterator[Finding]:
             "field-ids",
             "last-column-id",
             f"last-column-id is {metadata['last-column-id']}, but a field has the id {highest}: "
-            "the next new column takes an id that is in use.",
+            "the next new column would get an id that is in use.",
         )
     fields = [f for spec in metadata.get("partition-specs") or [] for f in spec["fields"]]
     top = max((f.get("field-id", 0) for f in fields), default=0)
@@ -85,7 +89,14 @@ def _identifiers(schema: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def all_fields(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All fields of a schema, nested ones included, each with `id`, `name`, `required`, `type`."""
+    """Iterate over the fields of a schema, nested ones included.
+
+    Args:
+        schema: as JSON.
+
+    Yields:
+        Fields with `id`, `name`, `required` and `type`.
+    """
     pending: list[Any] = [schema]
     while pending:
         node = pending.pop()
@@ -106,23 +117,23 @@ def all_fields(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _sources(metadata: Metadata) -> Iterator[Finding]:
-    """The default spec and sort order use columns that the current schema has."""
+    """Check that the current schema has the columns of the default spec and sort order."""
     schema = _by_id(metadata.get("schemas"), "schema-id", metadata.get("current-schema-id"))
     if schema is None:
         return
     ids = {field["id"] for field in all_fields(schema)}
-    for items, item_id, current, what in (
+    for items, item_id, current, noun in (
         ("partition-specs", "spec-id", "default-spec-id", "partition field"),
         ("sort-orders", "order-id", "default-sort-order-id", "sort field"),
     ):
-        chosen = _by_id(metadata.get(items), item_id, metadata.get(current))
-        for field in (chosen or {}).get("fields") or []:
+        default = _by_id(metadata.get(items), item_id, metadata.get(current))
+        for field in (default or {}).get("fields") or []:
             sources = field.get("source-ids") or [field.get("source-id")]
             if field.get("transform") != "void" and not ids.issuperset(sources):
                 yield Finding(
                     "metadata-refused",
                     current,
-                    f"The {what} `{field.get('name', field.get('transform'))}` uses the column "
+                    f"The {noun} `{field.get('name', field.get('transform'))}` uses the column "
                     f"id {sources[0]}, which the current schema does not have.",
                 )
 
@@ -143,7 +154,7 @@ def _refs(metadata: Metadata) -> Iterator[Finding]:
             yield Finding(
                 "current-snapshot-missing",
                 "current-snapshot-id",
-                f"There is none, but the branch main is at {main['snapshot-id']}.",
+                f"The table has no current snapshot, but main references {main['snapshot-id']}.",
             )
         return
     if current not in ids:
@@ -156,7 +167,7 @@ def _refs(metadata: Metadata) -> Iterator[Finding]:
         yield Finding(
             "metadata-refused",
             "branch main",
-            f"main is at {main['snapshot-id']}, the current snapshot is {current}.",
+            f"main references {main['snapshot-id']}, but the current snapshot is {current}.",
         )
 
 
@@ -200,7 +211,7 @@ def _snapshots(metadata: Metadata) -> Iterator[Finding]:
 
 
 def _row_ids(metadata: Metadata, snapshots: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Snapshots of version 3 hand out row ids one range after the other (spec, "Row Lineage")."""
+    """Check that the row ids of snapshots do not overlap (spec, "Row Lineage")."""
     if metadata["format-version"] < 3:
         return
     end = 0
@@ -236,5 +247,5 @@ def _logs(metadata: Metadata) -> Iterator[Finding]:
                 break
 
 
-def _by_id(items: Any, key: str, wanted: Any) -> Mapping[str, Any] | None:
-    return next((item for item in items or [] if item.get(key) == wanted), None)
+def _by_id(items: Any, key: str, identifier: Any) -> Mapping[str, Any] | None:
+    return next((item for item in items or [] if item.get(key) == identifier), None)

@@ -1,4 +1,4 @@
-"""Checks of position deletes and deletion vectors against the data files that they are of."""
+"""Checks position deletes and deletion vectors against their data files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ PATH, POS = "file_path", "pos"
 
 
 def check_positions(io: FileIO, ref: str, entries: list[ManifestEntry]) -> Iterator[Finding]:
-    """Read the position deletes and vectors of a branch or tag and check where they point."""
+    """Read and check the position deletes and deletion vectors of a branch or tag.
+
+    Args:
+        io: the table's FileIO.
+        ref: the branch or tag.
+        entries: its live entries.
+    """
     data = {e.data_file.file_path: e for e in entries if e.data_file.content == DATA}
     vectors: dict[str, BitMap64] = {}
     for entry in entries:
@@ -33,12 +39,12 @@ def check_positions(io: FileIO, ref: str, entries: list[ManifestEntry]) -> Itera
         if file.content == POSITIONS and file.file_format == FileFormat.PARQUET:
             yield from _parquet(io, ref, entry, data, vectors, hidden)
     for path, positions in hidden.items():
-        if lost := len(positions - vectors[path]):
+        if ignored := len(positions - vectors[path]):
             yield Finding(
                 "hidden-deletes",
                 path,
-                f"{lost} rows are deleted by position delete files and not by the deletion vector "
-                f"of the file in {ref}.",
+                f"{ignored} rows are deleted by position delete files, but not by the file's "
+                f"deletion vector in {ref}.",
             )
 
 
@@ -88,12 +94,10 @@ def _parquet(
     except FileNotFoundError:
         return  # reported as missing
     except (OSError, pa.ArrowException) as error:
-        yield Finding("unreadable-file", where, f"It is not a file of position deletes: {error}")
+        yield Finding("unreadable-file", where, f"It cannot be read as position deletes: {error}")
         return
     if rows.sort_by([(PATH, "ascending"), (POS, "ascending")]) != rows:
-        yield Finding(
-            "unsorted-deletes", where, "Its rows are not in the order of file and position."
-        )
+        yield Finding("unsorted-deletes", where, "Its rows are not sorted by file and position.")
     for group in rows.group_by(PATH).aggregate([(POS, "max"), (POS, "min")]).to_pylist():
         path, highest = group[PATH], group[f"{POS}_max"]
         target = data.get(path)

@@ -1,4 +1,4 @@
-"""Schemas and partition specs of a table over its whole history."""
+"""Schemas and partition specs of a table's whole history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 
 
 class TableSchemas:
-    """A table's columns by id, the newest definition of each, and its partition specs."""
+    """A table's schemas and partition specs.
+
+    Attributes:
+        problems: findings about schemas that cannot be parsed.
+        specs: partition specs by id.
+    """
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -44,12 +49,12 @@ class TableSchemas:
 
     @property
     def current(self) -> Schema | None:
-        """The table's current schema; None if it has types that cannot be read here."""
+        """The table's current schema; None if it has unsupported types."""
         return self._schemas.get(self._metadata.get("current-schema-id", 0))
 
     @cached_property
     def fields(self) -> Mapping[int, NestedField]:
-        """Every field that the table has or had, nested ones included."""
+        """The newest definition of every field that the table has or had, by id."""
         merged: dict[int, NestedField] = {}
         ordered = sorted(self._schemas.values(), key=lambda s: s.schema_id)
         for schema in (*ordered, self.current):
@@ -58,7 +63,11 @@ class TableSchemas:
         return merged
 
     def partition_types(self, spec_id: int) -> list[IcebergType]:
-        """Result types of a spec's fields; unknown where the source column cannot be read."""
+        """Return the result types of a partition spec; `unknown` for unsupported columns.
+
+        Args:
+            spec_id: the spec's id.
+        """
         spec = self.specs.get(spec_id)
         types: list[IcebergType] = []
         for field in spec.fields if spec else ():

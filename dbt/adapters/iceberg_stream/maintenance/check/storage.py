@@ -1,4 +1,4 @@
-"""Checks that the files of a table are there, with the sizes that its metadata say."""
+"""Checks that the files of a table exist, with the sizes in its metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ CHUNK = 500
 
 
 def check_files(table: LoadedTable, listed: Listed, track: Track[Any]) -> Iterator[Finding]:
-    """Ask the storage for each file once; sizes are compared where metadata tell them."""
+    """Check that each listed file exists and has the size in the metadata, if known.
+
+    Args:
+        table: the table.
+        listed: the files; see `check_manifests`.
+        track: shows progress.
+    """
     refs = {ref["snapshot-id"]: name for name, ref in (table.metadata.get("refs") or {}).items()}
     by_storage: dict[tuple[str, str], list[str]] = defaultdict(list)
     for location in listed.sizes:
@@ -37,7 +43,9 @@ def check_files(table: LoadedTable, listed: Listed, track: Track[Any]) -> Iterat
                     else (f"the older snapshot {snapshot}")
                 )
                 if info.type == fs.FileType.NotFound:
-                    yield Finding("missing-file", location, f"The file is gone; {user} needs it.")
+                    yield Finding(
+                        "missing-file", location, f"The file is missing; {user} needs it."
+                    )
                 elif listed.sizes[location] and info.size != listed.sizes[location]:
                     yield Finding(
                         "file-size",
@@ -47,10 +55,14 @@ def check_files(table: LoadedTable, listed: Listed, track: Track[Any]) -> Iterat
 
 
 def check_logged_files(table: LoadedTable) -> Iterator[Finding]:
-    """Older metadata files and statistics that the metadata name."""
+    """Check that older metadata files and statistics exist.
+
+    Args:
+        table: the table.
+    """
     locations = [entry["metadata-file"] for entry in table.metadata.get("metadata-log") or []]
     for kind in ("statistics", "partition-statistics"):
-        locations += [one["statistics-path"] for one in table.metadata.get(kind) or []]
+        locations += [item["statistics-path"] for item in table.metadata.get(kind) or []]
     for location in locations:
         if not table.io.new_input(location).exists():
-            yield Finding("metadata-log", location, "The file is gone.")
+            yield Finding("metadata-log", location, "The file is missing.")

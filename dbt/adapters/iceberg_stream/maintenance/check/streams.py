@@ -1,4 +1,4 @@
-"""Checks of stream progress against the snapshots of the table that it stands in."""
+"""Checks the progress of streams against the snapshots of their table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import SINK_ID, property_n
 
 
 def check_streams(metadata: Metadata) -> Iterator[Finding]:
-    """Recover each stream's progress as its next run would, and report what stops it."""
+    """Recover each stream's progress as its next run would, and report errors.
+
+    Args:
+        metadata: table metadata.
+    """
     prefix = property_name("")
     sinks = {
         name.removeprefix(prefix)

@@ -1,7 +1,7 @@
-"""The shape of a table's metadata: which keys there are, and of which JSON types.
+"""Checks the structure of a table's metadata: its keys and their JSON types.
 
-As Iceberg's own parser asks for it, which is where the spec ("Appendix C: JSON serialization") and
-its readers differ.
+The rules are those of Iceberg's own parser, which differ from the specification ("Appendix C: JSON
+serialization") in places.
 """
 
 from __future__ import annotations
@@ -158,10 +158,13 @@ SINCE_VERSION_3 = _object({"next-row-id": LONG})
 
 
 def normalized(metadata: Metadata) -> Metadata:
-    """Metadata with the lists that later checks read.
+    """Return metadata with the lists that later checks read.
 
-    Writers of format version 1 may know one schema and one partition spec only; what is not a list
-    where a log is expected counts as no log.
+    Writers of format version 1 may write one schema and one partition spec instead of lists. A log
+    that is not a list is ignored.
+
+    Args:
+        metadata: table metadata.
     """
     metadata = {
         key: value
@@ -184,7 +187,11 @@ def normalized(metadata: Metadata) -> Metadata:
 
 
 def check_structure(metadata: Metadata) -> Iterator[Finding]:
-    """Keys that are missing and values of the wrong type: Iceberg's parser reads nothing then."""
+    """Find missing keys and values of the wrong type, with which Iceberg cannot read the table.
+
+    Args:
+        metadata: table metadata.
+    """
     version = metadata.get("format-version")
     shapes = [TABLE]
     if isinstance(version, int):

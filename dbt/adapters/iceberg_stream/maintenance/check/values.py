@@ -1,4 +1,4 @@
-"""Values as Iceberg orders them: of Arrow arrays, bounds and partitions (spec, appendix D)."""
+"""Values of arrays, bounds and partitions, in Iceberg's order (spec, "Appendix D")."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
 
 
 def comparable(values: pa.Array) -> pa.Array | None:
-    """An array whose order is that of the bounds; None for types without one."""
+    """Convert an array so that its order is that of bounds; None for types without an order.
+
+    Args:
+        values: values of a column.
+    """
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     kind = values.type
@@ -56,9 +60,14 @@ def comparable(values: pa.Array) -> pa.Array | None:
 
 
 def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
-    """A bound in the form of `comparable`; None if there is none that can be compared.
+    """Convert a bound so that it can be compared with the values of `comparable`.
 
-    A bound may have the type that the column had when the file was written.
+    Args:
+        kind: the column's current type; the bound may have the type of an older schema.
+        raw: the bound (spec, "Binary single-value serialization").
+
+    Returns:
+        The value; None if there is none, or it cannot be compared.
     """
     if raw is None:
         return None
@@ -79,7 +88,7 @@ def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
 
 
 def partition_value(value: Any) -> Any:
-    """A partition value in one form, be it from Avro, Arrow or PyIceberg."""
+    """Convert a partition value of Avro, Arrow or PyIceberg to one comparable form."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         return (moment - EPOCH) // timedelta(microseconds=1)
@@ -95,37 +104,42 @@ def partition_value(value: Any) -> Any:
 
 
 def holds_nan(values: pa.Array) -> bool:
-    """Whether an array of floating-point numbers holds NaN."""
+    """Return whether an array has NaN."""
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
 
 
-def fits(stored: pa.DataType, kind: IcebergType) -> bool:
-    """Whether readers take a file's column for one of the table's type (spec, type promotion)."""
-    if isinstance(stored, pa.BaseExtensionType):
-        stored = stored.storage_type
+def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
+    """Return whether readers accept a file's column for a table's type.
+
+    Args:
+        arrow_type: the type in the file.
+        kind: the table's type (spec, "Schema Evolution": type promotion).
+    """
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        arrow_type = arrow_type.storage_type
     tests = pa.types
     if isinstance(kind, BooleanType):
-        return tests.is_boolean(stored)
+        return tests.is_boolean(arrow_type)
     if isinstance(kind, IntegerType):
-        return tests.is_integer(stored) and stored.bit_width <= 32
+        return tests.is_integer(arrow_type) and arrow_type.bit_width <= 32
     if isinstance(kind, LongType):
-        return tests.is_integer(stored)
+        return tests.is_integer(arrow_type)
     if isinstance(kind, FloatType):
-        return tests.is_float32(stored)
+        return tests.is_float32(arrow_type)
     if isinstance(kind, DoubleType):
-        return tests.is_float32(stored) or tests.is_float64(stored)
+        return tests.is_float32(arrow_type) or tests.is_float64(arrow_type)
     if isinstance(kind, DecimalType):
-        return tests.is_decimal(stored) and stored.scale == kind.scale
+        return tests.is_decimal(arrow_type) and arrow_type.scale == kind.scale
     if isinstance(kind, DateType):
-        return tests.is_date(stored)
+        return tests.is_date(arrow_type)
     if isinstance(kind, TimeType):
-        return tests.is_time(stored)
+        return tests.is_time(arrow_type)
     if isinstance(kind, TIMES):
-        return tests.is_timestamp(stored) or tests.is_date(stored)
+        return tests.is_timestamp(arrow_type) or tests.is_date(arrow_type)
     if isinstance(kind, (StringType, BinaryType)):
         return any(
-            test(stored) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
-        ) or tests.is_large_binary(stored)
+            test(arrow_type) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
+        ) or tests.is_large_binary(arrow_type)
     if isinstance(kind, (UUIDType, FixedType)):
-        return tests.is_fixed_size_binary(stored)
+        return tests.is_fixed_size_binary(arrow_type)
     return True

@@ -22,11 +22,11 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     writer_beside,
 )
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+    raise_task_error,
     read_rows,
-    require_done,
     require_ids,
+    run_with_retries,
     sweep_beside,
-    told,
 )
 
 # Columns that rows of format version 3 keep in a rewritten file (Iceberg spec, "Row Lineage").
@@ -177,7 +177,7 @@ def run_task(
     for batch in batches:
         for loss in losses_of(batch):
             result = {"replaced": loss.location, "attempt": attempt}
-            result |= told(partial(_file_fields, removal, loss))
+            result |= run_with_retries(partial(_file_fields, removal, loss))
             yield pa.RecordBatch.from_pylist([result], TASK_RESULT)
 
 
@@ -202,9 +202,9 @@ def read_task_result(row: Mapping[str, Any]) -> WrittenFile | None:
         The file; None if no row of the old file is left.
 
     Raises:
-        NotByRewriting, OSError: as for `require_done`.
+        NotByRewriting, OSError: as for `raise_task_error`.
     """
-    require_done(row)
+    raise_task_error(row)
     if row["location"] is None:
         return None
     return WrittenFile(**{name: row[name] for name in ("location", "size", "footer", "row_groups")})

@@ -1,4 +1,4 @@
-"""Partition values and types that PyIceberg 0.12 reads wrong from Avro, or refuses."""
+"""Corrections of PyIceberg 0.12, which misreads some partition values and types in Avro."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ def _convert_with_names(self: AvroSchemaConversion, avro_schema: dict[str, Any])
     try:
         return _convert(self, avro_schema)
     except TypeError:
-        return _convert(self, _spelled_out(avro_schema, {}))
+        return _convert(self, _without_type_names(avro_schema, {}))
 
 
-def _spelled_out(node: Any, named: dict[str, Any]) -> Any:
-    """A schema with definitions in place of the names of types (Avro spec, "Names")."""
+def _without_type_names(node: Any, definitions: dict[str, Any]) -> Any:
+    """Replace names of types by their definitions (Avro specification, "Names")."""
     if isinstance(node, str):
-        return named.get(node, node)
+        return definitions.get(node, node)
     if isinstance(node, list):
-        return [_spelled_out(each, named) for each in node]
-    inside = ("type", "fields", "items", "values")
-    whole = {k: _spelled_out(v, named) if k in inside else v for k, v in node.items()}
+        return [_without_type_names(item, definitions) for item in node]
+    nested = ("type", "fields", "items", "values")
+    resolved = {
+        k: _without_type_names(v, definitions) if k in nested else v for k, v in node.items()
+    }
     if node.get("type") in ("record", "fixed", "enum"):
-        named[node["name"]] = whole
-    return whole
+        definitions[node["name"]] = resolved
+    return resolved
 
 
 def repair() -> None:
-    """Have all of this process's readers of manifests read such values."""
-    # The fast decoder reads a double as a float: 0.1 would be written again as 0.10000000149.
+    """Patch PyIceberg's readers of manifests in this process."""
+    # The fast decoder reads a double as a float: 0.1 would become 0.10000000149.
     DoubleReader.read = _read_double  # type: ignore[assignment, method-assign]
-    # Of two partition fields of one decimal type, Java names the type of the second only.
+    # If two partition fields have the same decimal type, Java refers to it by name in the second.
     AvroSchemaConversion.avro_to_iceberg = _convert_with_names  # type: ignore[method-assign]
-    # What PyIceberg and Java write of partitions by nanoseconds.
+    # The logical type that PyIceberg and Java write for partition values in nanoseconds.
     LOGICAL_FIELD_TYPE_MAPPING.setdefault(("timestamp-nanos", "long"), TimestampNanoType())

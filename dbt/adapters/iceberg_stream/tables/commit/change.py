@@ -1,4 +1,4 @@
-"""What a snapshot changes, and what must still hold when it is committed."""
+"""The change that a snapshot commits, and its validation against concurrent commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AddedFiles:
     Attributes:
         data: data files.
         deletes: position deletes, deletion vectors and equality deletes.
-        sequence_number: of the rows that the files hold, where they are not new (spec, "Sequence
+        sequence_number: data sequence number of rows that are not new (spec, "Sequence
             Numbers"); None for the commit's own.
     """
 
@@ -29,12 +29,14 @@ class AddedFiles:
 
 @dataclass(frozen=True)
 class Validation:
-    """What the writer read, and what must not have come since.
+    """Which concurrent changes conflict with the writer's.
 
     Attributes:
-        since: the snapshot that was read; None for an empty table.
-        conflicts: whether a data file that another writer added holds what this one had to see.
-        new_deletes: whether deletes of rows in removed files are a conflict; they would come back.
+        since: the snapshot that the writer read; None for an empty table.
+        conflicts: returns whether a data file that another writer added conflicts; None if none
+            does.
+        new_deletes: whether deletes of rows in removed files conflict: the commit would bring the
+            rows back.
     """
 
     since: int | None
@@ -44,15 +46,16 @@ class Validation:
 
 @dataclass(frozen=True)
 class Change:
-    """One snapshot.
+    """The change of one snapshot.
 
     Attributes:
-        operation: append, overwrite, delete, or replace where no row changes.
-        added: several sets get several data sequence numbers, in their order.
-        removed: data and delete files that are no longer there.
-        removes_all: the table's whole content is replaced.
-        properties: stamps, for the snapshot's summary.
-        branch: where to.
+        operation: append, overwrite, delete, or replace if no row changes.
+        added: sets of new files; several sets get ascending data sequence numbers.
+        removed: data and delete files that the snapshot removes.
+        removes_all: whether the snapshot removes all files of the table.
+        properties: snapshot properties.
+        validation: which concurrent changes conflict; None if none does.
+        branch: the branch that gets the snapshot.
     """
 
     operation: Operation
@@ -70,5 +73,11 @@ class Change:
 
 
 def append(*files: DataFile, properties: Mapping[str, str], branch: str = MAIN) -> Change:
-    """New rows; conflicts with nobody."""
+    """Return a change that appends data files; it conflicts with no other commit.
+
+    Args:
+        files: the data files.
+        properties: snapshot properties.
+        branch: the branch that gets the snapshot.
+    """
     return Change(Operation.APPEND, (AddedFiles(files),), properties=properties, branch=branch)

@@ -1,4 +1,4 @@
-"""What became of a write whose answer was lost: the table itself knows."""
+"""Finds out from the table whether a write with an unknown commit state was committed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from collections.abc import Callable, Iterable
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
-from dbt.adapters.iceberg_stream.errors.spark import LOST_ANSWER, StatementError
+from dbt.adapters.iceberg_stream.errors.spark import COMMIT_STATE_UNKNOWN, StatementError
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
 
-# Seconds before each look: a commit whose answer was lost at a gateway may still be under way.
+# Seconds before each check: after a gateway's time-out the commit may still be running.
 PAUSES = (0.0, 1.0, 2.0, 2.0)
 
 
 def resolve(
     error: StatementError, snapshots: Callable[[], Iterable[SnapshotSummary]], write_id: str
 ) -> Outcome:
-    """The outcome of a write that failed with a lost answer but was committed.
+    """Return the outcome of a write that was committed although its statement failed.
+
+    Args:
+        error: the statement's error.
+        snapshots: returns the table's current snapshots.
+        write_id: the id in the snapshot's properties.
 
     Raises:
-        StatementError: it was not committed, or that cannot be known; says which.
+        StatementError: the write was not committed, or its state stays unknown; the message says
+            which.
     """
-    cause = str(error).split(LOST_ANSWER)[0].strip()
+    cause = str(error).split(COMMIT_STATE_UNKNOWN)[0].strip()
     try:
         for pause in PAUSES:
             time.sleep(pause)
@@ -32,20 +38,20 @@ def resolve(
                 return outcome
     except CatalogError as unknown:
         raise StatementError(
-            f"{cause}\nWhether it was committed is not known. {unknown}\nIf it was, the table has "
-            f"a snapshot whose summary says {WRITE_ID} = {write_id}.",
+            f"{cause}\nThe commit state is unknown. {unknown}\nIf the write was committed, the "
+            f"table has a snapshot whose summary has {WRITE_ID} = {write_id}.",
             engine_gone=error.engine_gone,
         ) from error
     if error.engine_gone:
         raise StatementError(
-            f"{cause}\nThe table has no snapshot of this write so far. If the server lives, it may "
-            "still run the statement: the next command of this project cancels it. Then run the "
-            "model again.",
+            f"{cause}\nThe table has no snapshot of this write so far. If the server is running, "
+            "it may still execute the statement: the next command of this project cancels it. "
+            "Then run the model again.",
             engine_gone=True,
         ) from error
     raise StatementError(
         f"{cause}\nThe table has no snapshot of this write so far: nothing of it is visible. Run "
-        "the model again; before an append, look whether a snapshot has come in the meantime whose "
-        f"summary says {WRITE_ID} = {write_id}. Files of the write may be left over: "
+        "the model again; before an append, check that the table still has no snapshot whose "
+        f"summary has {WRITE_ID} = {write_id}. Files of the write may be left over: "
         "remove_orphan_files removes them."
     ) from error

@@ -1,7 +1,7 @@
-"""The commit: build, swap, and what to do when somebody else was faster or the answer is lost.
+"""Commits changes, and retries after conflicts and unknown commit states.
 
-Article on the write contract, "Conflict Resolution": what is committed anew is metadata only, as
-long as what the change relies on still holds.
+Article on the write contract, "Conflict Resolution": a retry writes metadata only, as long as the
+change is still valid.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
     requirements as schema_requirements,
 )
-from dbt.adapters.iceberg_stream.tables.commit.validation import ChangedMeanwhile, validate
+from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed, validate
 
 # Iceberg's own default of 4 is for few writers; an attempt costs milliseconds here.
 ATTEMPTS = 30
@@ -62,7 +62,12 @@ TOTAL_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Committed:
-    """A snapshot that is in the table, and how many attempts it took."""
+    """A committed snapshot.
+
+    Attributes:
+        snapshot: the snapshot.
+        attempts: how many attempts the commit took.
+    """
 
     snapshot: SnapshotSummary
     attempts: int
@@ -70,10 +75,10 @@ class Committed:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What one attempt asks of the catalog, and what is done when it says yes."""
+    """One attempt: the commit for the catalog, and its result if the catalog accepts it."""
 
-    swap: TableCommit
-    done: Committed
+    commit: TableCommit
+    result: Committed
 
 
 @dataclass
@@ -82,12 +87,12 @@ class Committer:
 
     Attributes:
         catalog: the catalog, as the user who writes.
-        name: the table's.
-        change: what is committed.
-        base: the table as the writer saw it; its identity must stay the same.
-        updates: what changes along with the rows, such as a new schema.
-        check: looks at the base of each attempt and raises where the change may not be made.
-        with_snapshot: what changes along with the snapshot of each attempt.
+        name: namespace and identifier of the table.
+        change: the change to commit.
+        base: the table as the writer read it; its UUID must stay the same.
+        updates: further updates of the commit, such as a new schema.
+        check: raises if the change is invalid for the metadata of an attempt.
+        with_snapshot: returns further updates for the snapshot of an attempt.
     """
 
     catalog: IcebergCatalog
@@ -101,27 +106,28 @@ class Committer:
     def __post_init__(self) -> None:
         self._producer = SnapshotProducer(self.base.io, self.change)
         self.attempts = 0
-        # Once an answer was lost, no file of ours may be removed: a snapshot may name it.
+        # After an unknown commit state no file may be removed: a snapshot may reference it.
         self._unknown: CommitStateUnknown | None = None
 
     def commit(self) -> Committed:
-        """Commit, as often as it takes. New files are removed only if they certainly are nowhere.
+        """Commit, with retries. New files are removed only if no snapshot can reference them.
 
         Raises:
-            ChangedMeanwhile: the change is no longer right; its files are kept for its maker.
-            CommitConflict: others were faster each time; the files are removed.
-            CommitStateUnknown: an answer was lost, and the table did not show what became of it;
-                the files are kept.
+            ValidationFailed: another writer's commit conflicts; the data files stay, for the
+                caller.
+            CommitConflict: the commit conflicted in every attempt; the files are removed.
+            CommitStateUnknown: the commit may have succeeded, and the table does not show it; the
+                files stay.
             CatalogError: the catalog refuses; the files are removed.
-            OSError: the storage does; the files are removed as far as it lets us.
+            OSError: the storage refuses; the files are removed if it allows that.
         """
         return commit_together([self])[0]
 
     def commit_once(self) -> Committed:
-        """Commit to the base as it is, for a change that has to be made anew on another one.
+        """Commit without retries, for a change that is valid for this base only.
 
         Raises:
-            The same as `commit`; CommitConflict at the first conflict.
+            The errors of `commit`; CommitConflict at the first conflict.
         """
         try:
             return _attempt([self])[0]
@@ -132,17 +138,19 @@ class Committer:
             raise
 
     def prepare(self) -> Committed | Prepared:
-        """Build the snapshot on the table as it is now; or find the one of a lost answer.
+        """Build the snapshot on the current table, or find it if an earlier attempt committed it.
 
         Raises:
-            CommitConflict: the table changes at this moment; another attempt may do.
-            ChangedMeanwhile, CatalogError, OSError: as for `commit`; nothing is removed yet.
+            CommitConflict: the table is changing; another attempt may succeed.
+            ValidationFailed: as for `commit`, but no file is removed.
+            CatalogError: as for `commit`, but no file is removed.
+            OSError: as for `commit`, but no file is removed.
         """
         self.attempts += 1
         base = self._load()
-        done = self._find(base) if self.attempts > 1 else None
-        if done is not None:
-            return done
+        committed = self._find(base) if self.attempts > 1 else None
+        if committed is not None:
+            return committed
         _check_schema(self.base.metadata, base.metadata, self.name)
         _check_version(base.metadata, self.change, self.name)
         validate(base.io, base.metadata, self.change)
@@ -151,60 +159,74 @@ class Committer:
         try:
             snapshot = self._producer.build(with_schema(base.metadata, self.updates))
         except MissingFiles as missing:
-            raise ChangedMeanwhile(
+            raise ValidationFailed(
                 f"Another writer removed or rewrote {len(missing.paths)} of the files that this "
                 f"write replaces in {'.'.join(self.name)}.",
                 [],
                 missing.paths,
             ) from missing
-        except FileNotFoundError as gone:
-            # Dropped with its files, or cleaned up by somebody: the next look tells.
-            fault = CommitConflict if self.attempts == 1 else CatalogError
-            raise fault(f"A file of {'.'.join(self.name)} is gone: {gone}") from gone
-        along = self.with_snapshot(snapshot) if self.with_snapshot is not None else ()
+        except FileNotFoundError as missing_file:
+            # The table was dropped with its files, or a file expired: the next attempt shows which.
+            kind = CommitConflict if self.attempts == 1 else CatalogError
+            raise kind(
+                f"A file of {'.'.join(self.name)} does not exist any more: {missing_file}"
+            ) from missing_file
+        further = self.with_snapshot(snapshot) if self.with_snapshot is not None else ()
         updates = (
             *self.updates,
-            *along,
+            *further,
             *_updates(base.metadata, snapshot, self.change.branch),
         )
-        required = _requirements(base, self.change.branch, self.updates)
-        swap = TableCommit(base, required, updates)
-        return Prepared(swap, Committed(_summary(snapshot), self.attempts))
+        requirements = _requirements(base, self.change.branch, self.updates)
+        commit = TableCommit(base, requirements, updates)
+        return Prepared(commit, Committed(_summary(snapshot), self.attempts))
 
     def attempt_failed(self, error: BaseException | None) -> None:
-        """Another attempt follows."""
+        """Clean up before the next attempt.
+
+        Args:
+            error: the attempt's error.
+        """
         if isinstance(error, CommitStateUnknown):
             self._unknown = error
         elif self._unknown is None:
             self._producer.attempt_failed()
 
     def raise_if_unknown(self, error: Exception) -> None:
-        """Raise CommitStateUnknown if the answer to an earlier attempt was lost."""
+        """Raise CommitStateUnknown if the state of an earlier attempt is unknown.
+
+        Args:
+            error: the error that ended the attempts.
+        """
         if self._unknown is not None:
             raise CommitStateUnknown(
-                f"{self._unknown}\nWhether it was committed is not known. {error}\nIf it was, "
-                f"{'.'.join(self.name)} has the snapshot {self._producer.snapshot_id}. If it was "
-                "not, iceberg-stream orphans lists the files of this write."
+                f"{self._unknown}\nThe commit state is unknown. {error}\nIf the write was "
+                f"committed, {'.'.join(self.name)} has the snapshot {self._producer.snapshot_id}. "
+                "If not, `iceberg-stream orphans` lists the files of this write."
             ) from error
 
     def discard(self) -> None:
-        """Remove the metadata files of what came to nothing."""
+        """Remove the metadata files of failed attempts."""
         self._producer.discard()
 
     def give_up(self) -> None:
-        """Remove all files of what came to nothing."""
+        """Remove the change's new files, and the metadata files of failed attempts."""
         self._producer.discard()
         for file in self.change.new_files:
             remove_quietly(self.base.io, file.file_path)
 
-    def is_out(self) -> bool:
-        """Whether the change is certainly not in the table; if nobody can tell, it is unknown."""
+    def is_not_committed(self) -> bool:
+        """Return whether the change is certainly not in the table.
+
+        If the table cannot be read, the commit state becomes unknown.
+        """
         try:
             table = self.catalog.load(self.name)
             return table is None or self._find(table, thoroughly=True) is None
         except (CatalogError, OSError) as error:
             self._unknown = self._unknown or CommitStateUnknown(
-                f"{'.'.join(self.name)} cannot be looked at after its commit was refused: {error}"
+                f"{'.'.join(self.name)} cannot be read after the catalog refused its commit: "
+                f"{error}"
             )
             return False
 
@@ -213,39 +235,42 @@ class Committer:
             return self.base
         table = self.catalog.load(self.name)
         if not self.base.exists:
-            return self._made_by_us(table)
-        place = ".".join(self.name)
+            return self._created_by_us(table)
+        name = ".".join(self.name)
         if table is None:
-            raise CatalogError(f"{place} was dropped while this write ran; nothing was written.")
+            raise CatalogError(f"{name} was dropped while this write ran. Nothing was written.")
         if table.metadata["table-uuid"] != self.base.metadata["table-uuid"]:
             raise CatalogError(
-                f"{place} was dropped and created again while this write ran; nothing was written. "
-                "Run it again."
+                f"{name} was dropped and created again while this write ran. Nothing was written; "
+                "run the model again."
             )
         return table
 
-    def _made_by_us(self, table: LoadedTable | None) -> LoadedTable:
-        """A table that this commit makes: still not there, or made by an attempt of ours."""
+    def _created_by_us(self, table: LoadedTable | None) -> LoadedTable:
+        """Return the staged table, or the table that an earlier attempt of this commit created."""
         if table is None:
             return self.base
         if self._find(table) is None:
-            raise CatalogError(f"{'.'.join(self.name)} was made by somebody else meanwhile.")
+            raise CatalogError(
+                f"Another writer created {'.'.join(self.name)} while this write ran. Nothing was "
+                "written; run the model again."
+            )
         return table
 
     def _find(self, table: LoadedTable, thoroughly: bool = False) -> Committed | None:
-        """Our snapshot, if an attempt whose answer was lost has made it."""
-        ours = None
-        for found in snapshots(table.metadata):
-            if found.snapshot_id == self._producer.snapshot_id:
-                return Committed(found, self.attempts)
-            ours = ours or found
-        # A catalog may show the newest snapshot only: there our files tell.
+        """Return our snapshot if an attempt with an unknown commit state committed it."""
+        newest = None
+        for snapshot in snapshots(table.metadata):
+            if snapshot.snapshot_id == self._producer.snapshot_id:
+                return Committed(snapshot, self.attempts)
+            newest = newest or snapshot
+        # A catalog may return the newest snapshot only: then the table's files decide.
         thoroughly = thoroughly or self._unknown is not None
-        if thoroughly and ours is not None and self._files_are_in(table):
-            return Committed(ours, self.attempts)
+        if thoroughly and newest is not None and self._has_new_files(table):
+            return Committed(newest, self.attempts)
         return None
 
-    def _files_are_in(self, table: LoadedTable) -> bool:
+    def _has_new_files(self, table: LoadedTable) -> bool:
         snapshot = parent_snapshot(table.metadata, self.change.branch)
         new = {file.file_path for file in self.change.new_files}
         if snapshot is None or not new:
@@ -259,12 +284,16 @@ class Committer:
 
 
 def commit_together(parts: Sequence[Committer]) -> list[Committed]:
-    """Commit changes of one table each, all of them or none.
+    """Commit the changes of several tables atomically, with retries.
 
-    The catalog must be able to (`IcebergCatalog.commits_together`) if there are several.
+    Args:
+        parts: one committer per table; several need `IcebergCatalog.commits_together`.
+
+    Returns:
+        The committed snapshots, in the order of `parts`.
 
     Raises:
-        The same as `Committer.commit`, of the first table that something is wrong with.
+        The errors of `Committer.commit`, for the first table that has one.
     """
     try:
         return _retrying(parts)(_attempt, parts)
@@ -272,8 +301,8 @@ def commit_together(parts: Sequence[Committer]) -> list[Committed]:
         raise
     except (CatalogError, OSError) as error:
         _raise_if_unknown(parts, error)
-        for part in _outside(parts):
-            if isinstance(error, ChangedMeanwhile):
+        for part in _not_committed(parts):
+            if isinstance(error, ValidationFailed):
                 part.discard()
             else:
                 part.give_up()
@@ -286,19 +315,19 @@ def _raise_if_unknown(parts: Sequence[Committer], error: Exception) -> None:
         part.raise_if_unknown(error)
 
 
-def _outside(parts: Sequence[Committer]) -> list[Committer]:
-    """Those whose files no table has, though all were refused: a server may not keep its word."""
-    return [part for part in parts if len(parts) == 1 or part.is_out()]
+def _not_committed(parts: Sequence[Committer]) -> list[Committer]:
+    """Return the committers whose tables have no new file: a server may not commit atomically."""
+    return [part for part in parts if len(parts) == 1 or part.is_not_committed()]
 
 
 def _attempt(parts: Sequence[Committer]) -> list[Committed]:
-    found = [part.prepare() for part in parts]
-    # Those that are in already are of an attempt whose answer was lost; a server that was killed,
-    # or does one table after the other, may have left some out.
-    ready = [one for one in found if isinstance(one, Prepared)]
-    if ready:
-        parts[0].catalog.commit_all([one.swap for one in ready])
-    return [one.done if isinstance(one, Prepared) else one for one in found]
+    attempts = [part.prepare() for part in parts]
+    # An earlier attempt with an unknown commit state may have committed some tables: a server that
+    # was killed, or commits one table after the other, may have left out the others.
+    prepared = [attempt for attempt in attempts if isinstance(attempt, Prepared)]
+    if prepared:
+        parts[0].catalog.commit_all([attempt.commit for attempt in prepared])
+    return [a.result if isinstance(a, Prepared) else a for a in attempts]
 
 
 def _retrying(parts: Sequence[Committer]) -> Retrying:
@@ -307,8 +336,8 @@ def _retrying(parts: Sequence[Committer]) -> Retrying:
 
     def before_sleep(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        # After a lost answer nothing may be removed, and nobody need be asked.
-        for part in parts if isinstance(error, CommitStateUnknown) else _outside(parts):
+        # If the commit state is unknown, nothing may be removed, so no table is read.
+        for part in parts if isinstance(error, CommitStateUnknown) else _not_committed(parts):
             part.attempt_failed(error)
 
     return Retrying(
@@ -320,16 +349,16 @@ def _retrying(parts: Sequence[Committer]) -> Retrying:
     )
 
 
-def _check_schema(written: Metadata, now: Metadata, name: Name) -> None:
-    """Rows written with an older schema are good, unless a column that they lack is required."""
-    if written["current-schema-id"] == now["current-schema-id"]:
+def _check_schema(base: Metadata, now: Metadata, name: Name) -> None:
+    """Accept rows of an older schema, unless they lack a column that is required now."""
+    if base["current-schema-id"] == now["current-schema-id"]:
         return
-    known = {field.field_id: field.required for field in current_schema(written).fields}
-    lacking = [f for f in current_schema(now).fields if f.required and not known.get(f.field_id)]
-    if lacking:
+    required = {field.field_id: field.required for field in current_schema(base).fields}
+    missing = [f for f in current_schema(now).fields if f.required and not required.get(f.field_id)]
+    if missing:
         raise CatalogError(
-            f"The schema of {'.'.join(name)} was changed while this write ran: it requires the "
-            f"column `{lacking[0].name}` now. Nothing was written; run it again."
+            f"The schema of {'.'.join(name)} changed while this write ran: it now requires the "
+            f"column `{missing[0].name}`. Nothing was written; run the model again."
         )
 
 
@@ -337,7 +366,7 @@ def _check_version(metadata: Metadata, change: Change, name: Name) -> None:
     if any(added.deletes for added in change.added) and not numbered(metadata):
         raise CatalogError(
             f"{'.'.join(name)} has format version 1, which has no delete files. Nothing was "
-            "written. Upgrade the table: `format_version: 2`."
+            "written. Upgrade the table with `format_version: 2`."
         )
 
 
@@ -362,9 +391,9 @@ def _requirements(
 def _updates(
     metadata: Metadata, snapshot: Mapping[str, Any], branch: str
 ) -> tuple[TableUpdate, ...]:
-    # A catalog takes the reference as it is told: what is left out of its settings is gone.
-    known = (metadata.get("refs") or {}).get(branch) or {}
-    reference = {**known, "ref-name": branch, "type": "branch"}
+    # The catalog replaces the whole reference, so its retention settings must be included.
+    current = (metadata.get("refs") or {}).get(branch) or {}
+    reference = {**current, "ref-name": branch, "type": "branch"}
     reference["snapshot-id"] = snapshot["snapshot-id"]
     return (
         AddSnapshotUpdate(snapshot=Snapshot.model_validate(snapshot)),

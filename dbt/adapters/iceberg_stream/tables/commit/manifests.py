@@ -1,7 +1,8 @@
-"""Manifests and manifest lists, read and written (spec, "Manifests" and "Manifest Lists").
+"""Reads and writes manifests and manifest lists (spec, "Manifests" and "Manifest Lists").
 
-PyIceberg's own writers know neither format version 3 nor deletes, and its readers forget version
-3's columns. So its Avro files are used with the schemas of version 3: they hold all of version 2's.
+PyIceberg's own writers support neither format version 3 nor deletes, and its readers drop the
+columns of version 3. So this module uses its Avro files with the schemas of version 3, which
+include those of version 2.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ ADDED, EXISTING, DELETED = (
     ManifestEntryStatus.DELETED,
 )
 FormatVersion = Literal[1, 2, 3]
-# Manifests that are read before they are asked for.
+# Manifests that are read in advance.
 READ_AHEAD = 8
-# In the list a manifest of the snapshot that is being built has no number yet.
+# The sequence number of a new manifest until its snapshot's manifest list is written.
 UNASSIGNED = -1
-# PyIceberg writes partitions by nanoseconds, but does not read them.
+# PyIceberg writes partition values of nanosecond timestamps, but does not read them.
 LOGICAL_FIELD_TYPE_MAPPING.setdefault(("timestamp-nanos", "long"), TimestampNanoType())
-# The spec stores equality ids as int; as long, Iceberg Java cannot read the manifest.
+# The specification stores equality ids as int; Iceberg Java cannot read a manifest with long.
 EQUALITY_IDS = ListType(136, IntegerType(), element_required=True)
-# PyIceberg writes them as long all the same.
+# PyIceberg writes them as long nevertheless.
 READ_EQUALITY_IDS = ListType(136, LongType(), element_required=True)
 
 
@@ -76,7 +77,12 @@ class ManifestWriter:
     """Writes manifests of one snapshot and one partition spec.
 
     Attributes:
-        partition: types of the spec's values, also of those whose column is gone from the schema.
+        io: the table's FileIO.
+        format_version: of the table.
+        schema: the table's current schema.
+        spec: the partition spec.
+        partition: types of the partition values, also of dropped source columns.
+        snapshot_id: the snapshot's id.
     """
 
     io: FileIO
@@ -89,7 +95,16 @@ class ManifestWriter:
     def write(
         self, location: str, content: ManifestContent, entries: list[ManifestEntry]
     ) -> ManifestFile:
-        """Write entries, at least one, and describe the manifest; its numbers are unassigned."""
+        """Write a manifest.
+
+        Args:
+            location: of the new file.
+            content: whether the entries are of data files or of delete files.
+            entries: at least one.
+
+        Returns:
+            The manifest list's entry, with unassigned sequence numbers.
+        """
         output = self.io.new_output(location)
         with AvroOutputFile[ManifestEntry](
             output_file=output,
@@ -105,14 +120,14 @@ class ManifestWriter:
             },
         ) as writer:
             writer.write_block(entries)
-            written = writer.output_stream.tell()
-        return self._described(location, written, content, entries)
+            length = writer.output_stream.tell()
+        return self._manifest_file(location, length, content, entries)
 
-    def _described(
+    def _manifest_file(
         self, location: str, length: int, content: ManifestContent, entries: list[ManifestEntry]
     ) -> ManifestFile:
         by_status = {s: [e for e in entries if e.status == s] for s in (ADDED, EXISTING, DELETED)}
-        rows = {s: sum(e.data_file.record_count for e in found) for s, found in by_status.items()}
+        rows = {s: sum(e.data_file.record_count for e in group) for s, group in by_status.items()}
         numbers = [
             e.sequence_number
             for e in entries
@@ -146,7 +161,15 @@ def entry(
     sequence_number: int | None = None,
     file_sequence_number: int | None = None,
 ) -> ManifestEntry:
-    """An entry; a new file's numbers are inherited from its snapshot where they are None."""
+    """Return a manifest entry.
+
+    Args:
+        status: added, existing or deleted.
+        file: the data or delete file.
+        snapshot_id: the snapshot that added or deleted the file.
+        sequence_number: data sequence number; None inherits the snapshot's.
+        file_sequence_number: None inherits the snapshot's.
+    """
     return ManifestEntry.from_args(
         _table_format_version=3,
         status=status,
@@ -158,34 +181,41 @@ def entry(
 
 
 def _summaries(partition: StructType, values: list[Record]) -> list[PartitionFieldSummary]:
-    """What each field of the partitions holds, by which readers leave out manifests."""
-    found = []
-    for place, field in enumerate(partition.fields):
+    """Summarize each partition field's values; readers skip manifests by these summaries."""
+    summaries = []
+    for position, field in enumerate(partition.fields):
         assert isinstance(field.field_type, PrimitiveType), field
-        told = PartitionFieldStats(field.field_type)
+        statistics = PartitionFieldStats(field.field_type)
         for value in values:
-            told.update(value[place])
-        found.append(told.to_summary())
-    return found
+            statistics.update(value[position])
+        summaries.append(statistics.to_summary())
+    return summaries
 
 
 def partition_types(
     io: FileIO, manifest: ManifestFile | None, spec: PartitionSpec, schemas: Iterable[Schema]
 ) -> StructType:
-    """Types of a spec's values; of a column that is gone by the last schema that had it, or else
-    as a manifest of the spec has them.
+    """Return the types of a partition spec's values.
+
+    The type of a dropped column is that of the first schema that has it, or else the manifest's.
+
+    Args:
+        io: the table's FileIO.
+        manifest: a manifest of the spec, if there is one.
+        spec: the partition spec.
+        schemas: the table's schemas, the current one first.
     """
     sources: dict[int, IcebergType] = {}
     missing = {field.source_id for field in spec.fields}
     for schema in schemas:
-        here = {number for number in missing if schema.find_column_name(number)}
-        sources |= {number: schema.find_type(number) for number in here}
-        missing -= here
+        present = {number for number in missing if schema.find_column_name(number)}
+        sources |= {number: schema.find_type(number) for number in present}
+        missing -= present
         if not missing:
             break
-    stored = _stored_types(io, manifest) if missing and manifest is not None else {}
+    manifest_types = _stored_types(io, manifest) if missing and manifest is not None else {}
     kinds = [
-        stored.get(field.field_id, UnknownType())
+        manifest_types.get(field.field_id, UnknownType())
         if field.source_id in missing
         else field.transform.result_type(sources[field.source_id])
         for field in spec.fields
@@ -208,34 +238,45 @@ def _stored_types(io: FileIO, manifest: ManifestFile) -> dict[int, IcebergType]:
 
 
 def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """All entries, with what they inherit from their manifest."""
+    """Read all entries of a manifest, with the fields that they inherit from it.
+
+    Args:
+        io: the table's FileIO.
+        manifest: the manifest list's entry.
+
+    Returns:
+        Entries of all statuses, with sequence numbers and, in format version 3, first row ids.
+    """
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         READ_ENTRY,
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     ) as reader:
-        found = list(reader)
+        entries = list(reader)
     next_row_id = first_row_id(manifest)
-    for item in found:
+    for item in entries:
         _inherit(item, manifest)
-        # A manifest gives row ids to live files only (spec, "First Row ID Inheritance").
-        lives = item.status != DELETED
-        if next_row_id is not None and lives and item.data_file[FILE_FIRST_ROW_ID] is None:
+        # Only live files get row ids from the manifest (spec, "First Row ID Inheritance").
+        is_live = item.status != DELETED
+        if next_row_id is not None and is_live and item.data_file[FILE_FIRST_ROW_ID] is None:
             item.data_file[FILE_FIRST_ROW_ID] = next_row_id
             next_row_id += item.data_file.record_count
-    return found
+    return entries
 
 
 def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[ManifestEntry]]:
-    """Entries of several manifests, read side by side."""
+    """Read the entries of several manifests in parallel; see `read_manifest`."""
     return list(ExecutorFactory.get_or_create().map(lambda m: read_manifest(io, m), manifests))
 
 
 def iter_manifests(
     io: FileIO, manifests: Iterable[ManifestFile]
 ) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
-    """Manifests and their entries, in their order; some are read ahead, and none is kept."""
+    """Iterate over manifests and their entries, in order.
+
+    A few manifests are read in advance; none stays in memory.
+    """
     pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, Future[Any]]]()
     for manifest in manifests:
         ahead.append((manifest, pool.submit(read_manifest, io, manifest)))
@@ -247,24 +288,30 @@ def iter_manifests(
         yield first, entries.result()
 
 
-def within(manifest: ManifestFile, types: StructType, place: int, values: Iterable[Any]) -> bool:
-    """Whether a manifest may hold files of a partition with one of such values, by its summary.
+def may_have_partition(
+    manifest: ManifestFile, types: StructType, position: int, values: Iterable[Any]
+) -> bool:
+    """Return whether a manifest may have files whose partition has one of the values.
 
-    `types` are those of the manifest's spec, `place` is that of the field in it; the values are as
-    manifests hold them.
+    Args:
+        manifest: the manifest list's entry, with its partition summaries.
+        types: types of the partition values of the manifest's spec.
+        position: the partition field's position in the spec, from 0.
+        values: values of the field, as manifests store them.
     """
     summaries = manifest.partitions
-    kind = types.fields[place].field_type
-    if not summaries or place >= len(summaries) or not isinstance(kind, PrimitiveType):
+    kind = types.fields[position].field_type
+    if not summaries or position >= len(summaries) or not isinstance(kind, PrimitiveType):
         return True
     if isinstance(kind, UnknownType | FloatType | DoubleType | UUIDType):
-        return True  # which have no order that all writers agree on
-    told = summaries[place]
-    if told.lower_bound is None or told.upper_bound is None:
-        return True if told.contains_nan else bool(told.contains_null and None in set(values))
-    lower, upper = (from_bytes(kind, each) for each in (told.lower_bound, told.upper_bound))
+        return True  # writers do not agree on their order
+    summary = summaries[position]
+    if summary.lower_bound is None or summary.upper_bound is None:
+        return True if summary.contains_nan else bool(summary.contains_null and None in set(values))
+    lower, upper = (from_bytes(kind, bound) for bound in (summary.lower_bound, summary.upper_bound))
     return any(
-        bool(told.contains_null) if value is None else lower <= value <= upper for value in values
+        bool(summary.contains_null) if value is None else lower <= value <= upper
+        for value in values
     )
 
 
@@ -279,7 +326,7 @@ def _inherit(item: ManifestEntry, manifest: ManifestFile) -> None:
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
-    """Manifests of a snapshot."""
+    """Read a snapshot's manifest list."""
     with AvroFile[ManifestFile](
         io.new_input(location),
         MANIFEST_LIST_FILE_SCHEMAS[3],
@@ -296,9 +343,19 @@ def write_manifest_list(
     snapshot: dict[str, Any],
     manifests: Iterable[ManifestFile],
 ) -> int:
-    """Write a snapshot's list; manifests of its own get its number and, in version 3, row ids.
+    """Write a snapshot's manifest list.
 
-    Returns how many row ids were given away (spec, "Row Lineage").
+    New manifests get the snapshot's sequence number and, in format version 3, row ids.
+
+    Args:
+        io: the table's FileIO.
+        location: of the new file.
+        format_version: of the table.
+        snapshot: as JSON.
+        manifests: the list's entries.
+
+    Returns:
+        How many row ids were assigned (spec, "Row Lineage").
     """
     begin: int = snapshot.get("first-row-id") or 0
     next_row_id = begin
@@ -335,9 +392,9 @@ FIRST_ROW_ID = [f.name for f in MANIFEST_LIST_FILE_SCHEMAS[3].fields].index("fir
 
 
 def first_row_id(manifest: ManifestFile) -> int | None:
-    """Of a data manifest of version 3; None where it has none."""
-    found: int | None = manifest[FIRST_ROW_ID]
-    return found
+    """Return the first row id of a data manifest of format version 3; None if it has none."""
+    row_id: int | None = manifest[FIRST_ROW_ID]
+    return row_id
 
 
 def _with_data_file(
@@ -364,5 +421,5 @@ def _spec_fields(spec: PartitionSpec) -> str:
     return "[" + ",".join(field.model_dump_json() for field in spec.fields) + "]"
 
 
-# An empty partition is read as the file has it.
+# With an empty partition type, the partition is read with the types of the file.
 READ_ENTRY = _with_data_file(3, StructType(), READ_EQUALITY_IDS)

@@ -1,4 +1,4 @@
-"""Small manifests become few, so that tables of many commits stay cheap to read and to write to."""
+"""Merges small manifests, so that tables with many commits stay fast to read and to write."""
 
 from __future__ import annotations
 
@@ -24,45 +24,62 @@ Rewrite = Callable[[Metadata, ManifestFile, list[ManifestEntry]], ManifestFile]
 def merge_small(
     io: FileIO,
     metadata: Metadata,
-    new: list[ManifestFile],
-    rest: list[ManifestFile],
+    new_manifests: list[ManifestFile],
+    base_manifests: list[ManifestFile],
     rewrite: Rewrite,
 ) -> list[ManifestFile]:
-    """The older manifests, with the small ones of a spec and content made one if they are many.
+    """Merge small manifests of the same partition spec and content if there are many.
 
     Counts and sizes are the table's properties or Iceberg's defaults.
+
+    Args:
+        io: the table's FileIO.
+        metadata: table metadata.
+        new_manifests: the commit's own manifests, which are not merged.
+        base_manifests: manifests that may be merged.
+        rewrite: writes a manifest with the entries of several.
+
+    Returns:
+        `base_manifests`, with merged ones in the place of small ones.
     """
     properties = dict(metadata.get("properties") or {})
     if not property_as_bool(properties, ENABLED, True):
-        return rest
+        return base_manifests
     count = property_as_int(properties, MIN_COUNT, DEFAULT_MIN_COUNT) or DEFAULT_MIN_COUNT
     target = property_as_int(properties, TARGET_SIZE, DEFAULT_TARGET_SIZE) or DEFAULT_TARGET_SIZE
     groups: dict[tuple[int, ManifestContent], list[ManifestFile]] = defaultdict(list)
-    # Those of this commit stay alone: an attempt that fails keeps them.
-    fresh = {manifest.manifest_path for manifest in new}
-    for manifest in rest:
-        small = manifest.manifest_length < target and manifest.manifest_path not in fresh
+    # The commit's own manifests are not merged: the next attempt uses them again.
+    new_paths = {manifest.manifest_path for manifest in new_manifests}
+    for manifest in base_manifests:
+        small = manifest.manifest_length < target and manifest.manifest_path not in new_paths
         if small and manifest.sequence_number >= 0:
             groups[manifest.partition_spec_id, manifest.content].append(manifest)
     for group in groups.values():
         if len(group) < count:
             continue
-        chosen = _fitting(group, target)
-        entries = [e for found in read_manifests(io, chosen) for e in found if e.status != DELETED]
-        gone = {manifest.manifest_path for manifest in chosen}
-        rest = [manifest for manifest in rest if manifest.manifest_path not in gone]
+        merged = _newest_up_to(group, target)
+        entries = [
+            e
+            for manifest_entries in read_manifests(io, merged)
+            for e in manifest_entries
+            if e.status != DELETED
+        ]
+        merged_paths = {manifest.manifest_path for manifest in merged}
+        base_manifests = [
+            manifest for manifest in base_manifests if manifest.manifest_path not in merged_paths
+        ]
         if entries:
-            rest.insert(0, rewrite(metadata, chosen[0], entries))
-    return rest
+            base_manifests.insert(0, rewrite(metadata, merged[0], entries))
+    return base_manifests
 
 
-def _fitting(group: list[ManifestFile], target: int) -> list[ManifestFile]:
-    """The newest manifests that make one of the target's size."""
-    chosen: list[ManifestFile] = []
+def _newest_up_to(group: list[ManifestFile], target: int) -> list[ManifestFile]:
+    """Return the newest manifests whose sizes add up to at most the target, in bytes."""
+    manifests: list[ManifestFile] = []
     size = 0
     for manifest in group:
         size += manifest.manifest_length
         if size > target:
             break
-        chosen.append(manifest)
-    return chosen
+        manifests.append(manifest)
+    return manifests

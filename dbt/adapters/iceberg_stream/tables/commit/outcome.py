@@ -1,4 +1,4 @@
-"""What a write did, read from the snapshot that it committed."""
+"""The outcome of a write, read from the snapshot that it committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MERGE_PREFIX = "spark.merge-into.num-target-rows-"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows a statement changed and what it wrote; sizes in bytes."""
+    """Rows and files that a statement changed; sizes in bytes."""
 
     snapshot_id: int
     operation: str
@@ -27,7 +27,12 @@ class Outcome:
 
 
 def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome | None:
-    """The outcome of the write with this id, None if it committed no snapshot."""
+    """Return the outcome of a write; None if it committed no snapshot.
+
+    Args:
+        snapshots: the table's snapshots.
+        write_id: the id in the snapshot's properties.
+    """
     for snapshot in snapshots:
         if snapshot.properties.get(WRITE_ID) == write_id:
             return read_outcome(snapshot)
@@ -35,10 +40,11 @@ def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome
 
 
 def read_outcome(snapshot: SnapshotSummary) -> Outcome:
-    """Rows and files of a snapshot.
+    """Read the changed rows and files from a snapshot's summary.
 
-    Spark's MERGE counts the rows it changed. Any other operation has only the rows of files, and
-    copy-on-write copies unchanged ones: what was added or removed on balance is what changed.
+    Only Spark's MERGE counts the rows that it changed. For other operations the summary has the
+    rows of added and removed files, and copy-on-write copies unchanged rows: then the difference
+    is what changed.
     """
 
     def number(key: str) -> int:

@@ -1,4 +1,4 @@
-"""Builds a snapshot on a base: manifests, manifest list, summary (spec, "Snapshots")."""
+"""Builds a snapshot: manifests, manifest list, summary (spec, "Snapshots")."""
 
 from __future__ import annotations
 
@@ -35,21 +35,25 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ManifestWriter,
     entry,
     iter_manifests,
+    may_have_partition,
     partition_types,
     read_manifest_list,
-    within,
     write_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.commit.merging import merge_small
 from dbt.adapters.iceberg_stream.tables.commit.summary import summary
 
-# Older writers say so of an empty table.
+# The current snapshot id that older writers set for an empty table.
 NO_SNAPSHOT = -1
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)
 
 
 class MissingFiles(Exception):
-    """Files that the change removes are no longer in the table."""
+    """Files that the change removes are no longer in the table.
+
+    Attributes:
+        paths: the paths of the files.
+    """
 
     def __init__(self, paths: set[str]) -> None:
         super().__init__(paths)
@@ -58,34 +62,49 @@ class MissingFiles(Exception):
 
 @dataclass
 class SnapshotProducer:
-    """Makes the snapshot of one change, anew on each base that an attempt meets.
+    """Builds the snapshot of one change, again for each attempt to commit it.
 
-    The snapshot's id is the same in all attempts, and manifests of new files are written once
-    where their numbers are inherited.
+    All attempts use the same snapshot id. Manifests of new files are written once if their
+    sequence numbers are inherited.
+
+    Attributes:
+        io: the table's FileIO.
+        change: the change to commit.
+        snapshot_id: the snapshot's id.
+        new_manifests: manifests of new files that the next attempt can use again.
+        metadata_files: locations of all manifests and manifest lists written so far.
     """
 
     io: FileIO
     change: Change
     snapshot_id: int = field(default_factory=lambda: secrets.randbits(62))
-    kept: list[ManifestFile] | None = None
-    written: list[str] = field(default_factory=list)
+    new_manifests: list[ManifestFile] | None = None
+    metadata_files: list[str] = field(default_factory=list)
     _names: Iterable[int] = field(default_factory=itertools.count)
     _id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def build(self, metadata: Metadata) -> dict[str, Any]:
-        """Write the manifests and list of a snapshot on such a table, and describe it.
+        """Write the manifests and the manifest list of the snapshot.
+
+        Args:
+            metadata: table metadata on which the snapshot is based.
+
+        Returns:
+            The snapshot as JSON.
 
         Raises:
-            MissingFiles: a file that is to be removed is not there.
+            MissingFiles: the table does not have a file that the change removes.
             OSError: the storage refuses a file.
         """
         parent = parent_snapshot(metadata, self.change.branch)
         last = metadata.get("last-sequence-number", 0)
-        # The storage takes a while for each file: those that do not need each other go at once.
+        # Storage requests are slow, so independent ones run in parallel.
         reading = _pool().submit(self._base_manifests, parent)
-        new = self._new_manifests(metadata, last)
-        rest, removed = self._without_removed(metadata, reading.result())
-        rest = merge_small(self.io, metadata, new, rest, self._rewrite)
+        added_manifests = self._new_manifests(metadata, last)
+        base_manifests, removed = self._without_removed(metadata, reading.result())
+        base_manifests = merge_small(
+            self.io, metadata, added_manifests, base_manifests, self._rewrite
+        )
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
             # Those of format version 1 are all 0 (spec, "Version 2"): Iceberg refuses others.
@@ -100,23 +119,31 @@ class SnapshotProducer:
             snapshot["first-row-id"] = metadata.get("next-row-id", 0)
         location = self._location(metadata, f"snap-{self.snapshot_id}-{self._id}-{{}}.avro")
         rows = write_manifest_list(
-            self.io, location, metadata["format-version"], snapshot, [*new, *rest]
+            self.io,
+            location,
+            metadata["format-version"],
+            snapshot,
+            [*added_manifests, *base_manifests],
         )
         if metadata["format-version"] >= 3:
             snapshot["added-rows"] = rows
         return snapshot | {"manifest-list": location}
 
     def discard(self, keep: Iterable[str] = ()) -> None:
-        """Remove the metadata files of attempts that came to nothing."""
-        kept = set(keep)
-        for location in self.written:
-            if location not in kept:
+        """Remove the metadata files of failed attempts.
+
+        Args:
+            keep: locations of files that stay.
+        """
+        retained = set(keep)
+        for location in self.metadata_files:
+            if location not in retained:
                 remove_quietly(self.io, location)
-        self.written = [location for location in self.written if location in kept]
+        self.metadata_files = [path for path in self.metadata_files if path in retained]
 
     def attempt_failed(self) -> None:
-        """Another attempt follows: keep what it can use again."""
-        self.discard(keep=[m.manifest_path for m in self.kept or []])
+        """Remove the attempt's metadata files, except those that the next attempt can use."""
+        self.discard(keep=[m.manifest_path for m in self.new_manifests or []])
 
     def _base_manifests(self, parent: dict[str, Any] | None) -> list[ManifestFile]:
         return read_manifest_list(self.io, parent["manifest-list"]) if parent else []
@@ -124,30 +151,32 @@ class SnapshotProducer:
     def _without_removed(
         self, metadata: Metadata, manifests: list[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """The base's manifests without the removed files, and the files that were removed."""
+        """Return the base's manifests without removed files, and the removed files."""
         if self.change.removes_all:
             return self._without_any(metadata, manifests)
-        wanted = {file_key(file) for file in self.change.removed}
-        if not wanted:
+        keys = {file_key(file) for file in self.change.removed}
+        if not keys:
             return manifests, []
         removed: list[DataFile] = []
         possible = self._may_hold(metadata)
-        looked_at = [m for m in manifests if possible(m)]
+        candidates = [m for m in manifests if possible(m)]
         rewritten: dict[str, ManifestFile] = {}
-        for manifest, entries in iter_manifests(self.io, looked_at):
+        for manifest, entries in iter_manifests(self.io, candidates):
             live = [item for item in entries if item.status != DELETED]
-            gone = [item for item in live if _is_removed(item.data_file, wanted)]
-            if gone:
-                removed += [item.data_file for item in gone]
-                made = self._rewrite(metadata, manifest, live, frozenset(map(id, gone)))
-                rewritten[manifest.manifest_path] = made
-        rest = [rewritten.get(m.manifest_path, m) for m in manifests]
-        if missing := wanted - {file_key(file) for file in removed}:
+            removed_entries = [item for item in live if _is_removed(item.data_file, keys)]
+            if removed_entries:
+                removed += [item.data_file for item in removed_entries]
+                rewritten_manifest = self._rewrite(
+                    metadata, manifest, live, frozenset(map(id, removed_entries))
+                )
+                rewritten[manifest.manifest_path] = rewritten_manifest
+        result = [rewritten.get(m.manifest_path, m) for m in manifests]
+        if missing := keys - {file_key(file) for file in removed}:
             raise MissingFiles({path for path, _ in missing})
-        return rest, removed
+        return result, removed
 
     def _may_hold(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
-        """A test of manifests: whether one may hold a file that is removed, or deletes of it."""
+        """Return a test: whether a manifest may have a removed file, or deletes of its rows."""
         by_spec: dict[int, list[DataFile]] = defaultdict(list)
         for file in self.change.removed:
             if file.content == DataFileContent.DATA:
@@ -158,7 +187,7 @@ class SnapshotProducer:
             if not (manifest.has_added_files() or manifest.has_existing_files()):
                 return False
             if manifest.content == ManifestContent.DELETES:
-                return True  # those of removed data files go with them
+                return True  # delete files of removed data files are removed, too
             spec_id = manifest.partition_spec_id
             if not by_spec[spec_id]:
                 return False
@@ -167,7 +196,10 @@ class SnapshotProducer:
                 types[spec_id] = partition_types(self.io, None, spec, known_schemas(metadata))
             fields = range(len(types[spec_id].fields))
             return any(
-                all(within(manifest, types[spec_id], n, (file.partition[n],)) for n in fields)
+                all(
+                    may_have_partition(manifest, types[spec_id], n, (file.partition[n],))
+                    for n in fields
+                )
                 for file in by_spec[spec_id]
             )
 
@@ -176,29 +208,29 @@ class SnapshotProducer:
     def _without_any(
         self, metadata: Metadata, manifests: list[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Manifests that say of each file that this snapshot deleted it."""
-        rest, removed = [], []
+        """Return manifests in which all files are deleted by this snapshot, and the files."""
+        result, removed = [], []
         for manifest, entries in iter_manifests(self.io, manifests):
             live = [item for item in entries if item.status != DELETED]
             if live:
                 removed += [item.data_file for item in live]
-                gone = frozenset(map(id, live))
-                rest.append(self._rewrite(metadata, manifest, live, gone))
-        return rest, removed
+                deleted = frozenset(map(id, live))
+                result.append(self._rewrite(metadata, manifest, live, deleted))
+        return result, removed
 
     def _rewrite(
         self,
         metadata: Metadata,
         manifest: ManifestFile,
         live: list[ManifestEntry],
-        gone: frozenset[int] = frozenset(),
+        deleted: frozenset[int] = frozenset(),
     ) -> ManifestFile:
-        """A manifest anew, with some of its entries, known by their identity, as deleted."""
+        """Write a manifest again, with the entries whose `id()` is in `deleted` as deleted."""
         entries = [
             entry(
-                DELETED if id(item) in gone else EXISTING,
+                DELETED if id(item) in deleted else EXISTING,
                 item.data_file,
-                self.snapshot_id if id(item) in gone else item.snapshot_id,
+                self.snapshot_id if id(item) in deleted else item.snapshot_id,
                 item.sequence_number,
                 item.file_sequence_number,
             )
@@ -209,22 +241,22 @@ class SnapshotProducer:
 
     def _new_manifests(self, metadata: Metadata, last: int) -> list[ManifestFile]:
         explicit = len(self.change.added) > 1 and numbered(metadata)
-        if self.kept is not None and not explicit:
-            return self.kept
+        if self.new_manifests is not None and not explicit:
+            return self.new_manifests
         grouped: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for number, added in enumerate(self.change.added, start=last + 1):
             assigned = number if explicit else None
             for item in self._entries(added, added.sequence_number or assigned):
                 content = CONTENTS[item.data_file.content != DataFileContent.DATA]
                 grouped[item.data_file.spec_id, content].append(item)
-        writing = [
+        futures = [
             _pool().submit(self._write, metadata, spec, content, items)
             for (spec, content), items in grouped.items()
         ]
-        wait(writing)
-        made = [written.result() for written in writing]
-        self.kept = None if explicit else made
-        return made
+        wait(futures)
+        manifests = [future.result() for future in futures]
+        self.new_manifests = None if explicit else manifests
+        return manifests
 
     def _entries(self, added: AddedFiles, number: int | None) -> list[ManifestEntry]:
         files = (*added.data, *added.deletes)
@@ -253,48 +285,56 @@ class SnapshotProducer:
         properties = metadata.get("properties") or {}
         folder = properties.get("write.metadata.path") or f"{metadata['location']}/metadata"
         location = f"{folder.rstrip('/')}/{name.format(next(iter(self._names)))}"
-        self.written.append(location)
+        self.metadata_files.append(location)
         return location
 
 
 def numbered(metadata: Metadata) -> bool:
-    """Whether the table's snapshots have sequence numbers: all but format version 1."""
+    """Return whether the table's snapshots have sequence numbers: all but format version 1."""
     return int(metadata["format-version"]) > 1
 
 
 def parent_snapshot(metadata: Metadata, branch: str) -> dict[str, Any] | None:
-    """The snapshot that a branch points to; None for one without any."""
+    """Return the snapshot that a branch references, as JSON; None for an empty branch.
+
+    Args:
+        metadata: table metadata.
+        branch: the branch's name.
+    """
     reference = (metadata.get("refs") or {}).get(branch)
-    wanted = None if reference is None else reference["snapshot-id"]
-    if wanted is None and branch == MAIN:
-        # Metadata of older writers have no references (spec, "Table Metadata Fields").
-        wanted = metadata.get("current-snapshot-id")
-    if wanted is None or wanted == NO_SNAPSHOT:
+    snapshot_id = None if reference is None else reference["snapshot-id"]
+    if snapshot_id is None and branch == MAIN:
+        # Metadata of older writers have no `refs` (spec, "Table Metadata Fields").
+        snapshot_id = metadata.get("current-snapshot-id")
+    if snapshot_id is None or snapshot_id == NO_SNAPSHOT:
         return None
-    return next(s for s in reversed(metadata["snapshots"]) if s["snapshot-id"] == wanted)
+    return next(s for s in reversed(metadata["snapshots"]) if s["snapshot-id"] == snapshot_id)
 
 
 def current_schema(metadata: Metadata) -> Schema:
-    found = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    return Schema.model_validate(found)
+    """Return the table's current schema."""
+    schema_id = metadata["current-schema-id"]
+    schema = next(s for s in metadata["schemas"] if s["schema-id"] == schema_id)
+    return Schema.model_validate(schema)
 
 
 def known_schemas(metadata: Metadata) -> Iterator[Schema]:
-    """The current schema, and then the older ones, the newest first."""
+    """Iterate over the table's schemas: the current one, then the others, newest first."""
     current = metadata["current-schema-id"]
     yield current_schema(metadata)
-    for known in sorted(metadata["schemas"], key=lambda s: int(s["schema-id"]), reverse=True):
-        if known["schema-id"] != current:
-            yield Schema.model_validate(known)
+    for schema in sorted(metadata["schemas"], key=lambda s: int(s["schema-id"]), reverse=True):
+        if schema["schema-id"] != current:
+            yield Schema.model_validate(schema)
 
 
 def partition_spec(metadata: Metadata, spec_id: int) -> PartitionSpec:
-    found = next(s for s in metadata["partition-specs"] if s["spec-id"] == spec_id)
-    return PartitionSpec.model_validate(found)
+    """Return one of the table's partition specs."""
+    spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == spec_id)
+    return PartitionSpec.model_validate(spec)
 
 
 def remove_quietly(io: FileIO, location: str) -> None:
-    """Remove a file of ours; one that is gone or cannot be removed is left to maintenance."""
+    """Remove a file if possible; otherwise leave it to `remove_orphan_files`."""
     try:
         io.delete(location)
     except OSError:
@@ -302,20 +342,20 @@ def remove_quietly(io: FileIO, location: str) -> None:
 
 
 def _pool() -> Executor:
-    """PyIceberg's, for calls that do not wait for others in it."""
+    """Return PyIceberg's thread pool, for calls that do not wait for other calls in it."""
     return ExecutorFactory.get_or_create()
 
 
-def _is_removed(file: DataFile, wanted: set[tuple[str, str | None]]) -> bool:
-    """Also deletes whose only data file is removed: they would be left over."""
-    if file_key(file) in wanted:
+def _is_removed(file: DataFile, removed: set[tuple[str, str | None]]) -> bool:
+    """Whether a file is removed, or is a delete file whose only data file is removed."""
+    if file_key(file) in removed:
         return True
     referenced = referenced_file(file)
-    return referenced is not None and (referenced, None) in wanted
+    return referenced is not None and (referenced, None) in removed
 
 
 def file_key(file: DataFile) -> tuple[str, str | None]:
-    """What tells a file from others: deletion vectors of many data files share one path."""
+    """Return a file's identity: deletion vectors of several data files share one path."""
     return file.file_path, referenced_file(file)
 
 
@@ -323,6 +363,6 @@ REFERENCED = 17
 
 
 def referenced_file(file: DataFile) -> str | None:
-    """The one data file whose rows all of a delete file's deletes are in, if it says so."""
-    found: str | None = file[REFERENCED] if len(file) > REFERENCED else None
-    return found
+    """Return the only data file that a delete file references; None if it does not say so."""
+    path: str | None = file[REFERENCED] if len(file) > REFERENCED else None
+    return path

@@ -1,7 +1,7 @@
-"""What a statement read, so that it is run again only if it would read the same.
+"""The read set of a statement: it is retried only while its sources have not changed.
 
-Article on the write contract, "Conflict Resolution": a retry that runs the query anew may give
-other rows when its sources have changed in the meantime.
+Article on the write contract, "Conflict Resolution": a retry that runs the query again may return
+other rows if its sources have changed.
 """
 
 from __future__ import annotations
@@ -18,56 +18,72 @@ from dbt.adapters.iceberg_stream.sql.queries import NameParts, Reads, reads
 Views = Mapping[str, Reads | None]
 
 
-# What tells a table or view from what it was, or was made anew to be.
+# Identifies a version of a table or view, also after it was dropped and created again.
 Version = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Pins:
-    """What a statement reads: versions of tables and views, and the texts of the views."""
+class ReadSet:
+    """Versions of the tables and views that a statement reads.
+
+    Attributes:
+        versions: the versions by name.
+        definitions: the SQL texts of the views.
+    """
 
     versions: Mapping[Name, Version]
     definitions: tuple[str, ...] = ()
 
     def changed(self, catalog: IcebergCatalog) -> Name | None:
-        """A table that is not what it was; None if all are."""
+        """Return a table or view that has changed; None if none has.
+
+        Args:
+            catalog: the catalog of the tables.
+        """
         for name, version in self.versions.items():
             metadata = catalog.metadata(name)
-            # What has changed but snapshot and schema makes no other rows.
+            # Only a new snapshot or schema changes the rows.
             if metadata is None or _version(metadata)[:3] != version[:3]:
                 return name
         return None
 
 
-def pin(catalog: IcebergCatalog, read: Reads | None, views: Views) -> Pins | None:
-    """The tables behind what is read, views looked through, as they are now.
+def capture_read_set(catalog: IcebergCatalog, read: Reads | None, views: Views) -> ReadSet | None:
+    """Capture the current versions of the tables and views that a statement reads.
 
-    None if that cannot be told: a relation is of another catalog, a file, or not understood.
+    Args:
+        catalog: the catalog of the tables.
+        read: relations that the statement reads; None if unknown.
+        views: relations that temporary views read, by the view's name in lower case.
+
+    Returns:
+        The read set, with the tables behind views; None if it is unknown: a relation belongs to
+        another catalog, is a file, or is not understood.
     """
     if read is None:
         return None
-    found: dict[Name, Version] = {}
+    versions: dict[Name, Version] = {}
     definitions: list[str] = []
-    waiting: list[NameParts] = list(read.relations)
-    seen: set[NameParts] = set()
-    while waiting:
-        if (parts := waiting.pop()) in seen:
+    pending: list[NameParts] = list(read.relations)
+    visited: set[NameParts] = set()
+    while pending:
+        if (parts := pending.pop()) in visited:
             continue
-        seen.add(parts)
+        visited.add(parts)
         if len(parts) == 1:
-            behind = views.get(parts[0].lower())
+            reads_of_relation = views.get(parts[0].lower())
         else:
-            behind = _note(catalog, parts, found, definitions)
-        if behind is None:
+            reads_of_relation = _add_relation(catalog, parts, versions, definitions)
+        if reads_of_relation is None:
             return None
-        waiting += behind.relations
-    return Pins(found, tuple(sorted(definitions)))
+        pending += reads_of_relation.relations
+    return ReadSet(versions, tuple(sorted(definitions)))
 
 
-def _note(
-    catalog: IcebergCatalog, parts: NameParts, found: dict[Name, Version], definitions: list[str]
+def _add_relation(
+    catalog: IcebergCatalog, parts: NameParts, versions: dict[Name, Version], definitions: list[str]
 ) -> Reads | None:
-    """Note a relation's version, and give what it reads in its turn; None if it is not known."""
+    """Add a relation's version, and return what the relation itself reads; None if unknown."""
     name = _name(catalog, parts)
     try:
         metadata = None if name is None else catalog.metadata(name)
@@ -75,7 +91,7 @@ def _note(
         return None
     if name is None or metadata is None:
         return None
-    found[name] = _version(metadata)
+    versions[name] = _version(metadata)
     if "versions" not in metadata:
         return Reads(frozenset())
     definition = _definition(catalog, metadata)
@@ -93,9 +109,9 @@ def _name(catalog: IcebergCatalog, parts: NameParts) -> Name | None:
 
 
 def _namespace(view: Metadata, name: Name) -> str:
-    """Where a view looks for relations that it names without a namespace."""
-    given = _view_version(view).get("default-namespace")
-    return ".".join(given) if given else name[0]
+    """Return the namespace of relations that a view references without one."""
+    default = _view_version(view).get("default-namespace")
+    return ".".join(default) if default else name[0]
 
 
 def _view_version(view: Metadata) -> Metadata:
@@ -104,7 +120,7 @@ def _view_version(view: Metadata) -> Metadata:
 
 
 def _version(metadata: Metadata) -> Version:
-    """A table by its snapshot, schema and last change, a view by its current version."""
+    """Return a table's snapshot, schema and time of the last change, or a view's version."""
     if "versions" in metadata:
         return metadata["view-uuid"], metadata["current-version-id"]
     snapshot = current_snapshot(metadata)
@@ -112,15 +128,15 @@ def _version(metadata: Metadata) -> Version:
         metadata["table-uuid"],
         snapshot and snapshot.snapshot_id,
         metadata["current-schema-id"],
-        # A table that was rolled back has the snapshot that it had before.
+        # A rollback makes an earlier snapshot current again.
         metadata["last-updated-ms"],
     )
 
 
 def _definition(catalog: IcebergCatalog, view: Metadata) -> str | None:
-    """The text of a view's current version (view spec, "Representations").
+    """Return the SQL text of a view's current version (view spec, "Representations").
 
-    None if its names are those of another catalog.
+    None if the view's default catalog is another one.
     """
     version = _view_version(view)
     if (version.get("default-catalog") or catalog.name).lower() != catalog.name.lower():

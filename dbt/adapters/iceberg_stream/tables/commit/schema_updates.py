@@ -1,4 +1,4 @@
-"""How a table's schema changes along with rows (spec, "Schema Evolution")."""
+"""Updates of a table's schema in the same commit as rows (spec, "Schema Evolution")."""
 
 from __future__ import annotations
 
@@ -34,8 +34,18 @@ from dbt.adapters.iceberg_stream.tables.files.arrow_types import added_fields, r
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 
-def replacing(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUpdate, ...]:
-    """The schema of data that replace all rows, unless it is the old one. Partitions stay.
+def replacing(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
+    """Return the updates that replace the schema by that of data that replace all rows.
+
+    The partition spec stays the same.
+
+    Args:
+        metadata: table metadata.
+        arrow: schema of the data.
+        table: the table's name, for messages.
+
+    Returns:
+        The updates; none if the schema stays the same.
 
     Raises:
         ColumnError: a column that partitions the table is missing or has another type.
@@ -46,62 +56,74 @@ def replacing(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUp
         schema.identifier_field_ids == current.identifier_field_ids
     ):
         return ()
-    known = {field.field_id for field in schema.fields}
+    field_ids = {field.field_id for field in schema.fields}
     for field in partition_spec(metadata, metadata["default-spec-id"]).fields:
-        if field.source_id not in known:
-            lost = current.find_column_name(field.source_id) or field.name
+        if field.source_id not in field_ids:
+            column = current.find_column_name(field.source_id) or field.name
             raise ColumnError(
-                lost,
-                f"is missing or has another type, but {place} is partitioned by it: drop the table "
-                "to change that",
+                column,
+                f"is missing or has another type, but partitions {table}: drop the table to "
+                "change it",
             )
     return _updates(metadata, schema)
 
 
-def evolving(metadata: Metadata, arrow: pa.Schema, place: str) -> tuple[TableUpdate, ...]:
-    """The schema that takes in such data beside the rows that are there: columns are added at the
-    end, types widened, and columns that the data lack become optional.
+def evolving(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
+    """Return the updates that evolve the schema so that it accepts data beside existing rows.
+
+    New columns are added at the end, types are widened, and columns that the data lack become
+    optional.
+
+    Args:
+        metadata: table metadata.
+        arrow: schema of the data.
+        table: the table's name, for messages.
+
+    Returns:
+        The updates; none if the schema stays the same.
 
     Raises:
-        ColumnError: a column has a type that the table's cannot become, or one is missing that
-            identifies rows.
+        ColumnError: the table's type of a column cannot be widened to that of the data, or an
+            identifier column is missing.
     """
     current = current_schema(metadata)
     version = metadata["format-version"]
-    known = {name.lower() for name in current.column_names}
-    unknown = [field for field in arrow if field.name.lower() not in known]
-    new = added_fields(unknown, metadata["last-column-id"], version)
-    given = {f.name: f for f in added_fields(list(arrow), 0, version)}
+    columns = {name.lower() for name in current.column_names}
+    new_columns = [field for field in arrow if field.name.lower() not in columns]
+    added = added_fields(new_columns, metadata["last-column-id"], version)
+    data_fields = {f.name: f for f in added_fields(list(arrow), 0, version)}
     for number in current.identifier_field_ids:
         name = str(current.find_column_name(number))
-        if name.split(".")[0] not in given and name not in given:
-            raise ColumnError(name, f"identifies the rows of {place} and is missing: select it")
-    fields = [_evolved(field, given.get(field.name), place) for field in current.fields]
-    if not new and fields == list(current.fields):
+        if name.split(".")[0] not in data_fields and name not in data_fields:
+            raise ColumnError(
+                name, f"is missing, but identifies the rows of {table}: add it to the query"
+            )
+    fields = [_evolved(field, data_fields.get(field.name), table) for field in current.fields]
+    if not added and fields == list(current.fields):
         return ()
     identifiers = current.identifier_field_ids
-    return _updates(metadata, Schema(*fields, *new, identifier_field_ids=identifiers))
+    return _updates(metadata, Schema(*fields, *added, identifier_field_ids=identifiers))
 
 
-def _evolved(field: NestedField, given: NestedField | None, place: str) -> NestedField:
-    if given is None:
+def _evolved(field: NestedField, data_field: NestedField | None, table: str) -> NestedField:
+    if data_field is None:
         return field.model_copy(update={"required": False})
-    old, new = field.field_type, given.field_type
+    old, new = field.field_type, data_field.field_type
     if type(old) is type(new) and not isinstance(old, DecimalType):
         return field
-    if _takes(old, new):
+    if _accepts(old, new):
         return field
-    if _takes(new, old):
+    if _accepts(new, old):
         return field.model_copy(update={"field_type": new})
     raise ColumnError(
         field.name,
-        f"is {old} in {place} and comes as {new} now, which it cannot become: cast it in the "
-        "query, give it another name, or rebuild the table with --full-refresh",
+        f"is {old} in {table}, but {new} in the new rows, and {old} cannot be widened to {new}: "
+        "cast or rename it in the query, or rebuild the table with --full-refresh",
     )
 
 
-def _takes(wide: IcebergType, narrow: IcebergType) -> bool:
-    """Whether a column takes values of a narrower type (spec, "Schema Evolution")."""
+def _accepts(wide: IcebergType, narrow: IcebergType) -> bool:
+    """Return whether a type includes a narrower one (spec, "Schema Evolution")."""
     if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
         return wide.scale == narrow.scale and wide.precision >= narrow.precision
     pairs = ((LongType, IntegerType), (DoubleType, FloatType))
@@ -109,12 +131,12 @@ def _takes(wide: IcebergType, narrow: IcebergType) -> bool:
 
 
 def _updates(metadata: Metadata, schema: Schema) -> tuple[TableUpdate, ...]:
-    """Make a schema the table's. One that it has had is named: catalogs keep no schema twice."""
+    """Set the current schema; reuse an equal older one, since catalogs store no schema twice."""
     for older in known_schemas(metadata):
-        same = set(older.identifier_field_ids) == set(schema.identifier_field_ids)
-        if same and older.as_struct() == schema.as_struct():
+        same_identifiers = set(older.identifier_field_ids) == set(schema.identifier_field_ids)
+        if same_identifiers and older.as_struct() == schema.as_struct():
             return (_set_current(older.schema_id),)
-    number = 1 + max(known["schema-id"] for known in metadata["schemas"])
+    number = 1 + max(s["schema-id"] for s in metadata["schemas"])
     numbered = schema.model_copy(update={"schema_id": number})
     added = AddSchemaUpdate.model_validate({"schema": numbered})
     return (added, _set_current(-1))
@@ -127,8 +149,14 @@ def _set_current(schema_id: int) -> SetCurrentSchemaUpdate:
 def requirements(
     metadata: Metadata, updates: Sequence[TableUpdate]
 ) -> tuple[TableRequirement, ...]:
-    """What a catalog is to check where a schema changes: ids of fields that nobody else has given
-    away, and the schema that the new one was made from. None where it does not change.
+    """Return what the catalog must check before it changes a schema.
+
+    Args:
+        metadata: table metadata from which the updates were computed.
+        updates: the commit's updates.
+
+    Returns:
+        The current schema and the last assigned field id; nothing if the schema stays the same.
     """
     if not any(isinstance(u, AddSchemaUpdate | SetCurrentSchemaUpdate) for u in updates):
         return ()
@@ -141,7 +169,12 @@ def requirements(
 
 
 def schemas_changed(before: Metadata, now: Metadata) -> bool:
-    """Whether a change of the schema that was made from the table as it was would not fit now."""
+    """Return whether a schema changed, so that updates computed from the older one are invalid.
+
+    Args:
+        before: table metadata from which updates were computed.
+        now: current table metadata.
+    """
     keys = ("current-schema-id", "last-column-id")
-    ids = [{known["schema-id"] for known in one["schemas"]} for one in (before, now)]
+    ids = [{s["schema-id"] for s in metadata["schemas"]} for metadata in (before, now)]
     return ids[0] != ids[1] or any(before[key] != now[key] for key in keys)

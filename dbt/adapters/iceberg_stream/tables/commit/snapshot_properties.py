@@ -1,4 +1,4 @@
-"""What every snapshot of ours says about the write that made it."""
+"""Properties in the summary of every snapshot that the adapter commits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ SPARK_PREFIX = "spark.sql.iceberg.snapshot-property."
 
 
 def new_write_id() -> str:
+    """Return a unique id for a write."""
     return uuid.uuid4().hex
 
 
-def stamps(write_id: str, principal: str = "") -> dict[str, str]:
-    """Snapshot summary properties of one write, by the dbt node that runs in this thread."""
+def snapshot_properties(write_id: str, principal: str = "") -> dict[str, str]:
+    """Return the snapshot properties of one write by the dbt node that runs in this thread.
+
+    Args:
+        write_id: id of the write; see `new_write_id`.
+        principal: name of the catalog's user; empty if unknown.
+    """
     node = get_node_info()
-    who = {f"{PREFIX}principal": principal} if principal else {}
-    return who | {
+    user = {f"{PREFIX}principal": principal} if principal else {}
+    return user | {
         WRITE_ID: write_id,
         f"{PREFIX}invocation-id": get_invocation_id(),
         f"{PREFIX}node-id": str(node.get("unique_id") or ""),
@@ -33,5 +39,5 @@ def stamps(write_id: str, principal: str = "") -> dict[str, str]:
 
 
 def spark_settings(properties: dict[str, str]) -> dict[str, str]:
-    """The same as settings of a Spark session."""
+    """Return snapshot properties as settings of a Spark session."""
     return {f"{SPARK_PREFIX}{key}": value for key, value in properties.items()}

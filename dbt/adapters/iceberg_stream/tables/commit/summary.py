@@ -1,4 +1,4 @@
-"""A snapshot's summary: what was done, and what the table holds (spec, "Snapshot Summary")."""
+"""A snapshot's summary: counts of the change, and totals (spec, "Snapshot Summary")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import SnapshotSummaryCollector
 
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
 
-# A total, and what adds to it and takes from it.
+# The counts that add to a total and subtract from it.
 TOTALS = {
     "total-data-files": ("added-data-files", "deleted-data-files"),
     "total-delete-files": ("added-delete-files", "removed-delete-files"),
@@ -24,7 +24,13 @@ TOTALS = {
 def summary(
     change: Change, removed: list[DataFile], parent: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Counts of the change, totals after it, and its own properties."""
+    """Return a snapshot's summary: operation, counts, totals and snapshot properties.
+
+    Args:
+        change: the change that the snapshot commits.
+        removed: files that the change removes.
+        parent: the parent snapshot as JSON; None for a table's first.
+    """
     collector = SnapshotSummaryCollector()
     for file in change.new_files:
         collector.metrics.add_file(file)
@@ -33,9 +39,9 @@ def summary(
     counts = collector.build()
     before = {} if parent is None else parent.get("summary") or {}
     totals = {}
-    for total, (added, gone) in TOTALS.items():
-        # Where the one before does not know, neither do we.
+    for total, (added, subtracted) in TOTALS.items():
+        # Without the parent's total, this snapshot's is unknown.
         if parent is None or total in before:
-            value = int(before.get(total, 0)) + int(counts.get(added, 0)) - int(counts.get(gone, 0))
-            totals[total] = str(max(value, 0))
+            value = int(before.get(total, 0)) + int(counts.get(added, 0))
+            totals[total] = str(max(value - int(counts.get(subtracted, 0)), 0))
     return {"operation": change.operation.value, **counts, **totals, **change.properties}

@@ -1,4 +1,4 @@
-"""Whether what a change was made from still holds, after others have committed."""
+"""Validates a change against the commits of other writers since its writer read the table."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, 
 FILE_PATH = 2147483546
 
 
-class ChangedMeanwhile(CatalogError):
-    """Other writers changed what this change was made from; the same files do not do any more.
+class ValidationFailed(CatalogError):
+    """Another writer's commit conflicts with this change, whose files cannot be committed.
 
     Attributes:
-        added: data files of others that this change had to see.
-        removed: paths of files that this change removes and that are gone already.
+        added: data files of other writers that the change should have read.
+        removed: paths of files that the change removes and that others have removed already.
     """
 
     def __init__(self, message: str, added: list[DataFile], removed: set[str]) -> None:
@@ -39,7 +39,7 @@ class ChangedMeanwhile(CatalogError):
 
 @dataclass
 class _Since:
-    """What came after a snapshot, and who brought it."""
+    """Files that were added after a snapshot, and their writers."""
 
     data: list[DataFile] = field(default_factory=list)
     deletes: list[DataFile] = field(default_factory=list)
@@ -47,26 +47,32 @@ class _Since:
 
 
 def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
-    """Check a change against what came after the snapshot it was made from.
+    """Validate a change against the commits since the snapshot that its writer read.
+
+    Args:
+        io: the table's FileIO.
+        metadata: current table metadata.
+        change: the change to commit.
 
     Raises:
-        ChangedMeanwhile: it does not hold any more.
+        ValidationFailed: another writer's commit conflicts.
     """
     validation = change.validation
     if validation is None:
         return
     since = _collect(io, metadata, change)
     if since is None:
-        raise ChangedMeanwhile(_unknown_base(validation.since), [], set())
+        raise ValidationFailed(_unknown_base(validation.since), [], set())
     conflicts = validation.conflicts
     added = [file for file in since.data if conflicts is not None and conflicts(file)]
     removed = {f.file_path for f in change.removed if f.content == DataFileContent.DATA}
-    hidden = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
-    if not added and not hidden:
+    new_deletes = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
+    if not added and not new_deletes:
         return
-    what = f"{len(added)} data files" if added else "deletes of rows"
-    raise ChangedMeanwhile(
-        f"Another writer added {what} that this write had to see: {', '.join(since.writers)}.",
+    conflict = f"{len(added)} data files" if added else "deletes of rows"
+    raise ValidationFailed(
+        f"Another writer added {conflict} that conflict with this write: "
+        f"{', '.join(since.writers)}.",
         added,
         set(),
     )
@@ -75,38 +81,38 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
 def _unknown_base(since: int | None) -> str:
     if since is None:
         return (
-            "The table was empty when this write began, and what came first since is no longer "
-            "among its snapshots: they expired, or the table was replaced."
+            "The table was empty when this write began, and no longer has its first snapshot "
+            "since: it expired, or the table was replaced."
         )
     return (
-        f"The snapshot {since} that this write was made from is no longer among the table's: it "
-        "was rolled back, expired or replaced."
+        f"The table no longer has the snapshot {since} that this write read: it was rolled back, "
+        "expired or replaced."
     )
 
 
 def _collect(io: FileIO, metadata: Metadata, change: Change) -> _Since | None:
-    """None if the snapshot that was read is not an ancestor of the branch's, as far as is known."""
+    """Collect files added since the writer's read; None if its snapshot is no known ancestor."""
     assert change.validation is not None
-    found, snapshot = _Since(), None
+    since, snapshot = _Since(), None
     for snapshot in _ancestors(metadata, change.branch):
         if snapshot["snapshot-id"] == change.validation.since:
-            return found
-        said = snapshot.get("summary") or {}
-        if said.get("operation") == Operation.REPLACE.value:
-            continue  # the same rows in other files
-        who = said.get("iceberg-stream.model") or said.get("engine-name") or "somebody"
-        found.writers.append(f"snapshot {snapshot['snapshot-id']} by {who}")
+            return since
+        summary = snapshot.get("summary") or {}
+        if summary.get("operation") == Operation.REPLACE.value:
+            continue  # a compaction: the same rows in other files
+        writer = summary.get("iceberg-stream.model") or summary.get("engine-name") or "unknown"
+        since.writers.append(f"snapshot {snapshot['snapshot-id']} by {writer}")
         manifests = [
             manifest
             for manifest in read_manifest_list(io, snapshot["manifest-list"])
             if manifest.added_snapshot_id == snapshot["snapshot-id"] and manifest.has_added_files()
         ]
         for manifest, entries in zip(manifests, read_manifests(io, manifests), strict=True):
-            into = found.data if manifest.content == ManifestContent.DATA else found.deletes
+            into = since.data if manifest.content == ManifestContent.DATA else since.deletes
             into += [item.data_file for item in entries if item.status == ADDED]
-    # What an empty table has had since is known only up to its first snapshot.
-    whole = snapshot is None or snapshot.get("parent-snapshot-id") is None
-    return found if change.validation.since is None and whole else None
+    # For a table that was empty, the list is complete only if it has the first snapshot.
+    has_first_snapshot = snapshot is None or snapshot.get("parent-snapshot-id") is None
+    return since if change.validation.since is None and has_first_snapshot else None
 
 
 def _ancestors(metadata: Metadata, branch: str) -> Iterator[dict[str, Any]]:
@@ -118,7 +124,7 @@ def _ancestors(metadata: Metadata, branch: str) -> Iterator[dict[str, Any]]:
 
 
 def _may_delete(file: DataFile, removed: set[str]) -> bool:
-    """Whether a delete file may delete rows of one of these data files."""
+    """Return whether a delete file may delete rows of one of these data files."""
     if not removed:
         return False
     if file.content == DataFileContent.EQUALITY_DELETES:

@@ -1,4 +1,4 @@
-"""Arrow types and Iceberg types (spec, "Schemas and Data Types" and appendix "Parquet")."""
+"""Converts Arrow and Iceberg types (spec, "Schemas and Data Types", "Appendix A: Parquet")."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from pyiceberg.schema import Schema
 from dbt.adapters.iceberg_stream.tables.files.casting import (
     MAX_DECIMAL_DIGITS,
     ColumnError,
-    plain_type,
+    unencoded_type,
 )
 
 FIELD_ID = b"PARQUET:field_id"
 
 
 def new_schema(arrow: pa.Schema, format_version: int = 2) -> Schema:
-    """The schema of a new table for such data, with field ids from 1 on.
+    """Return the schema of a new table for data, with field ids from 1.
 
-    All columns are optional: that nothing is null is not known before the last batch.
+    All columns are optional: only the last batch would show that a column has no null.
+
+    Args:
+        arrow: schema of the data.
+        format_version: of the table.
 
     Raises:
-        ColumnError: a column has a type that Iceberg's format version lacks.
+        ColumnError: the format version does not have the type of a column.
     """
     ids = itertools.count(1)
     return Schema(*_fields(list(arrow), ids, format_version, ""))
@@ -33,24 +37,41 @@ def new_schema(arrow: pa.Schema, format_version: int = 2) -> Schema:
 def added_fields(
     fields: list[pa.Field], last_column_id: int, format_version: int
 ) -> list[iceberg.NestedField]:
-    """Further columns of a table; raises ColumnError as `new_schema`."""
+    """Return new columns of a table.
+
+    Args:
+        fields: the columns.
+        last_column_id: the table's last assigned field id.
+        format_version: of the table.
+
+    Raises:
+        ColumnError: the format version does not have the type of a column.
+    """
     return list(_fields(fields, itertools.count(last_column_id + 1), format_version, ""))
 
 
 def replaced_schema(
     current: Schema, arrow: pa.Schema, last_column_id: int, format_version: int
 ) -> Schema:
-    """The schema of such data in the place of a table's: columns of the same name and type keep
-    their ids, nested ones included. Those that identify rows do so if all are kept.
+    """Return the schema of data that replace all rows of a table.
+
+    Columns of the same name and type keep their field ids, nested ones included. Identifier
+    columns stay so if all of them are kept.
+
+    Args:
+        current: the table's current schema.
+        arrow: schema of the data.
+        last_column_id: the table's last assigned field id.
+        format_version: of the table.
 
     Raises:
-        ColumnError: as `new_schema`.
+        ColumnError: the format version does not have the type of a column.
     """
     ids = itertools.count(last_column_id + 1)
-    kept = {field.name: field for field in current.fields}
+    current_fields = {field.name: field for field in current.fields}
     fields = []
     for field in _fields(list(arrow), ids, format_version, ""):
-        old = kept.get(field.name)
+        old = current_fields.get(field.name)
         kind = None if old is None else _with_ids_of(old.field_type, field.field_type)
         if old is not None and kind is not None:
             field = old.model_copy(update={"required": False, "field_type": kind})
@@ -58,25 +79,25 @@ def replaced_schema(
     identifiers = set(current.identifier_field_ids)
     if not identifiers <= {field.field_id for field in fields}:
         return Schema(*fields)
-    # What identifies rows is never null (spec, "Identifier Field IDs").
+    # Identifier columns must be required (spec, "Identifier Field IDs").
     required = [f.model_copy(update={"required": f.field_id in identifiers}) for f in fields]
     return Schema(*required, identifier_field_ids=current.identifier_field_ids)
 
 
 def _with_ids_of(old: iceberg.IcebergType, new: iceberg.IcebergType) -> iceberg.IcebergType | None:
-    """The new type with the old one's ids; None if they differ in more than that."""
+    """Return the new type with the old one's field ids; None if the types differ otherwise."""
     if isinstance(old, iceberg.StructType) and isinstance(new, iceberg.StructType):
         if [f.name for f in old.fields] != [f.name for f in new.fields]:
             return None
-        inside = []
+        fields = []
         for before, after in zip(old.fields, new.fields, strict=True):
             kind = _with_ids_of(before.field_type, after.field_type)
             if kind is None:
                 return None
-            inside.append(
+            fields.append(
                 before.model_copy(update={"field_type": kind, "required": after.required})
             )
-        return iceberg.StructType(*inside)
+        return iceberg.StructType(*fields)
     if isinstance(old, iceberg.ListType) and isinstance(new, iceberg.ListType):
         kind = _with_ids_of(old.element_type, new.element_type)
         return kind and iceberg.ListType(old.element_id, kind, new.element_required)
@@ -93,9 +114,9 @@ def _fields(
     fields: list[pa.Field], ids: Iterator[int], version: int, prefix: str
 ) -> Iterator[iceberg.NestedField]:
     names = [f.name for f in fields]
-    if twice := {n for n in names if names.count(n) > 1}:
-        raise ColumnError(prefix + min(twice), "is there twice")
-    # A struct's own fields are numbered before those in them, as Iceberg does it.
+    if duplicates := {n for n in names if names.count(n) > 1}:
+        raise ColumnError(prefix + min(duplicates), "occurs twice")
+    # Iceberg numbers the fields of a struct before the fields nested in them.
     numbered = [(next(ids), field) for field in fields]
     for number, field in numbered:
         kind = _iceberg_type(field.type, ids, version, prefix + field.name)
@@ -105,7 +126,7 @@ def _fields(
 def _iceberg_type(
     kind: pa.DataType, ids: Iterator[int], version: int, column: str
 ) -> iceberg.IcebergType:
-    kind = plain_type(kind)
+    kind = unencoded_type(kind)
     if pa.types.is_struct(kind):
         return iceberg.StructType(*_fields(list(kind), ids, version, f"{column}."))
     if pa.types.is_list(kind):
@@ -126,7 +147,8 @@ def _primitive(kind: pa.DataType, version: int, column: str) -> iceberg.Primitiv
     if pa.types.is_decimal(kind):
         if kind.precision > MAX_DECIMAL_DIGITS or not 0 <= kind.scale <= kind.precision:
             raise ColumnError(
-                column, f"is {kind}: Iceberg has decimals of 38 digits, with a scale within them"
+                column,
+                f"is {kind}: Iceberg's decimals have at most 38 digits, and a scale within them",
             )
         return iceberg.DecimalType(kind.precision, kind.scale)
     if isinstance(kind, pa.FixedSizeBinaryType):
@@ -134,13 +156,15 @@ def _primitive(kind: pa.DataType, version: int, column: str) -> iceberg.Primitiv
     if pa.types.is_null(kind):
         if version < 3:
             raise ColumnError(
-                column, "has no type, as all its values are null: cast it to the type it shall have"
+                column, "has no type, because all its values are null: cast it to a type"
             )
         return iceberg.UnknownType()
-    found = SIMPLE.get(kind)
-    if found is None:
-        raise ColumnError(column, f"is {kind}, which Iceberg has not: cast it to another type")
-    return found
+    primitive = SIMPLE.get(kind)
+    if primitive is None:
+        raise ColumnError(
+            column, f"is {kind}, which Iceberg does not have: cast it to another type"
+        )
+    return primitive
 
 
 def _timestamp(kind: pa.TimestampType, version: int) -> iceberg.PrimitiveType:
@@ -149,7 +173,7 @@ def _timestamp(kind: pa.TimestampType, version: int) -> iceberg.PrimitiveType:
     return iceberg.TimestamptzType() if kind.tz else iceberg.TimestampType()
 
 
-# What Iceberg stores, of the types that `plain_type` gives.
+# Iceberg's primitive types by Arrow's, after `unencoded_type`.
 SIMPLE: dict[pa.DataType, iceberg.PrimitiveType] = {
     pa.bool_(): iceberg.BooleanType(),
     pa.int8(): iceberg.IntegerType(),
@@ -176,7 +200,10 @@ SIMPLE: dict[pa.DataType, iceberg.PrimitiveType] = {
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """What a data file of the table holds: Arrow types with the table's field ids, nested too.
+    """Return the Arrow schema of a table's data files, with field ids, also of nested fields.
+
+    Args:
+        schema: the table's schema.
 
     Raises:
         ColumnError: PyArrow cannot write a column's type.
@@ -210,10 +237,10 @@ def _arrow_type(kind: iceberg.IcebergType, column: str) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, iceberg.FixedType):
         return pa.binary(len(kind))
-    found = STORED.get(type(kind))
-    if found is None:
+    arrow_type = STORED.get(type(kind))
+    if arrow_type is None:
         raise ColumnError(column, f"is {kind}: PyArrow cannot write it; write it by SQL")
-    return found
+    return arrow_type
 
 
 STORED: dict[type[iceberg.IcebergType], pa.DataType] = {

@@ -1,4 +1,4 @@
-"""Arrow data of any kind to exactly what a table's files hold; nothing is lost on the way.
+"""Casts Arrow data to the exact types of a table's files, without loss.
 
 Worker code: the standard library and PyArrow only.
 """
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_DECIMAL_DIGITS = 38
-# What may become what: the values are checked, not only the types.
+# Type families that a family may be cast to; the values are checked, too.
 CASTS = {
     "boolean": {"boolean"},
     "integer": {"integer", "floating", "decimal"},
@@ -28,33 +28,43 @@ CASTS = {
 
 
 class ColumnError(ValueError):
-    """A column does not fit; names it as a reader would, nested ones with dots."""
+    """A column of the data does not fit the table.
 
-    def __init__(self, column: str, fault: str) -> None:
-        super().__init__(column, fault)
+    Attributes:
+        column: the column's name, nested ones with dots.
+        reason: what is wrong, as a predicate: "is missing".
+    """
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
         self.column = column
-        self.fault = fault
+        self.reason = reason
 
     def __str__(self) -> str:
-        return f"The column `{self.column}` {self.fault}."
+        return f"The column `{self.column}` {self.reason}."
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns, types and field ids of the table's files.
+    """Convert a batch to the columns, types and field ids of the table's files.
 
-    Columns go by name, whatever their order; an optional one that is missing is null.
+    Columns are matched by name; missing optional columns become null.
+
+    Args:
+        batch: the rows.
+        schema: of the table's files; see `arrow_types.file_schema`.
 
     Raises:
-        ColumnError: a column is unknown, missing, of another type, or holds what the table cannot.
+        ColumnError: a column is unknown, missing, has an incompatible type, or a value that the
+            table's type does not include.
     """
     _check_names(batch.schema.names, schema.names, "")
-    given = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns = [_column(given, field, field.name, batch.num_rows) for field in schema]
+    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = [_column(arrays, field, field.name, batch.num_rows) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def stored_values(values: pa.Array) -> pa.Array:
-    """Values as manifests hold those of partitions: times, days and UUIDs as what they are of."""
+    """Return partition values as manifests store them: times as integers, UUIDs as bytes."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if pa.types.is_temporal(values.type):
@@ -62,34 +72,36 @@ def stored_values(values: pa.Array) -> pa.Array:
     return values
 
 
-def _check_names(found: Sequence[str], known: Sequence[str], prefix: str) -> None:
-    for name in found:
-        if name not in known:
-            raise ColumnError(f"{prefix}{name}", f"is not in the table, which has {_listed(known)}")
-        if found.count(name) > 1:
-            raise ColumnError(f"{prefix}{name}", "is there twice")
+def _check_names(names: Sequence[str], table_names: Sequence[str], prefix: str) -> None:
+    for name in names:
+        if name not in table_names:
+            raise ColumnError(
+                f"{prefix}{name}", f"is not in the table, which has {_listed(table_names)}"
+            )
+        if names.count(name) > 1:
+            raise ColumnError(f"{prefix}{name}", "occurs twice")
 
 
-def _column(given: Mapping[str, pa.Array], field: pa.Field, column: str, length: int) -> pa.Array:
-    if field.name in given:
-        return _child(given[field.name], field, column)
+def _column(arrays: Mapping[str, pa.Array], field: pa.Field, column: str, length: int) -> pa.Array:
+    if field.name in arrays:
+        return _child(arrays[field.name], field, column)
     if not field.nullable:
-        raise ColumnError(column, "is required by the table, but missing")
+        raise ColumnError(column, "is missing, but the table requires it")
     return pa.nulls(length, field.type)
 
 
 def _child(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
     converted = _convert(array, field.type, column)
-    # What the schema says of nulls is a promise; only the data tell.
+    # The schema's nullability is not enforced, so the data are checked.
     if not field.nullable and converted.null_count:
-        raise ColumnError(column, "is required by the table, but holds null")
+        raise ColumnError(column, "has nulls, but the table requires it")
     return converted
 
 
 def _convert(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
     if array.type == target and not pa.types.is_nested(target):
         return array
-    array = _plain(array, column)
+    array = _decoded(array, column)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
     if pa.types.is_struct(target) and pa.types.is_struct(array.type):
@@ -105,27 +117,27 @@ def _struct(array: pa.StructArray, target: pa.StructType, column: str) -> pa.Arr
     names = [array.type.field(i).name for i in range(array.type.num_fields)]
     fields = [target.field(i) for i in range(target.num_fields)]
     _check_names(names, [f.name for f in fields], f"{column}.")
-    given, absent = dict(zip(names, array.flatten(), strict=True)), _mask(array)
-    made = []
+    children, absent = dict(zip(names, array.flatten(), strict=True)), _mask(array)
+    converted = []
     for field in fields:
         path = f"{column}.{field.name}"
-        # Where the struct itself is null, its required fields are so, too.
+        # Where the struct itself is null, its required fields are null, too.
         child = _column(
-            given, field.with_nullable(field.nullable or absent is not None), path, len(array)
+            children, field.with_nullable(field.nullable or absent is not None), path, len(array)
         )
         if not field.nullable and absent is not None:
             _require(child, absent, path)
-        made.append(child)
-    return pa.StructArray.from_arrays(made, fields=fields, mask=absent)
+        converted.append(child)
+    return pa.StructArray.from_arrays(converted, fields=fields, mask=absent)
 
 
 def _require(child: pa.Array, absent: pa.Array, column: str) -> None:
     if pc.any(pc.and_not(child.is_null(), absent)).as_py():
-        raise ColumnError(column, "is required by the table, but missing or null")
+        raise ColumnError(column, "is missing or null, but the table requires it")
 
 
 def _list(array: pa.Array, target: pa.ListType, column: str) -> pa.Array:
-    # `flatten` leaves out what nulls and slices hide.
+    # Unlike `values`, `flatten` omits elements of null lists and outside the slice.
     elements = _child(array.flatten(), target.value_field, f"{column}.element")
     return pa.ListArray.from_arrays(_offsets(array), elements, type=target, mask=_mask(array))
 
@@ -140,11 +152,11 @@ def _map(array: pa.MapArray, target: pa.MapType, column: str) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Where each list begins among the elements that `flatten` gives."""
+    """Return the offset of each list among the elements that `flatten` returns."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     zero = pa.array([0], pa.int32())
     offsets = pa.concat_arrays([zero, pc.cumulative_sum(lengths).cast(pa.int32())])
-    # Before PyArrow 26, a bitmap without a null in it counts as nulls.
+    # Before PyArrow 26, a validity bitmap counts as nulls even if it has none.
     return pa.Array.from_buffers(pa.int32(), len(offsets), [None, offsets.buffers()[1]])
 
 
@@ -160,12 +172,12 @@ def _leaf(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
         return _uuid(array, target, column)
     try:
         if (have, want) == ("integer", "decimal"):
-            # The cast looks at the types only; that of a decimal looks at the values.
+            # Casting an integer checks the types only; casting a decimal checks the values.
             array = array.cast(pa.decimal256(20 + target.scale, target.scale))
         converted = array.cast(target)
     except pa.ArrowInvalid as error:
         raise ColumnError(
-            column, f"holds a value that {target} cannot keep: {str(error).split(chr(10))[0]}"
+            column, f"has a value that {target} cannot store: {str(error).split(chr(10))[0]}"
         ) from error
     if want == "floating" and have == "floating" and target.bit_width < array.type.bit_width:
         _require_same(array, converted, column)
@@ -173,11 +185,11 @@ def _leaf(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
 
 
 def _uuid(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    stored = array.storage if isinstance(array, pa.ExtensionArray) else array
+    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
     try:
-        return stored.cast(pa.binary(16)).cast(target)
+        return storage.cast(pa.binary(16)).cast(target)
     except pa.ArrowInvalid as error:
-        raise ColumnError(column, f"holds what is no UUID of 16 bytes: {error}") from error
+        raise ColumnError(column, f"has a value that is not a UUID of 16 bytes: {error}") from error
 
 
 def _require_same(before: pa.Array, after: pa.Array, column: str) -> None:
@@ -185,30 +197,30 @@ def _require_same(before: pa.Array, after: pa.Array, column: str) -> None:
     changed = pc.and_not(pc.not_equal(back, before), pc.is_nan(before))
     if pc.any(changed).as_py():
         example = before.filter(changed)[0].as_py()
-        raise ColumnError(column, f"holds {example!r}, which {after.type} cannot keep exactly")
+        raise ColumnError(column, f"has {example!r}, which {after.type} cannot store exactly")
 
 
-def _plain(array: pa.Array, column: str) -> pa.Array:
+def _decoded(array: pa.Array, column: str) -> pa.Array:
     kind = array.type
     try:
         if pa.types.is_dictionary(kind):
-            return _plain(array.dictionary_decode(), column)
+            return _decoded(array.dictionary_decode(), column)
         if isinstance(kind, pa.RunEndEncodedType):
-            return _plain(pc.run_end_decode(array), column)
+            return _decoded(pc.run_end_decode(array), column)
         if isinstance(kind, pa.BaseExtensionType) and kind != pa.uuid():
-            return _plain(array.storage, column)
-        plain = plain_type(kind)
-        return array if plain == kind or _is_list(kind) else array.cast(plain)
+            return _decoded(array.storage, column)
+        unencoded = unencoded_type(kind)
+        return array if unencoded == kind or _is_list(kind) else array.cast(unencoded)
     except pa.ArrowInvalid as error:
         raise ColumnError(column, f"cannot be read: {error}") from error
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the same values without an encoding: no dictionaries, views, large offsets."""
+def unencoded_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values without dictionaries, run ends, views, large offsets."""
     if pa.types.is_dictionary(kind) or isinstance(kind, pa.RunEndEncodedType):
-        return plain_type(kind.value_type)
+        return unencoded_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType) and kind != pa.uuid():
-        return plain_type(kind.storage_type)
+        return unencoded_type(kind.storage_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
@@ -230,7 +242,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """The family of a type; its name if it is in none that a table stores."""
+    """Return the family of a type, a key of CASTS; the type's name for other types."""
     if pa.types.is_timestamp(kind):
         return "timestamp with time zone" if kind.tz else "timestamp"
     families = {
@@ -251,9 +263,9 @@ def kind_of(kind: pa.DataType) -> str:
 def _hint(have: str, want: str) -> str:
     zoned = "timestamp with time zone"
     if (have, want) == ("timestamp", zoned):
-        return ": say of which time zone its values are"
+        return ": cast it, with the time zone of its values"
     if (have, want) == (zoned, "timestamp"):
-        return ": say in which time zone the table shall have it, by a cast"
+        return ": cast it, with the time zone in which the table stores it"
     return ": cast it"
 
 

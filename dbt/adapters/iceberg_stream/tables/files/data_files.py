@@ -1,4 +1,4 @@
-"""A finished Parquet file as Iceberg describes it (spec, "Data File Fields")."""
+"""Iceberg's descriptors of finished Parquet files (spec, "Data File Fields")."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pyiceberg.types import LongType, NestedField
 
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, read_footer
 
-# What rows keep when they move to another file (spec, "Row Lineage" and "Reserved Field IDs").
+# Columns that rows keep when they move to another file (spec, "Row Lineage", "Reserved Field IDs").
 ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
 LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
-# Bytes of bounds (spec, "Binary single-value serialization").
+# struct formats of bounds (spec, "Binary single-value serialization").
 WHOLE_NUMBERS: dict[type[iceberg.IcebergType], str] = {
     iceberg.IntegerType: "<i",
     iceberg.DateType: "<i",
@@ -57,12 +57,18 @@ PARTITION = [f.name for f in DATA_FILE_TYPE[3].fields].index("partition")
 
 
 def with_lineage(schema: Schema) -> Schema:
-    """A table's columns and, behind them, what tells a row of format version 3."""
+    """Return a schema with the row lineage columns of format version 3 appended."""
     return Schema(*schema.fields, ROW_ID, LAST_UPDATED)
 
 
 class Describer:
-    """Makes descriptors of files of one schema, with statistics as the properties want them."""
+    """Creates descriptors of files with the same schema.
+
+    Args:
+        schema: of the files.
+        properties: table properties; `write.metadata.metrics.*` select the statistics.
+        spec_id: the partition spec's.
+    """
 
     def __init__(self, schema: Schema, properties: dict[str, str], spec_id: int) -> None:
         self._schema = schema
@@ -71,25 +77,25 @@ class Describer:
 
     @cached_property
     def _plan(self) -> dict[int, Any]:
-        """What is told of each column; bounds of whole numbers are ours, see `_whole_numbers`."""
+        """Statistics of each column that PyIceberg computes; see `_whole_numbers` for others."""
         return {
             key: replace(column, mode=COUNTS) if key in self._whole_numbers else column
-            for key, column in self._wanted.items()
+            for key, column in self._configured.items()
         }
 
     @cached_property
-    def _wanted(self) -> dict[int, Any]:
+    def _configured(self) -> dict[int, Any]:
         return compute_statistics_plan(self._schema, self._properties)
 
     @cached_property
     def _whole_numbers(self) -> dict[int, str]:
-        """Columns with bounds that a file stores as they are, and how.
+        """struct formats of columns whose bounds are computed from the file's integers.
 
-        PyIceberg goes by Python's values, which have no nanoseconds and end with the year 9999.
+        PyIceberg uses Python's values, which have no nanoseconds and end with the year 9999.
         """
         return {
             key: WHOLE_NUMBERS[type(column.iceberg_type)]
-            for key, column in self._wanted.items()
+            for key, column in self._configured.items()
             if type(column.iceberg_type) in WHOLE_NUMBERS and column.mode.type in WITH_BOUNDS
         }
 
@@ -105,28 +111,37 @@ class Describer:
         content: DataFileContent = DataFileContent.DATA,
         equality_ids: list[int] | None = None,
     ) -> DataFile:
-        """The descriptor of a file, its bounds and counts read from its footer."""
+        """Create the descriptor of a file, with bounds and counts from its footer.
+
+        Args:
+            file: the finished file.
+            partition: the file's partition; None if unpartitioned.
+            sort_order_id: the table's sort order that the rows have, if any.
+            content: data, position deletes or equality deletes.
+            equality_ids: field ids of an equality delete file.
+        """
         metadata = read_footer(file.footer)
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=metadata,
             stats_columns=self._plan,
             parquet_column_mapping=self._ids,
         )
-        for told in statistics.column_aggregates.values():
-            if isinstance(told.current_max, str):
-                # The next code point after the last one before the surrogates is none of them.
-                told.current_max = told.current_max.replace(BEFORE_SURROGATES, BEHIND_SURROGATES)
-        untold = {self._ids[name] for name in _without_bounds(metadata)}
-        counted = statistics.to_serialized_dict()
+        for aggregate in statistics.column_aggregates.values():
+            if isinstance(aggregate.current_max, str):
+                # The code point after U+D7FF is U+E000: those between are surrogates.
+                aggregate.current_max = aggregate.current_max.replace(
+                    BEFORE_SURROGATES, BEHIND_SURROGATES
+                )
+        without_bounds = {self._ids[name] for name in _without_bounds(metadata)}
+        metrics = statistics.to_serialized_dict()
         exact = self._exact_bounds(metadata)
-        for bounds, ours in zip(("lower_bounds", "upper_bounds"), exact, strict=True):
-            both = counted[bounds] | ours
-            counted[bounds] = {k: v for k, v in both.items() if k not in untold}
+        for bounds, exact_bounds in zip(("lower_bounds", "upper_bounds"), exact, strict=True):
+            merged = metrics[bounds] | exact_bounds
+            metrics[bounds] = {k: v for k, v in merged.items() if k not in without_bounds}
         if equality_ids is not None:
-            # Readers leave out a delete file by its metrics, and those of other columns are not
-            # of the rows that it deletes.
+            # Readers skip a delete file by its metrics, which must be of the key columns only.
             for metric in COLUMN_METRICS:
-                counted[metric] = {k: v for k, v in counted[metric].items() if k in equality_ids}
+                metrics[metric] = {k: v for k, v in metrics[metric].items() if k in equality_ids}
         described = DataFile.from_args(
             _table_format_version=3,
             content=content,
@@ -137,60 +152,70 @@ class Describer:
             sort_order_id=sort_order_id,
             equality_ids=equality_ids,
             key_metadata=None,
-            **counted,
+            **metrics,
         )
         described.spec_id = self._spec_id
         return described
 
     def _exact_bounds(self, metadata: pq.FileMetaData) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """Lower and upper bounds of whole numbers, from what the file stores."""
+        """Return lower and upper bounds of whole numbers, from the file's statistics."""
         lower: dict[int, int] = {}
         upper: dict[int, int] = {}
         for group in range(metadata.num_row_groups):
             for index in range(metadata.num_columns):
                 column = metadata.row_group(group).column(index)
                 key = self._ids[column.path_in_schema]
-                told = column.statistics
-                if key not in self._whole_numbers or told is None or not told.has_min_max:
+                statistics = column.statistics
+                if (
+                    key not in self._whole_numbers
+                    or statistics is None
+                    or not statistics.has_min_max
+                ):
                     continue
-                lower[key] = min(told.min_raw, lower.get(key, told.min_raw))
-                upper[key] = max(told.max_raw, upper.get(key, told.max_raw))
+                lower[key] = min(statistics.min_raw, lower.get(key, statistics.min_raw))
+                upper[key] = max(statistics.max_raw, upper.get(key, statistics.max_raw))
         return self._packed(lower), self._packed(upper)
 
     def _packed(self, bounds: dict[int, int]) -> dict[int, bytes]:
-        return {key: struct.pack(self._whole_numbers[key], each) for key, each in bounds.items()}
+        return {key: struct.pack(self._whole_numbers[key], bound) for key, bound in bounds.items()}
 
 
 def describe_in_place(
     schema: Schema,
     properties: dict[str, str],
     old: DataFile,
-    made: WrittenFile,
+    new: WrittenFile,
     in_order: bool = True,
 ) -> DataFile:
-    """The descriptor of a file that takes another one's place, in its partition and, if its rows
-    are still in that, its order.
+    """Create the descriptor of a file that replaces another one in its partition.
+
+    Args:
+        schema: of the new file.
+        properties: table properties.
+        old: descriptor of the replaced file.
+        new: the new file.
+        in_order: whether the rows still have the old file's sort order.
     """
     order = old.sort_order_id if in_order else None
     described = Describer(schema, properties, old.spec_id).describe(
-        made, None, order, old.content, old.equality_ids
+        new, None, order, old.content, old.equality_ids
     )
     described[PARTITION] = old.partition if len(old.partition) else Record()
     return described
 
 
 def _without_bounds(metadata: pq.FileMetaData) -> set[str]:
-    """Columns of which a row group has values, but no bounds: those of the others are not all.
+    """Return columns of which a row group has values but no bounds, so that the file has none.
 
-    Arrow leaves out bounds of over 4 KiB.
+    Arrow omits bounds of more than 4 KiB.
     """
-    found = set()
+    columns = set()
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
-            told = column.statistics
-            if told is None or (
-                not told.has_min_max and column.num_values > (told.null_count or 0)
+            statistics = column.statistics
+            if statistics is None or (
+                not statistics.has_min_max and column.num_values > (statistics.null_count or 0)
             ):
-                found.add(column.path_in_schema)
-    return found
+                columns.add(column.path_in_schema)
+    return columns

@@ -1,4 +1,4 @@
-"""Delete files in Parquet (spec, "Position Delete Files" and "Equality Delete Files")."""
+"""Writes and reads delete files (spec, "Position Delete Files" and "Equality Delete Files")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POSITIONS = Schema(
     NestedField(2147483545, "pos", LongType(), required=True),
 )
 REFERENCED_DATA_FILE = [f.name for f in DATA_FILE_TYPE[3].fields].index("referenced_data_file")
-# Bounds of paths must be whole: equal ones tell a reader that all deletes are of one file.
+# Bounds of paths must not be truncated: readers take equal bounds as one data file.
 WHOLE_BOUNDS = {"write.metadata.metrics.default": "full"}
 
 
@@ -35,24 +35,31 @@ def write_position_deletes(
     positions: Mapping[str, Sequence[int] | pa.Array],
     partition: PartitionKey | None = None,
 ) -> DataFile:
-    """One file with the positions (from 0) of deleted rows by the location of their data file.
+    """Write one position delete file. For format version 2: 3 has deletion vectors only.
 
-    All data files are of the partition. Format version 2; 3 takes deletion vectors only.
+    Args:
+        target: the table.
+        name: of the file, without extension.
+        positions: positions of deleted rows, from 0, by their data file's location.
+        partition: the partition of all these data files; None if unpartitioned.
+
+    Returns:
+        The file's descriptor.
     """
     paths = sorted(positions)
-    # Sorted by file, then position, as the spec wants it.
+    # Sorted by file, then position, as the specification requires.
     columns = [pc.unique(pa.array(positions[path], pa.int64())).sort() for path in paths]
     names = [pa.array([path] * len(c), pa.string()) for path, c in zip(paths, columns, strict=True)]
     rows = pa.Table.from_arrays(
         [pa.chunked_array(names, pa.string()), pa.chunked_array(columns, pa.int64())],
         schema=file_schema(POSITIONS),
     )
-    described = _write(
+    file = _write(
         target, name, rows, POSITIONS, partition, DataFileContent.POSITION_DELETES, WHOLE_BOUNDS
     )
     if len(paths) == 1:
-        described[REFERENCED_DATA_FILE] = paths[0]
-    return described
+        file[REFERENCED_DATA_FILE] = paths[0]
+    return file
 
 
 def write_equality_deletes(
@@ -61,14 +68,21 @@ def write_equality_deletes(
     keys: pa.Table,
     partition: PartitionKey | None = None,
 ) -> DataFile:
-    """One file with keys: rows of the table's columns that bear the keys' names are deleted.
+    """Write one equality delete file.
 
-    The rows go of the partition, or of all where the spec is unpartitioned.
+    Args:
+        target: the table.
+        name: of the file, without extension.
+        keys: the deleted keys; columns are named as the table's.
+        partition: the partition whose rows are deleted; None deletes rows of all partitions.
+
+    Returns:
+        The file's descriptor.
     """
     schema = target.schema.select(*keys.column_names)
-    stored = file_schema(schema)
-    batches = [conform(batch, stored) for batch in keys.to_batches()]
-    rows = pa.Table.from_batches(batches, stored)
+    schema_of_file = file_schema(schema)
+    batches = [conform(batch, schema_of_file) for batch in keys.to_batches()]
+    rows = pa.Table.from_batches(batches, schema_of_file)
     ids = [field.field_id for field in schema.fields]
     content = DataFileContent.EQUALITY_DELETES
     properties = dict(target.properties)
@@ -78,21 +92,30 @@ def write_equality_deletes(
 def read_position_deletes(
     io: FileIO, file: DataFile, paths: Set[str] | None = None
 ) -> Iterator[tuple[str, pa.Array]]:
-    """Positions by the location of their data file, of some paths only; one may come often.
+    """Read the positions of a position delete file.
+
+    Args:
+        io: the table's FileIO.
+        file: the file's descriptor.
+        paths: locations of data files of which positions are returned; None for all.
+
+    Yields:
+        A data file's location and positions of deleted rows; a location may occur several times.
 
     Raises:
-        OSError, pa.ArrowException: the file is damaged, or the storage refuses it.
+        OSError: the storage refuses the file.
+        pa.ArrowException: the file is damaged.
     """
     with io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
         for batch in parquet.iter_batches(columns=["file_path", "pos"]):
             for path in batch["file_path"].unique().to_pylist():
                 if paths is None or path in paths:
-                    here = batch.filter(pc.equal(batch["file_path"], path))
-                    yield path, here["pos"].cast(pa.int64())
+                    matching = batch.filter(pc.equal(batch["file_path"], path))
+                    yield path, matching["pos"].cast(pa.int64())
 
 
 def only_data_file(file: DataFile) -> str | None:
-    """The one data file whose rows position deletes are of; None if they may be of several."""
+    """Return the only data file that a position delete file references; None if unknown."""
     referenced: str | None = file[REFERENCED_DATA_FILE]
     if referenced is not None:
         return referenced
@@ -101,7 +124,7 @@ def only_data_file(file: DataFile) -> str | None:
 
 
 def may_delete_of(file: DataFile, paths: Iterable[str]) -> bool:
-    """Whether position deletes may be of one of these data files."""
+    """Return whether a position delete file may reference one of these data files."""
     if (only := only_data_file(file)) is not None:
         return only in paths
     lower, upper = _path_bounds(file)
@@ -131,6 +154,6 @@ def _write(
     )
     with writer:
         writer.write(rows.combine_chunks())
-        written = writer.close()[0]
+        finished_file = writer.close()[0]
     describer = Describer(schema, properties, target.spec.spec_id)
-    return describer.describe(written, partition, content=content, equality_ids=equality_ids)
+    return describer.describe(finished_file, partition, content=content, equality_ids=equality_ids)

@@ -1,4 +1,4 @@
-"""Deletion vectors of format version 3 (spec, "Deletion Vectors"; Puffin, "deletion-vector-v1")."""
+"""Writes and reads deletion vectors (spec, "Deletion Vectors"; Puffin, "deletion-vector-v1")."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ CONTENT_OFFSET, CONTENT_SIZE = REFERENCED_DATA_FILE + 1, REFERENCED_DATA_FILE + 
 
 @dataclass(frozen=True)
 class DeletionVector:
-    """Positions (from 0) of the deleted rows of one data file: all of them, older ones too."""
+    """All deleted rows of one data file.
+
+    Attributes:
+        data_file: the data file.
+        positions: positions of deleted rows, from 0, those of an older vector included.
+    """
 
     data_file: DataFile
     positions: Sequence[int]
@@ -35,31 +40,43 @@ class DeletionVector:
 def write_deletion_vectors(
     target: WriteTarget, name: str, vectors: Iterable[DeletionVector]
 ) -> list[DataFile]:
-    """One Puffin file with the vectors of several data files, and a descriptor of each.
+    """Write one Puffin file with the vectors of several data files.
 
-    A data file has one vector at most: the same commit removes an older one.
+    A data file has at most one vector, so the same commit must remove an older one.
+
+    Args:
+        target: the table.
+        name: of the file, without extension.
+        vectors: one vector per data file.
+
+    Returns:
+        The descriptor of each vector.
     """
-    content, blobs, described = bytearray(PUFFIN), [], []
+    content, blobs, files = bytearray(PUFFIN), [], []
     location = str(target.locations.new_data_location(f"{name}.puffin"))
     for vector in vectors:
         blob, count = _blob(vector.positions)
         path = vector.data_file.file_path
         blobs.append(_blob_metadata(len(content), len(blob), path, count))
-        described.append(_described(location, vector.data_file, len(content), len(blob), count))
+        files.append(_described(location, vector.data_file, len(content), len(blob), count))
         content += blob
     content += _footer(blobs)
     with target.io.new_output(location).create() as stream:
         stream.write(bytes(content))
-    for file in described:
+    for file in files:
         file[FILE_SIZE] = len(content)
-    return described
+    return files
 
 
 def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
-    """Positions that a vector deletes, ascending.
+    """Read the positions of a deletion vector, ascending.
+
+    Args:
+        io: the table's FileIO.
+        file: the vector's descriptor.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the vector is damaged.
     """
     begin, size = file[CONTENT_OFFSET], file[CONTENT_SIZE]
     with io.new_input(file.file_path).open() as stream:
@@ -68,18 +85,22 @@ def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
     vector = blob[4:-4]
     if vector[:4] != BLOB or zlib.crc32(vector) != struct.unpack(">I", blob[-4:])[0]:
         raise ValueError(f"The deletion vector at {begin} of {file.file_path} is damaged.")
-    (count,), rest = struct.unpack_from("<q", vector, 4), vector[12:]
+    (count,), remaining = struct.unpack_from("<q", vector, 4), vector[12:]
     positions: list[int] = []
     for _ in range(count):
-        (high,) = struct.unpack_from("<I", rest)
-        bitmap = BitMap.deserialize(rest[4:])
+        (high,) = struct.unpack_from("<I", remaining)
+        bitmap = BitMap.deserialize(remaining[4:])
         positions += [(high << 32) | low for low in bitmap]
-        rest = rest[4 + len(bitmap.serialize()) :]
+        remaining = remaining[4 + len(bitmap.serialize()) :]
     return positions
 
 
 def _blob(positions: Sequence[int]) -> tuple[bytes, int]:
-    """Length, magic, 64-bit Roaring bitmap as 32-bit ones by their high bits, checksum."""
+    """Return a vector's blob and cardinality.
+
+    The blob has the length, a magic number, a 64-bit Roaring bitmap as 32-bit bitmaps by their
+    high bits, and a checksum.
+    """
     by_high: dict[int, list[int]] = {}
     for position in positions:
         by_high.setdefault(position >> 32, []).append(position & 0xFFFFFFFF)
@@ -106,8 +127,8 @@ def _blob_metadata(offset: int, length: int, path: str, count: int) -> Mapping[s
 
 
 def _footer(blobs: list[Mapping[str, object]]) -> bytes:
-    made_by = {"created-by": f"dbt-iceberg-stream {version}"}
-    payload = json.dumps({"blobs": blobs, "properties": made_by}).encode()
+    properties = {"created-by": f"dbt-iceberg-stream {version}"}
+    payload = json.dumps({"blobs": blobs, "properties": properties}).encode()
     return PUFFIN + payload + struct.pack("<i", len(payload)) + bytes(4) + PUFFIN
 
 

@@ -1,4 +1,4 @@
-"""Parquet files that roll over at a size.
+"""Writes Parquet files that roll over at a target size.
 
 Worker code: the standard library, PyArrow and other worker code.
 """
@@ -21,7 +21,16 @@ from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
 
 @dataclass(frozen=True)
 class ParquetOptions:
-    """How files are written; sizes in bytes, `row_group_size` of Arrow data in memory."""
+    """How files are written; sizes in bytes.
+
+    Attributes:
+        target_size: of a file.
+        row_group_size: of a row group as Arrow data in memory.
+        codec: compression codec.
+        codec_level: compression level; None for the codec's default.
+        page_size: of a data page.
+        dictionary_size: of a column's dictionary.
+    """
 
     target_size: int = 128 * 1024 * 1024
     row_group_size: int = 32 * 1024 * 1024
@@ -31,7 +40,7 @@ class ParquetOptions:
     dictionary_size: int = 2 * 1024 * 1024
 
     def arguments(self) -> dict[str, Any]:
-        """The same for PyArrow; as the spec stores decimals and nested names (appendix A)."""
+        """Return PyArrow's arguments, which follow the specification (spec, "Appendix A")."""
         return {
             "compression": self.codec,
             "compression_level": self.codec_level,
@@ -45,7 +54,14 @@ class ParquetOptions:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished file: its location as the caller names it, size in bytes, and Parquet footer."""
+    """A finished file.
+
+    Attributes:
+        location: as the table's metadata have it.
+        size: in bytes.
+        footer: the Parquet footer; see `read_footer`.
+        row_groups: number of row groups.
+    """
 
     location: str
     size: int
@@ -58,11 +74,13 @@ class RollingWriter:
     """Writes row groups to one file after the other; not thread-safe.
 
     Attributes:
-        filesystem: where to.
+        filesystem: of the files.
         schema: of the files, with field ids.
-        name_file: gives the location of each new file.
-        path_of: a location's path on the filesystem.
-        uploads: sends files after they are finished; they are there when it has finished.
+        options: how files are written.
+        name_file: returns the location of each new file.
+        path_of: returns a location's path on the filesystem.
+        uploads: uploads files in the background, if set; they exist after `Uploads.finish`.
+        finished: the finished files.
     """
 
     filesystem: fs.FileSystem
@@ -80,15 +98,19 @@ class RollingWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Whatever went wrong, Ctrl-C included, leaves no file."""
+        """Remove all files after an error, Ctrl-C included."""
         if kind is not None:
             self.abort()
 
     def write(self, rows: pa.Table, may_roll: bool = True) -> None:
-        """Add a row group; begins a new file when this one has reached its size, if it may.
+        """Write a row group.
+
+        Args:
+            rows: the row group.
+            may_roll: finish the file if it has reached the target size.
 
         Raises:
-            OSError: the storage refuses it, or is full.
+            OSError: the storage refuses the file, or is full.
         """
         if not rows.num_rows:
             return
@@ -101,16 +123,20 @@ class RollingWriter:
 
     @property
     def location(self) -> str:
-        """Of the file that was written to last."""
+        """Location of the current or last file."""
         return self._location
 
     def roll_if_full(self) -> None:
-        """Finish the open file if it has reached its size."""
+        """Finish the open file if it has reached the target size."""
         if self._sink is not None and self._sink.tell() >= self.options.target_size:
             self.close()
 
     def close(self) -> list[WrittenFile]:
-        """Finish the open file. All files so far."""
+        """Finish the open file.
+
+        Returns:
+            All finished files.
+        """
         if self._writer is not None:
             self._writer.close()
             size = self._sink.tell()
@@ -123,11 +149,11 @@ class RollingWriter:
         return self.finished
 
     def abort(self) -> None:
-        """Remove all files, finished or not; one that cannot be removed is left."""
+        """Remove all files, finished or not, as far as the storage allows."""
         locations = [file.location for file in self.finished]
         if self._sink is not None:
             locations.append(self._location)
-            # Closing writes the last part: a full disk fails here once more.
+            # Closing writes the last part, which fails again on a full disk.
             with contextlib.suppress(OSError):
                 if self._writer is not None:
                     self._writer.close()
@@ -159,19 +185,29 @@ def writer_beside(
     path: str,
     prefix: str,
 ) -> RollingWriter:
-    """Writes a file into the folder of another one, whose path on the filesystem is given."""
-    # A name of its own each time: a task may run twice.
+    """Return a writer of one file in the folder of another one.
+
+    Args:
+        filesystem: of the files.
+        schema: of the new file.
+        options: how the file is written.
+        location: of the other file.
+        path: the other file's path on the filesystem.
+        prefix: of the new file's name.
+    """
+    # The name is unique because a task may run twice.
     name = f"{prefix}{uuid.uuid4().hex[:12]}.parquet"
-    beside, there = (f"{place.rsplit('/', 1)[0]}/{name}" for place in (location, path))
-    return RollingWriter(filesystem, schema, options, lambda: beside, lambda _: there)
+    new_location, new_path = (f"{file.rsplit('/', 1)[0]}/{name}" for file in (location, path))
+    return RollingWriter(filesystem, schema, options, lambda: new_location, lambda _: new_path)
 
 
 def footer_bytes(metadata: pq.FileMetaData) -> bytes:
-    """A footer on its own, to be sent and read by `read_footer`."""
+    """Serialize a footer; `read_footer` reads it."""
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
     return sink.getvalue().to_pybytes()
 
 
 def read_footer(footer: bytes) -> pq.FileMetaData:
+    """Parse a footer that `footer_bytes` serialized."""
     return pq.read_metadata(pa.BufferReader(footer))

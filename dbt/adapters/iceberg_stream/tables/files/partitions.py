@@ -1,4 +1,4 @@
-"""Rows by partition (spec, "Partitioning"): what each file may hold together."""
+"""Splits rows by partition (spec, "Partitioning")."""
 
 from __future__ import annotations
 
@@ -22,24 +22,31 @@ NAME = "partition {}"
 
 @dataclass(frozen=True)
 class StoredPartition(PartitionKey):
-    """A partition by the values that manifests hold: times as numbers since 1970, UUIDs as bytes.
+    """A partition with values as manifests store them: times since 1970, UUIDs as bytes.
 
-    PyIceberg's own goes by the type of the column, of which the transform's result may have
-    another one, and by one field of each column.
+    PyIceberg's PartitionKey converts values by the column's type, but a transform's result may
+    have another type; and it supports only one partition field per column.
     """
 
     @cached_property
     def partition(self) -> Record:
-        return Record(*(each.value for each in self.field_values))
+        """The values as a record."""
+        return Record(*(field.value for field in self.field_values))
 
     @cached_property
     def exact(self) -> tuple[str, ...]:
-        """Equal for equal values only: NaN is NaN, and 0.0 is not -0.0."""
-        return tuple(repr(each.value) for each in self.field_values)
+        """A key that is equal for equal values only: NaN is NaN, and 0.0 is not -0.0."""
+        return tuple(repr(field.value) for field in self.field_values)
 
 
 def partition_key(spec: PartitionSpec, schema: Schema, values: Sequence[Any]) -> StoredPartition:
-    """The partition with such values, as manifests hold them, in the order of the spec's fields."""
+    """Return a partition.
+
+    Args:
+        spec: the partition spec.
+        schema: the table's schema.
+        values: as manifests store them, in the order of the spec's fields.
+    """
     fields = zip(spec.fields, values, strict=True)
     return StoredPartition([PartitionFieldValue(f, value) for f, value in fields], spec, schema)
 
@@ -47,7 +54,16 @@ def partition_key(spec: PartitionSpec, schema: Schema, values: Sequence[Any]) ->
 def split(
     rows: pa.Table, spec: PartitionSpec, schema: Schema
 ) -> Iterator[tuple[StoredPartition | None, pa.Table]]:
-    """The rows of each partition, in the order they came in; None of an unpartitioned table."""
+    """Split rows by partition.
+
+    Args:
+        rows: the rows.
+        spec: the partition spec.
+        schema: the table's schema.
+
+    Yields:
+        A partition and its rows, in their order; None and all rows if unpartitioned.
+    """
     if spec.is_unpartitioned():
         yield None, rows
         return
@@ -62,7 +78,7 @@ def split(
     begins = [*_begins(ordered.select(names)), rows.num_rows]
     for begin, end in zip(begins, begins[1:], strict=False):
         values = [keys[name][begin].as_py() for name in names]
-        # A copy: a slice would keep all the other partitions' rows in memory.
+        # A copy, because a slice would hold the rows of all partitions in memory.
         yield (
             partition_key(spec, schema, values),
             rows.take(ordered["row"].slice(begin, end - begin)),
@@ -70,49 +86,63 @@ def split(
 
 
 def partition_values(rows: pa.Table, field: PartitionField, schema: Schema) -> pa.ChunkedArray:
-    """A partition field's value of each row, as manifests hold it."""
+    """Return each row's value of a partition field, as manifests store it.
+
+    Args:
+        rows: the rows.
+        field: the partition field.
+        schema: the table's schema.
+    """
     column = schema.find_column_name(field.source_id)
     if column is None or isinstance(field.transform, VoidTransform):
         return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
-    head, *rest = [column] if column in rows.column_names else column.split(".")
+    head, *nested_names = [column] if column in rows.column_names else column.split(".")
     source = rows[head].combine_chunks()
-    values = pc.struct_field(source, rest) if rest else source
+    values = pc.struct_field(source, nested_names) if nested_names else source
     return pa.chunked_array([stored_values(transformed(values, field, schema))])
 
 
 def transformed(values: pa.Array, field: PartitionField, schema: Schema) -> pa.Array:
-    """Values of a partition field's column after its transform (spec, "Partition Transforms")."""
+    """Apply a partition field's transform (spec, "Partition Transforms").
+
+    Args:
+        values: of the source column.
+        field: the partition field.
+        schema: the table's schema.
+    """
     if isinstance(field.transform, IdentityTransform):
         return values
     kind = schema.find_type(field.source_id)
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
-        # All of them go by the microsecond before.
+        # All transforms use microseconds, rounded down.
         numbers = values.cast(pa.int64())
-        micros = pc.subtract(pc.divide(numbers, 1000), pc.cast(_rest(numbers), pa.int64()))
+        micros = pc.subtract(
+            pc.divide(numbers, 1000), pc.cast(_has_negative_remainder(numbers), pa.int64())
+        )
         values = micros.cast(pa.timestamp("us", values.type.tz))
     if isinstance(field.transform, BucketTransform) and pa.types.is_time(values.type):
-        # The hash is that of the number.
+        # The hash of a time is that of its integer.
         values = values.cast(pa.int64())
     return field.transform.pyarrow_transform(kind)(values)
 
 
-def _rest(numbers: pa.Array) -> pa.BooleanArray:
-    """Where a division by 1000, which goes towards 0, has left something below 0."""
-    whole = pc.multiply(pc.divide(numbers, 1000), 1000)
-    return pc.less(numbers, whole)
+def _has_negative_remainder(numbers: pa.Array) -> pa.BooleanArray:
+    """Return where a division by 1000, which rounds towards 0, has a negative remainder."""
+    multiple = pc.multiply(pc.divide(numbers, 1000), 1000)
+    return pc.less(numbers, multiple)
 
 
 def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floating-point numbers by their bits: each NaN is the same, and 0.0 is not -0.0."""
+    """Return floating-point numbers as their bits: all NaN are equal, and 0.0 is not -0.0."""
     if not pa.types.is_floating(values.type):
         return values
-    same = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), values)
+    canonical = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), values)
     bits = pa.int32() if values.type == pa.float32() else pa.int64()
-    return pa.chunked_array([same.combine_chunks().view(bits)])
+    return pa.chunked_array([canonical.combine_chunks().view(bits)])
 
 
 def _begins(keys: pa.Table) -> list[int]:
-    """Rows of sorted keys whose key is not that of the row before."""
+    """Return the rows of sorted keys whose key differs from the row before."""
     if not keys.num_rows:
         return []
     changed: Any = None

@@ -1,4 +1,4 @@
-"""What a table wants of the files written to it, read from its metadata."""
+"""The settings for files written to a table, read from its metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
 
 MIB = 1024 * 1024
 TARGET_SIZE = "write.target-file-size-bytes"
-# Where a table says nothing (article on the write contract, "Writing the Files").
+# The default (article on the write contract, "Writing the Files").
 DEFAULT_TARGET_SIZE = 128 * MIB
 MAX_ROW_GROUP = 32 * MIB
 CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "snappy": "snappy", "lz4": "lz4"}
@@ -30,7 +30,16 @@ CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "snappy": "sna
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """A table as its writers see it; `sort_columns` are pairs of a column and its direction."""
+    """A table as its writers see it.
+
+    Attributes:
+        schema: current schema.
+        spec: default partition spec.
+        sort_order: default sort order.
+        properties: table properties.
+        location: the table's folder.
+        io: the table's FileIO.
+    """
 
     schema: Schema
     spec: PartitionSpec
@@ -41,16 +50,21 @@ class WriteTarget:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], io: FileIO) -> WriteTarget:
-        """The table with this metadata: its current schema, default spec and sort order."""
+        """Read the settings from table metadata.
+
+        Args:
+            metadata: table metadata as JSON.
+            io: the table's FileIO.
+        """
         return cls(
             schema=Schema.model_validate(
-                _chosen(metadata["schemas"], "schema-id", metadata["current-schema-id"])
+                _by_id(metadata["schemas"], "schema-id", metadata["current-schema-id"])
             ),
             spec=PartitionSpec.model_validate(
-                _chosen(metadata["partition-specs"], "spec-id", metadata["default-spec-id"])
+                _by_id(metadata["partition-specs"], "spec-id", metadata["default-spec-id"])
             ),
             sort_order=SortOrder.model_validate(
-                _chosen(metadata["sort-orders"], "order-id", metadata["default-sort-order-id"])
+                _by_id(metadata["sort-orders"], "order-id", metadata["default-sort-order-id"])
             ),
             properties=metadata.get("properties") or {},
             location=metadata["location"],
@@ -59,11 +73,12 @@ class WriteTarget:
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        """Raises ColumnError if PyArrow cannot write a column."""
+        """Arrow schema of the data files; raises ColumnError if PyArrow cannot write a column."""
         return file_schema(self.schema)
 
     @cached_property
     def options(self) -> ParquetOptions:
+        """How files are written, from the table's properties."""
         properties = dict(self.properties)
         target = property_as_int(properties, TARGET_SIZE, None) or DEFAULT_TARGET_SIZE
         group = property_as_int(properties, "write.parquet.row-group-size-bytes", MAX_ROW_GROUP)
@@ -82,32 +97,36 @@ class WriteTarget:
 
     @cached_property
     def sort_columns(self) -> list[tuple[str, str, str]]:
-        """Column, direction and place of nulls; what is sorted by a transform is left out."""
-        found = []
+        """Column, direction and null placement of each sort field.
+
+        Empty if a field is sorted by a transform or is nested.
+        """
+        columns = []
         for item in self.sort_order.fields:
             name = self.schema.find_column_name(item.source_id)
             if name is None or str(item.transform) != "identity" or "." in name:
                 return []
             direction = "ascending" if item.direction == SortDirection.ASC else "descending"
             nulls = "at_start" if item.null_order == NullOrder.NULLS_FIRST else "at_end"
-            found.append((name, direction, nulls))
-        return found
+            columns.append((name, direction, nulls))
+        return columns
 
     @cached_property
     def locations(self) -> Any:
+        """PyIceberg's location provider."""
         return load_location_provider(self.location, dict(self.properties))
 
     def filesystem(self) -> fs.FileSystem:
-        """PyArrow's access to the table's storage, with the table's own keys."""
+        """Return PyArrow's filesystem of the table's storage, with the table's credentials."""
         scheme, netloc, _ = PyArrowFileIO.parse_location(self.location, self.io.properties)
         io = self.io if isinstance(self.io, PyArrowFileIO) else PyArrowFileIO(self.io.properties)
         return io.fs_by_scheme(scheme, netloc)
 
     def path_of(self, location: str) -> str:
-        """A location's path on `filesystem`."""
+        """Return a location's path on `filesystem`."""
         path: str = PyArrowFileIO.parse_location(location, self.io.properties)[2]
         return path
 
 
-def _chosen(items: list[dict[str, Any]], key: str, wanted: int) -> dict[str, Any]:
-    return next(item for item in items if item[key] == wanted)
+def _by_id(items: list[dict[str, Any]], key: str, identifier: int) -> dict[str, Any]:
+    return next(item for item in items if item[key] == identifier)

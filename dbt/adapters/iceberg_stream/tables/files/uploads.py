@@ -1,4 +1,4 @@
-"""Files that are sent to the storage side by side.
+"""Uploads files to the storage in parallel.
 
 Worker code: the standard library and PyArrow only.
 """
@@ -12,37 +12,44 @@ from typing import Any
 
 import pyarrow.fs as fs
 
-# A storage far away takes as long for a small file as for a larger one.
+# Latency dominates: a remote storage takes as long for a small file as for a larger one.
 AT_ONCE = 16
-# What is larger goes out while it is made.
+# Larger files are uploaded while they are written.
 SMALL_FILE = 1024 * 1024
 
 
 class Uploads:
-    """Opens files whose last part, or all that is in a small one, goes out after they are closed.
+    """Opens files that are uploaded in the background when they are closed.
 
-    Not thread-safe itself. At most `AT_ONCE` files wait in memory.
+    Larger files are uploaded while they are written, except for their last part. Not thread-safe.
+    At most `AT_ONCE` files wait in memory.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="upload")
-        self._sent: deque[Future[None]] = deque()
+        self._pending: deque[Future[None]] = deque()
         self._ended = False
 
     def open(self, filesystem: fs.FileSystem, path: str) -> UploadStream:
+        """Open a new file.
+
+        Args:
+            filesystem: where to upload it.
+            path: its path on the filesystem.
+        """
         return UploadStream(filesystem, path, self._send)
 
     def finish(self) -> None:
-        """Wait until all files are there.
+        """Wait until all files are uploaded.
 
         Raises:
-            OSError: the storage has refused one.
+            OSError: the storage refused one.
         """
-        while self._sent:
-            self._sent.popleft().result()
+        while self._pending:
+            self._pending.popleft().result()
 
     def shutdown(self) -> None:
-        """Wait until nothing goes out any more, whatever becomes of it."""
+        """Wait until all uploads have ended, whether they succeeded or not."""
         self._pool.shutdown()
         self._ended = True
 
@@ -50,13 +57,13 @@ class Uploads:
         if self._ended:
             upload()
             return
-        if len(self._sent) >= AT_ONCE:
-            self._sent.popleft().result()
-        self._sent.append(self._pool.submit(upload))
+        if len(self._pending) >= AT_ONCE:
+            self._pending.popleft().result()
+        self._pending.append(self._pool.submit(upload))
 
 
 class UploadStream:
-    """A file that is written to, as PyArrow wants it."""
+    """A writable file for PyArrow, which uploads what is written."""
 
     def __init__(
         self, filesystem: fs.FileSystem, path: str, send: Callable[[Callable[[], None]], None]
@@ -64,20 +71,20 @@ class UploadStream:
         self._filesystem = filesystem
         self._path = path
         self._send = send
-        self._held: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._size = 0
         self._stream: Any = None
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Take bytes.
+        """Write bytes.
 
         Raises:
-            OSError: the storage refuses them, or is full.
+            OSError: the storage refuses the file, or is full.
         """
         self._size += len(data)
         if self._stream is None:
-            self._held.append(bytes(data))
+            self._buffer.append(bytes(data))
             if self._size > SMALL_FILE:
                 self._open()
         else:
@@ -85,20 +92,22 @@ class UploadStream:
         return len(data)
 
     def tell(self) -> int:
+        """Return the number of bytes written."""
         return self._size
 
     def flush(self) -> None:
-        """Nothing: the file is there when the uploads have finished."""
+        """Do nothing: the file exists when the uploads have finished."""
 
     def close(self) -> None:
+        """Finish the file, and hand it over to be uploaded."""
         if not self.closed:
             self.closed = True
             self._send(self._finish)
 
     def _open(self) -> None:
         self._stream = self._filesystem.open_output_stream(self._path)
-        self._stream.write(b"".join(self._held))
-        self._held = []
+        self._stream.write(b"".join(self._buffer))
+        self._buffer = []
 
     def _finish(self) -> None:
         if self._stream is None:

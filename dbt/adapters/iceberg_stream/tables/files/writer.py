@@ -1,4 +1,4 @@
-"""Arrow in, data files out: one way for whatever a table takes in, with bounded memory."""
+"""Writes Arrow data to data files of a table, with bounded memory."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter
 from dbt.adapters.iceberg_stream.tables.files.partitions import StoredPartition, split
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
-# Files that are open at once; of more partitions the least used one's is finished.
+# Files that are open at once; beyond it, the least recently used partition is finished.
 MAX_OPEN = 64
 LANES = max(1, min(4, os.cpu_count() or 1))
 
 
 @dataclass
 class _Lane:
-    """One file after the other, written by one thread at a time."""
+    """A sequence of files, written by one thread at a time."""
 
     writer: RollingWriter
     work: Future[None] | None = None
 
     @property
     def busy(self) -> bool:
+        """Whether a thread is writing."""
         return self.work is not None and not self.work.done()
 
     def wait(self) -> None:
-        """Until what was handed over is written; raises what went wrong there."""
+        """Wait until the last row group is written, and raise its error, if any."""
         if self.work is not None:
             self.work.result()
 
 
 @dataclass
 class _Partition:
-    """Rows of one partition that wait to be a row group, and the files of those before."""
+    """Rows of one partition that wait to become a row group, and the partition's files."""
 
     key: PartitionKey | None
     pending: pa.Table | None = None
@@ -52,21 +53,23 @@ class _Partition:
     used: int = 0
 
     @property
-    def held(self) -> int:
+    def pending_bytes(self) -> int:
+        """Size of the waiting rows in memory."""
         return self.pending.nbytes if self.pending is not None else 0
 
 
 @dataclass
 class DataFileWriter:
-    """Writes rows to new files of a table; they are nothing before a commit names them.
+    """Writes rows to new data files of a table, which a commit must add to the table.
 
-    Not thread-safe: one thread gives rows, others encode and upload them. What is held in memory
-    is some row groups, however many rows come.
+    Not thread-safe: one thread writes rows, others encode and upload them. Memory holds a few row
+    groups, independent of the number of rows.
 
     Attributes:
         target: the table.
-        origin: what writes, first word of the files' names: `ctas`, `insert`, `ingest`, `merge`, …
-        write_id: of the write, in the files' names.
+        origin: first word of the files' names: `ctas`, `insert`, `ingest`, `merge`, …
+        write_id: id of the write, in the files' names.
+        rows: how many rows were written so far.
     """
 
     target: WriteTarget
@@ -74,10 +77,10 @@ class DataFileWriter:
     write_id: str
     rows: int = 0
     _open: dict[object, _Partition] = field(default_factory=dict)
-    _done: list[_Partition] = field(default_factory=list)
+    _finished: list[_Partition] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _clock: Iterator[int] = field(default_factory=itertools.count)
-    _held: int = 0
+    _pending_bytes: int = 0
 
     def __post_init__(self) -> None:
         self._filesystem = self.target.filesystem()
@@ -88,12 +91,15 @@ class DataFileWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Whatever went wrong, Ctrl-C included, leaves no file."""
+        """Remove all files after an error, Ctrl-C included."""
         if kind is not None:
             self.abort()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take rows in; they are in files after `close`.
+        """Write rows; they are in files after `close`.
+
+        Args:
+            batches: the rows, in any types that can be cast to the table's; see `conform`.
 
         Raises:
             ColumnError: a column does not fit the table.
@@ -104,7 +110,11 @@ class DataFileWriter:
                 self._take(conform(piece, self.target.file_schema))
 
     def close(self) -> list[DataFile]:
-        """Finish all files and describe them; in the order in which they were begun."""
+        """Finish all files.
+
+        Returns:
+            Their descriptors, in the order in which the files were begun.
+        """
         for partition in self._open.values():
             self._flush(partition)
         for key in list(self._open):
@@ -115,18 +125,18 @@ class DataFileWriter:
         )
         order = self.target.sort_order.order_id if self.target.sort_columns else None
         files = [
-            # Of several row groups each is sorted, but not the file.
+            # If there are several row groups, each is sorted, but not the file.
             describer.describe(file, partition.key, order if file.row_groups == 1 else None)
-            for partition in self._done
+            for partition in self._finished
             for lane in partition.lanes
             for file in lane.writer.finished
         ]
         return sorted(files, key=lambda f: f.file_path.rsplit("/", 1)[-1])
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Remove all files."""
         self._pool.shutdown(cancel_futures=True)
-        for partition in [*self._open.values(), *self._done]:
+        for partition in [*self._open.values(), *self._finished]:
             for lane in partition.lanes:
                 lane.writer.abort()
 
@@ -135,19 +145,19 @@ class DataFileWriter:
         table = pa.Table.from_batches([batch])
         for key, rows in split(table, self.target.spec, self.target.schema):
             partition = self._partition(key)
-            held = partition.pending
-            partition.pending = rows if held is None else pa.concat_tables([held, rows])
-            self._held += rows.nbytes
-            if partition.held >= self.target.options.row_group_size:
+            pending = partition.pending
+            partition.pending = rows if pending is None else pa.concat_tables([pending, rows])
+            self._pending_bytes += rows.nbytes
+            if partition.pending_bytes >= self.target.options.row_group_size:
                 self._flush(partition)
-        while self._held > LANES * self.target.options.row_group_size:
-            self._flush(max(self._open.values(), key=lambda one: one.held))
+        while self._pending_bytes > LANES * self.target.options.row_group_size:
+            self._flush(max(self._open.values(), key=lambda p: p.pending_bytes))
 
     def _partition(self, key: StoredPartition | None) -> _Partition:
         values = None if key is None else key.exact
         if values not in self._open:
             if len(self._open) >= MAX_OPEN:
-                oldest = min(self._open, key=lambda one: self._open[one].used)
+                oldest = min(self._open, key=lambda k: self._open[k].used)
                 self._flush(self._open[oldest])
                 self._finish(oldest)
             self._open[values] = _Partition(key)
@@ -155,18 +165,18 @@ class DataFileWriter:
         return self._open[values]
 
     def _flush(self, partition: _Partition) -> None:
-        """Hand over what a partition holds to be encoded, as one row group."""
+        """Hand over a partition's waiting rows to be encoded as one row group."""
         rows, partition.pending = partition.pending, None
         if rows is None:
             return
-        self._held -= rows.nbytes
+        self._pending_bytes -= rows.nbytes
         self._free.acquire()
         lane = self._lane(partition)
         lane.wait()
         lane.work = self._pool.submit(self._encode, lane, rows)
 
     def _lane(self, partition: _Partition) -> _Lane:
-        """A lane that has nothing to do; partitions are many and have one each."""
+        """Return an idle lane. In partitioned tables each partition has one lane only."""
         idle = next((lane for lane in partition.lanes if not lane.busy), None)
         if idle is not None:
             return idle
@@ -190,7 +200,7 @@ class DataFileWriter:
     def _encode(self, lane: _Lane, rows: pa.Table) -> None:
         try:
             for name, direction, nulls in reversed(self.target.sort_columns):
-                # Sorts are stable: the last one is the first column's.
+                # Sorts are stable, so the first column is sorted last.
                 order = pc.sort_indices(rows, sort_keys=[(name, direction)], null_placement=nulls)
                 rows = rows.take(order)
             lane.writer.write(rows)
@@ -199,14 +209,14 @@ class DataFileWriter:
 
     def _finish(self, key: object) -> None:
         partition = self._open.pop(key)
-        self._done.append(partition)
+        self._finished.append(partition)
         for lane in partition.lanes:
             lane.wait()
             lane.writer.close()
 
 
 def _pieces(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of at most so many bytes."""
+    """Split a batch into slices of about `size` bytes."""
     rows = max(1, batch.num_rows * size // max(batch.nbytes, 1))
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)

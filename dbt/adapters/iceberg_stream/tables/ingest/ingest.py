@@ -1,4 +1,7 @@
-"""Arrow data into a table in one commit (article on the write contract, "Three Entry Points")."""
+"""Writes Arrow data to a table in one commit.
+
+Article on the write contract, "Three Entry Points".
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 
 
 class Mode(str, Enum):
-    """What becomes of a table that is there, and whether one is made."""
+    """What to do with an existing table, and whether to create a missing one.
+
+    CREATE creates a new table, APPEND adds rows to an existing one, REPLACE creates a table or
+    replaces all its rows, CREATE_APPEND creates a table or adds rows to it.
+    """
 
     CREATE = "create"
     APPEND = "append"
@@ -37,7 +44,15 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Ingested:
-    """What was committed; sizes in bytes."""
+    """The committed rows.
+
+    Attributes:
+        outcome: rows and files that changed.
+        snapshot_id: the committed snapshot's.
+        rows: number of rows written.
+        files: number of data files written.
+        size: of the data files, in bytes.
+    """
 
     outcome: Outcome
     snapshot_id: int
@@ -54,25 +69,35 @@ def ingest(
     *,
     origin: str = "ingest",
     properties: Mapping[str, str] | None = None,
-    stamps: Mapping[str, str] | None = None,
+    snapshot_properties: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
     confirm: Callable[[], None] | None = None,
 ) -> Ingested:
-    """Write a stream of record batches to a table; all of it becomes visible at once, or nothing.
+    """Write record batches to a table in one snapshot: all rows become visible at once, or none.
 
-    Memory does not grow with the stream. `progress` is told how many rows have been taken.
-    `properties` are a new table's; `stamps` go into the snapshot's summary. `confirm` is called
-    when all files are written and raises if they are not to be committed.
+    Memory does not grow with the number of rows.
+
+    Args:
+        catalog: the catalog, as the user who writes.
+        name: namespace and identifier of the table.
+        data: the rows.
+        mode: what to do with an existing or missing table.
+        origin: first word of the files' names.
+        properties: table properties of a new table.
+        snapshot_properties: properties of the snapshot's summary.
+        progress: is called with the number of rows written so far.
+        confirm: is called when all files are written; raises to cancel the commit.
 
     Raises:
-        CatalogError: the table is there or is not, against the mode; the catalog refuses; others
-            were faster each time. Nothing was written, but see CommitStateUnknown.
+        CatalogError: the table exists or does not exist, contrary to the mode; the catalog
+            refuses; or the commit conflicted in every attempt. Nothing was written, except maybe
+            after CommitStateUnknown.
         ColumnError: the data do not fit the table.
-        StorageError: the storage refuses.
+        StorageError: the storage refuses a file.
     """
     write_id = new_write_id()
     base, updates = _base(catalog, name, data.schema, mode, dict(properties or {}))
-    said = {**(stamps or {}), WRITE_ID: write_id}
+    summary = {**(snapshot_properties or {}), WRITE_ID: write_id}
     source = _Source(data, progress)
     try:
         writer = DataFileWriter(
@@ -83,38 +108,40 @@ def ingest(
             files = writer.close()
             if confirm is not None:
                 confirm()
-        # From here on the files are the committer's: it alone knows whether a snapshot has them.
-        change = append(*files, properties=said)
+        # From here on the committer owns the files: only it knows whether a snapshot has them.
+        change = append(*files, properties=summary)
         if mode is Mode.REPLACE and base.exists:
             added = (AddedFiles(tuple(files)),)
-            change = Change(Operation.OVERWRITE, added, removes_all=True, properties=said)
-        same = _same_schema(base, updates)
-        done = Committer(catalog, name, change, base, updates, same).commit()
+            change = Change(Operation.OVERWRITE, added, removes_all=True, properties=summary)
+        check = _same_schema(base, updates)
+        committed = Committer(catalog, name, change, base, updates, check).commit()
     except OSError as error:
         if error is source.error:
             raise
         raise storage_error(error, base.io, base.metadata["location"]) from error
     size = sum(file.file_size_in_bytes for file in files)
-    outcome = read_outcome(done.snapshot)
+    outcome = read_outcome(committed.snapshot)
     return Ingested(outcome, outcome.snapshot_id, writer.rows, len(files), size)
 
 
 def _base(
     catalog: IcebergCatalog, name: Name, arrow: pa.Schema, mode: Mode, properties: dict[str, str]
 ) -> tuple[LoadedTable, tuple[TableUpdate, ...]]:
-    """The table, or what will be it, and how its schema changes."""
-    table, place = catalog.load(name, history=False), ".".join(name)
+    """Return the table, or a staged one, and the updates of its schema."""
+    table, table_name = catalog.load(name, history=False), ".".join(name)
     if table is None:
         if mode is Mode.APPEND:
-            raise CatalogError(f"There is no table {place} to append to.")
+            raise CatalogError(
+                f"The table {table_name} does not exist. Create it, or use another mode."
+            )
         version = int(properties.get("format-version", 2))
         schema = new_schema(arrow, version)
         return catalog.stage(name, schema, UNPARTITIONED_PARTITION_SPEC, properties), ()
     if mode is Mode.CREATE:
-        raise CatalogError(f"There is a table {place} already: append to it, or replace it.")
+        raise CatalogError(f"The table {table_name} already exists. Append to it, or replace it.")
     if mode is not Mode.REPLACE:
         return table, ()
-    return table, replacing(table.metadata, arrow, place)
+    return table, replacing(table.metadata, arrow, table_name)
 
 
 def _same_schema(
@@ -126,15 +153,15 @@ def _same_schema(
     def check(metadata: Metadata) -> None:
         if schemas_changed(base.metadata, metadata):
             raise CatalogError(
-                f"The schema of {'.'.join(base.name)} was changed while it was replaced. Nothing "
-                "was written; run it again."
+                f"The schema of {'.'.join(base.name)} changed while this write replaced it. "
+                "Nothing was written; run it again."
             )
 
     return check
 
 
 class _Source:
-    """Batches, and what went wrong with them: their errors are not those of the storage."""
+    """Iterates over batches, and keeps their error to tell it from errors of the storage."""
 
     def __init__(
         self, data: Iterable[pa.RecordBatch], progress: Callable[[int], None] | None

@@ -1,4 +1,4 @@
-"""Data files that may hold rows with the keys of a source, told by their bounds."""
+"""Finds data files that may have rows with the keys of a source, by their bounds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
     iter_manifests,
+    may_have_partition,
     read_manifest_list,
-    within,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
@@ -36,9 +36,14 @@ def live_files(
     test: Callable[[DataFile], bool] = lambda _: True,
     manifests: Callable[[ManifestFile], bool] = lambda _: True,
 ) -> list[DataFile]:
-    """Data files of a branch's snapshot, in the order of their names.
+    """Return the data files of a branch's snapshot, sorted by path.
 
-    Only those that pass a test are held in memory; manifests that do not pass theirs are not read.
+    Args:
+        io: the table's FileIO.
+        metadata: table metadata.
+        branch: the branch.
+        test: selects data files; others are not held in memory.
+        manifests: selects manifests; others are not read.
     """
 
     def passes(item: ManifestEntry) -> bool:
@@ -56,23 +61,36 @@ def live_entries(
     test: Callable[[ManifestEntry], bool] = lambda _: True,
     manifests: Callable[[ManifestFile], bool] = lambda _: True,
 ) -> list[ManifestEntry]:
-    """What the manifests of a branch's snapshot say of its data files, or of its deletes; see
-    `live_files`.
+    """Return the live manifest entries of a branch's snapshot.
+
+    Args:
+        io: the table's FileIO.
+        metadata: table metadata.
+        content: entries of data files or of delete files.
+        branch: the branch.
+        test: selects entries; others are not held in memory.
+        manifests: selects manifests; others are not read.
     """
     snapshot = parent_snapshot(metadata, branch)
     if snapshot is None:
         return []
-    wanted = filter(manifests, _of(read_manifest_list(io, snapshot["manifest-list"]), content))
+    selected = filter(manifests, _of(read_manifest_list(io, snapshot["manifest-list"]), content))
     return [
         item
-        for _, entries in iter_manifests(io, wanted)
+        for _, entries in iter_manifests(io, selected)
         for item in entries
         if item.status != DELETED and test(item)
     ]
 
 
 def has_deletes(io: FileIO, metadata: Metadata, branch: str = "main") -> bool:
-    """Whether some rows of a branch's data files are deleted by other files."""
+    """Return whether a branch has delete files.
+
+    Args:
+        io: the table's FileIO.
+        metadata: table metadata.
+        branch: the branch.
+    """
     snapshot = parent_snapshot(metadata, branch)
     if snapshot is None:
         return False
@@ -85,16 +103,22 @@ def _of(manifests: list[ManifestFile], content: ManifestContent) -> list[Manifes
 
 
 def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[DataFile], bool]:
-    """A test of files: whether some row's keys all lie within the file's bounds."""
+    """Return a test of data files: whether the keys of some row are within the file's bounds.
+
+    Args:
+        rows: the source's rows.
+        keys: names of the key columns.
+        schema: the table's schema.
+    """
     columns = [(schema.find_field(key), rows[key].combine_chunks()) for key in keys]
 
     def test(file: DataFile) -> bool:
         possible: Any = None
         for field, values in columns:
-            here = _within(file, field, values)
-            if here is None:
+            in_bounds = _within(file, field, values)
+            if in_bounds is None:
                 continue
-            possible = here if possible is None else pc.and_(possible, here)
+            possible = in_bounds if possible is None else pc.and_(possible, in_bounds)
         return possible is None or bool(pc.any(possible).as_py())
 
     return test
@@ -103,37 +127,46 @@ def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[D
 def manifests_of(
     rows: pa.Table, keys: Sequence[str], metadata: Metadata
 ) -> Callable[[ManifestFile], bool]:
-    """A test of manifests: whether one may hold a file of the partition of some row's keys."""
+    """Return a test of manifests: whether one may have files of the partition of some row.
+
+    Args:
+        rows: the source's rows.
+        keys: names of the key columns.
+        metadata: table metadata.
+    """
     schema = current_schema(metadata)
-    found: dict[int, tuple[StructType, dict[int, set[Any]]]] = {}
+    by_spec: dict[int, tuple[StructType, dict[int, set[Any]]]] = {}
 
     def values_of(spec_id: int) -> tuple[StructType, dict[int, set[Any]]]:
         spec = partition_spec(metadata, spec_id)
         return spec.partition_type(schema), {
-            place: set(partition_values(rows, field, schema).unique().to_pylist())
-            for place, field in enumerate(spec.fields)
+            position: set(partition_values(rows, field, schema).unique().to_pylist())
+            for position, field in enumerate(spec.fields)
             if schema.find_column_name(field.source_id) in keys
             and not isinstance(field.transform, VoidTransform)
         }
 
     def test(manifest: ManifestFile) -> bool:
         spec_id = manifest.partition_spec_id
-        if spec_id not in found:
-            found[spec_id] = values_of(spec_id)
-        types, values = found[spec_id]
-        return all(within(manifest, types, place, each) for place, each in values.items())
+        if spec_id not in by_spec:
+            by_spec[spec_id] = values_of(spec_id)
+        types, values = by_spec[spec_id]
+        return all(
+            may_have_partition(manifest, types, position, field_values)
+            for position, field_values in values.items()
+        )
 
     return test
 
 
 def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanArray | None:
-    """Which values the file may hold; None if it does not tell."""
+    """Return which values are within the file's bounds; None if it has no bounds."""
     lower = _bound(file.lower_bounds, field)
     upper = _bound(file.upper_bounds, field)
     nulls = (file.null_value_counts or {}).get(field.field_id)
     if lower is None or upper is None:
         return None
-    # Upper bounds of texts may be cut, but then they are raised.
+    # Truncated upper bounds of strings are incremented, so they stay upper bounds.
     inside = pc.and_(
         pc.greater_equal(values, pa.scalar(lower, values.type)),
         pc.less_equal(values, pa.scalar(upper, values.type)),

@@ -1,4 +1,4 @@
-"""A dbt merge: by rewriting files where that is possible, else left to Spark."""
+"""A dbt merge: rewrites files if possible, otherwise leaves the merge to Spark."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
 
 
 class DuplicateKeys(Exception):
-    """Two rows of a source have the same keys."""
+    """Several rows of a source have the same key."""
 
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What was done by rewriting; `outcome` is None where nothing changed. Or why it is Spark's."""
+    """The result of a merge by rewriting files.
+
+    Attributes:
+        outcome: rows and files that changed; None if nothing changed.
+        spark_because: why Spark must do the merge instead; None if it was done.
+    """
 
     outcome: Outcome | None = None
     spark_because: str | None = None
@@ -38,66 +43,76 @@ def merge(
     options: Mapping[str, Any],
     stream: Callable[[], Iterator[Any]],
     write_id: str,
-    stamps: dict[str, str],
+    properties: dict[str, str],
     runner: Runner = in_threads,
 ) -> MergeResult:
-    """Merge the rows of a stream (its schema first, then batches) into a table.
+    """Merge rows into a table by rewriting files.
+
+    Args:
+        catalog: the catalog, as the user who writes.
+        name: namespace and identifier of the table.
+        plan: what the merge does.
+        options: the model's config.
+        stream: returns the source's rows: their schema first, then batches.
+        write_id: id of the write.
+        properties: snapshot properties.
+        runner: processes files, in threads or in Spark's tasks.
 
     Raises:
-        DuplicateKeys: the source has a key twice; nothing was written.
-        ChangedMeanwhile: others were faster each time; nothing was written.
+        DuplicateKeys: several rows of the source have the same key; nothing was written.
+        ValidationFailed: the commit conflicted in every attempt; nothing was written.
         CatalogError: the catalog refuses; nothing was written.
     """
     base = catalog.load(name, history=False)
     if base is None:
-        return MergeResult(spark_because="there is no such table")
+        return MergeResult(spark_because="the table does not exist")
     refuses = partial(why_spark, plan, options)
     if because := refuses(base.metadata):
         return MergeResult(spark_because=because)
     try:
         target = WriteTarget.of(base.metadata, base.io)
-        rows = _source_rows(stream(), _read_of_source(plan, target.file_schema))
+        rows = _source_rows(stream(), _source_schema(plan, target.file_schema))
     except ColumnError as error:
         return MergeResult(spark_because=str(error))
     if rows is None:
         return MergeResult(spark_because=f"the source has over {MOST_SOURCE_ROWS:,} rows")
     source = Source(rows, plan.keys)
-    if source.twice():
+    if source.duplicates():
         raise DuplicateKeys
     if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
         return MergeResult()
     try:
-        done = RewriteMerge(catalog, name, source, plan, refuses, write_id, stamps, runner).run(
-            base
-        )
+        rewrite = RewriteMerge(catalog, name, source, plan, refuses, write_id, properties, runner)
+        merged = rewrite.run(base)
     except (NotByRewriting, ColumnError) as error:
         return MergeResult(spark_because=str(error))
-    return MergeResult(read_outcome(done.committed.snapshot) if done.committed else None)
+    return MergeResult(read_outcome(merged.committed.snapshot) if merged.committed else None)
 
 
-def _read_of_source(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
-    """The columns that the source must have."""
+def _source_schema(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
+    """Return the columns that the source must have."""
     if plan.inserts:
         return schema
     return pa.schema([field for field in schema if field.name in {*plan.keys, *plan.updates}])
 
 
 def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
-    """The source's rows as the table's files hold them; None if they are too many."""
-    found: Sequence[str] = next(stream).names
-    # Spark's names are the same in any case.
+    """Read the source's rows with the table's types; None if there are too many."""
+    source_names: Sequence[str] = next(stream).names
+    # Names in Spark are case-insensitive.
     names = {name.lower(): name for name in schema.names}
-    if lacking := [name for low, name in names.items() if low not in map(str.lower, found)]:
-        raise ColumnError(lacking[0], "is not among the model's")
+    if missing := [name for low, name in names.items() if low not in map(str.lower, source_names)]:
+        raise ColumnError(missing[0], "is not among the model's columns")
     batches: list[pa.RecordBatch] = []
     count = 0
     for batch in stream:
         count += batch.num_rows
         if count > MOST_SOURCE_ROWS:
             return None
-        known = [i for i, name in enumerate(found) if name.lower() in names]
+        positions = [i for i, name in enumerate(source_names) if name.lower() in names]
         renamed = pa.RecordBatch.from_arrays(
-            [batch.column(i) for i in known], [names[found[i].lower()] for i in known]
+            [batch.column(i) for i in positions],
+            [names[source_names[i].lower()] for i in positions],
         )
         batches.append(conform(renamed, schema))
     return pa.Table.from_batches(batches, schema)

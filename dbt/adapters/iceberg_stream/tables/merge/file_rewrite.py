@@ -1,7 +1,7 @@
-"""One data file against the source of a merge: probed, and rewritten if a row of it changes.
+"""Merges a source into one data file: rewrites the file if one of its rows changes.
 
 Worker code: the standard library, PyArrow and other worker code. It runs in this process, or is
-shipped to Spark's tasks by value.
+sent to Spark's tasks by value.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Matches, Sour
 
 
 class NotByRewriting(Exception):
-    """The table is not, or no longer, one whose files can be rewritten so; the message says why."""
+    """The merge cannot be done by rewriting files; the message says why."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file that may hold rows of the source: its location, and its path on the filesystem."""
+    """A data file that may have rows of the source.
+
+    Attributes:
+        location: as the table's metadata have it.
+        path: on the filesystem.
+    """
 
     location: str
     path: str
@@ -41,38 +46,40 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of a candidate.
+    """The result of a candidate.
 
     Attributes:
-        matched: places of the source's rows that it holds.
-        changed: rows that were updated.
-        deleted: rows that are in none of its new files.
-        made: files in its place, at most one.
+        location: of the candidate.
+        matched: positions of the source's rows that match one of its rows.
+        changed: number of updated rows.
+        deleted: number of deleted rows.
+        new_files: files that replace it, at most one.
     """
 
     location: str
     matched: pa.Int64Array
     changed: int = 0
     deleted: int = 0
-    made: tuple[WrittenFile, ...] = ()
+    new_files: tuple[WrittenFile, ...] = ()
 
     @property
     def replaced(self) -> bool:
+        """Whether some of its rows changed."""
         return bool(self.changed or self.deleted)
 
 
 @dataclass(frozen=True)
 class FileMerge:
-    """What a merge does to each file.
+    """The part of a merge that each file needs.
 
     Attributes:
-        filesystem: where the files are.
-        schema: of the table's files as they are now, with field ids.
-        options: of new files.
-        source: rows with a key of their own.
-        updates: columns of a matched row that take the source's values, if any differs.
-        deletes: rows that are left out.
-        write_id: of the write, in the names of new files.
+        filesystem: of the files.
+        schema: current Arrow schema of the table's files, with field ids.
+        options: how new files are written.
+        source: the source's rows, with unique keys.
+        updates: columns of a matched row that get the source's values, if one differs.
+        deletes: which rows are deleted.
+        write_id: id of the write, in the names of new files.
     """
 
     filesystem: fs.FileSystem
@@ -84,12 +91,15 @@ class FileMerge:
     write_id: str
 
     def run(self, candidate: Candidate) -> Rewritten:
-        """Look for the source's rows in a file, and rewrite it if one of them changes it.
+        """Match a file's rows with the source, and rewrite the file if one of them changes.
+
+        Args:
+            candidate: the file.
 
         Raises:
-            NotByRewriting: the file is not as it must be.
-            ColumnError: it holds what the table cannot.
-            OSError: the file is damaged, or the storage refuses; names the file.
+            NotByRewriting: the file cannot be rewritten.
+            ColumnError: the file has a value that the table's type does not include.
+            OSError: the file is damaged, or the storage refuses it; the message names the file.
         """
         try:
             return self._run(candidate)
@@ -102,30 +112,40 @@ class FileMerge:
             require_ids(parquet, self.schema)
             matches = self.source.match(read_rows(parquet, self._only(self.source.keys)))
             count = parquet.metadata.num_rows
-            gone = self._deleted(count, matches)
-            unwritten = Rewritten(candidate.location, matches.in_source, deleted=gone)
-            if gone == count or not (gone or self._changes_any(parquet, matches)):
-                return unwritten
-            made, count = self._write(parquet, candidate, matches)
-        return Rewritten(candidate.location, matches.in_source, count, gone, made)
+            deleted = self._deleted(count, matches)
+            unchanged = Rewritten(candidate.location, matches.in_source, deleted=deleted)
+            if deleted == count or not (deleted or self._changes_any(parquet, matches)):
+                return unchanged
+            new_files, count = self._write(parquet, candidate, matches)
+        return Rewritten(candidate.location, matches.in_source, count, deleted, new_files)
 
     def _deleted(self, count: int, matches: Matches) -> int:
-        """How many of a file's rows go."""
+        """Return how many of a file's rows are deleted."""
         if self.deletes is Deletes.NONE:
             return 0
         return len(matches) if self.deletes is Deletes.MATCHED else count - len(matches)
 
-    def remove(self, candidate: Candidate, done: Rewritten) -> None:
-        """Remove what was made of a file, for it is of no use."""
-        for file in done.made:
+    def remove(self, candidate: Candidate, result: Rewritten) -> None:
+        """Remove the files that replace a candidate.
+
+        Args:
+            candidate: the file.
+            result: its result.
+        """
+        for file in result.new_files:
             folder, name = candidate.path.rsplit("/", 1)[0], file.location.rsplit("/", 1)[1]
             with contextlib.suppress(OSError):
                 self.filesystem.delete_file(f"{folder}/{name}")
 
-    def sweep(self, candidates: Sequence[Candidate], kept: Collection[Rewritten] = ()) -> None:
-        """Remove whatever was put beside the candidates, known or not, but for what is kept."""
-        files = [file for done in kept for file in done.made]
-        sweep_beside(self.filesystem, [each.path for each in candidates], self._prefix, files)
+    def sweep(self, candidates: Sequence[Candidate], keep: Collection[Rewritten] = ()) -> None:
+        """Remove the write's files in the folders of the candidates.
+
+        Args:
+            candidates: the files.
+            keep: results whose files stay.
+        """
+        files = [file for result in keep for file in result.new_files]
+        sweep_beside(self.filesystem, [c.path for c in candidates], self._prefix, files)
 
     def _only(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in names])
@@ -135,7 +155,7 @@ class FileMerge:
         return f"merge-{self.write_id}-"
 
     def _changes_any(self, parquet: pq.ParquetFile, matches: Matches) -> bool:
-        """Look at row groups with a match, until one of them has a row that changes."""
+        """Return whether a matched row changes; reads row groups until one does."""
         if not self.updates:
             return False
         for group, local in _by_group(parquet, matches):
@@ -148,10 +168,14 @@ class FileMerge:
     def _write(
         self, parquet: pq.ParquetFile, candidate: Candidate, matches: Matches
     ) -> tuple[tuple[WrittenFile, ...], int]:
-        """The file anew, row group by row group, and how many of its rows changed."""
-        place = candidate.location, candidate.path
+        """Rewrite the file by row groups; return the new files and the number of changed rows."""
         writer = writer_beside(
-            self.filesystem, self.schema, self.options, *place, prefix=self._prefix
+            self.filesystem,
+            self.schema,
+            self.options,
+            candidate.location,
+            candidate.path,
+            prefix=self._prefix,
         )
         count = 0
         with writer:
@@ -164,48 +188,57 @@ class FileMerge:
                 if self.deletes is Deletes.UNMATCHED:
                     rows = rows.take(local.in_file)
                 if self.deletes is Deletes.MATCHED:
-                    places = pa.array(range(rows.num_rows), pa.int64())
-                    rows = rows.filter(pc.invert(pc.is_in(places, value_set=local.in_file)))
-                # It stays one file, though it may become somewhat larger than the target.
+                    positions = pa.array(range(rows.num_rows), pa.int64())
+                    rows = rows.filter(pc.invert(pc.is_in(positions, value_set=local.in_file)))
+                # It stays one file, even if that becomes somewhat larger than the target size.
                 writer.write(rows, may_roll=False)
             return tuple(writer.close()), count
 
 
 def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
-    """Columns as the table has them now, by field id: a file may have other names or fewer.
+    """Read columns with the table's current names and types, matched by field id.
+
+    Args:
+        parquet: the file.
+        schema: the columns, with field ids.
+        group: the row group; None for all.
 
     Raises:
-        ColumnError: it holds what the table cannot.
+        ColumnError: the file has a value that the table's type does not include.
     """
-    now = {_id(field): field.name for field in schema}
-    stored = {f.name: now[_id(f)] for f in parquet.schema_arrow if _id(f) in now}
+    names = {_id(field): field.name for field in schema}
+    current_names = {f.name: names[_id(f)] for f in parquet.schema_arrow if _id(f) in names}
     groups = range(parquet.metadata.num_row_groups) if group is None else [group]
-    if not stored:
-        # All columns are younger than the file.
+    if not current_names:
+        # All columns were added after the file was written.
         count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
         return pa.Table.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
-    rows = parquet.read_row_groups(list(groups), columns=list(stored))
-    rows = rows.rename_columns([stored[name] for name in rows.column_names])
+    rows = parquet.read_row_groups(list(groups), columns=list(current_names))
+    rows = rows.rename_columns([current_names[name] for name in rows.column_names])
     return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
 
 
 def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
-    """Columns are known by their ids; nested ones must be those of the table.
+    """Check that a file has field ids, and that its nested columns are those of the table.
+
+    Args:
+        parquet: the file.
+        schema: of the table's files, with field ids.
 
     Raises:
         NotByRewriting: they are not.
     """
-    now = {_id(wanted): _ids(wanted) for wanted in schema}
-    for stored in parquet.schema_arrow:
-        if _id(stored) is None:
+    nested_ids = {_id(field): _ids(field) for field in schema}
+    for field in parquet.schema_arrow:
+        if _id(field) is None:
             raise NotByRewriting("the table has files without field ids")
-        if _ids(stored) != now.get(_id(stored), _ids(stored)):
-            raise NotByRewriting(f"the nested column {stored.name} has changed")
+        if _ids(field) != nested_ids.get(_id(field), _ids(field)):
+            raise NotByRewriting(f"the nested column {field.name} has changed")
 
 
-# How often a task looks at a file that the storage does not give.
+# How often a task tries to process a file that the storage refuses.
 TRIES = 3
-# What a task says of each file.
+# A task's result of each file.
 TASK_RESULT = pa.schema(
     [
         ("location", pa.string()),
@@ -213,7 +246,7 @@ TASK_RESULT = pa.schema(
         ("changed", pa.int64()),
         ("deleted", pa.int64()),
         (
-            "made",
+            "new_files",
             pa.list_(
                 pa.struct(
                     [
@@ -235,23 +268,39 @@ TASK_RESULT = pa.schema(
 def run_task(
     merge: FileMerge, batches: Iterable[pa.RecordBatch], attempt: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """A task of Spark: candidates come in, what became of them goes out."""
+    """Run a task of Spark.
+
+    Args:
+        merge: the merge.
+        batches: candidates.
+        attempt: Spark's number of the attempt, from 0.
+
+    Yields:
+        The candidates' results, as TASK_RESULT.
+    """
     for batch in batches:
-        for place in batch.to_pylist():
-            said = {"location": place["location"], "attempt": attempt}
-            said |= told(partial(_done, merge, Candidate(**place)))
-            yield pa.RecordBatch.from_pylist([said], TASK_RESULT)
+        for candidate in batch.to_pylist():
+            result = {"location": candidate["location"], "attempt": attempt}
+            result |= run_with_retries(partial(_result, merge, Candidate(**candidate)))
+            yield pa.RecordBatch.from_pylist([result], TASK_RESULT)
 
 
-def _done(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
-    done = vars(merge.run(candidate))
-    made = [vars(file) for file in done["made"]]
-    return done | {"matched": done["matched"].to_pylist(), "made": made}
+def _result(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
+    result = vars(merge.run(candidate))
+    new_files = [vars(file) for file in result["new_files"]]
+    return result | {"matched": result["matched"].to_pylist(), "new_files": new_files}
 
 
-def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a task says of its work on a file. It does not fail, for then other tasks would go on to
-    write files that nobody knows; so it tries again by itself.
+def run_with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Process a file in a task, and return errors as a result.
+
+    A failed task would leave files of other tasks behind, so the task itself retries.
+
+    Args:
+        work: processes the file and returns its result.
+
+    Returns:
+        The result, or the error's message as `refused` or `failed`.
     """
     for trial in range(1, TRIES + 1):
         try:
@@ -266,19 +315,30 @@ def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def read_task_result(row: Mapping[str, Any]) -> Rewritten:
-    """What a task said of a file; raises as `require_done`."""
-    require_done(row)
-    made = tuple(WrittenFile(**file) for file in row["made"])
-    matched = pa.array(row["matched"], pa.int64())
-    return Rewritten(row["location"], matched, row["changed"], row["deleted"], made)
+    """Parse a task's result of a file.
 
-
-def require_done(row: Mapping[str, Any]) -> None:
-    """Look at what a task said of a file.
+    Args:
+        row: a row of TASK_RESULT.
 
     Raises:
-        NotByRewriting: it was refused.
-        OSError: the storage or the file has failed the task.
+        NotByRewriting: the file cannot be rewritten.
+        OSError: the file is damaged, or the storage refuses it.
+    """
+    raise_task_error(row)
+    new_files = tuple(WrittenFile(**file) for file in row["new_files"])
+    matched = pa.array(row["matched"], pa.int64())
+    return Rewritten(row["location"], matched, row["changed"], row["deleted"], new_files)
+
+
+def raise_task_error(row: Mapping[str, Any]) -> None:
+    """Raise the error in a task's result, if there is one.
+
+    Args:
+        row: the result, with `failed` and `refused`.
+
+    Raises:
+        NotByRewriting: the file cannot be rewritten.
+        OSError: the file is damaged, or the storage refuses it.
     """
     if row["failed"] is not None:
         raise OSError(row["failed"])
@@ -290,36 +350,43 @@ def sweep_beside(
     filesystem: fs.FileSystem,
     paths: Iterable[str],
     prefix: str,
-    kept: Iterable[WrittenFile] = (),
+    keep: Iterable[WrittenFile] = (),
 ) -> None:
-    """Remove whatever of such a name was put beside files, but for what is kept."""
-    names = {file.location.rsplit("/", 1)[1] for file in kept}
+    """Remove files whose names have a prefix, in the folders of other files.
+
+    Args:
+        filesystem: of the files.
+        paths: paths of the other files.
+        prefix: of the names.
+        keep: files that stay.
+    """
+    names = {file.location.rsplit("/", 1)[1] for file in keep}
     for folder in {path.rsplit("/", 1)[0] for path in paths}:
         with contextlib.suppress(OSError):
-            for found in filesystem.get_file_info(fs.FileSelector(folder)):
-                if found.base_name.startswith(prefix) and found.base_name not in names:
-                    filesystem.delete_file(found.path)
+            for info in filesystem.get_file_info(fs.FileSelector(folder)):
+                if info.base_name.startswith(prefix) and info.base_name not in names:
+                    filesystem.delete_file(info.path)
 
 
 def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, Matches]]:
-    """The matches in each row group, by their places in it."""
+    """Iterate over row groups and their matches, with positions in the row group."""
     begin = 0
     for group in range(parquet.metadata.num_row_groups):
         end = begin + parquet.metadata.row_group(group).num_rows
         inside = pc.and_(pc.greater_equal(matches.in_file, begin), pc.less(matches.in_file, end))
-        here = matches.only(inside)
-        yield group, Matches(pc.subtract(here.in_file, begin), here.in_source)
+        in_group = matches.only(inside)
+        yield group, Matches(pc.subtract(in_group.in_file, begin), in_group.in_source)
         begin = end
 
 
 def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
-    """Names and ids of what is nested in a column."""
+    """Return names and field ids of the fields nested in a column."""
     kind = field.type
     children = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-    found = []
+    nested = []
     for child in children:
-        found += [(child.name, _id(child)), *_ids(child)]
-    return found
+        nested += [(child.name, _id(child)), *_ids(child)]
+    return nested
 
 
 def _id(field: pa.Field) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Which merges are done by rewriting files, and which are Spark's."""
+"""Decides which merges are done by rewriting files, and which by Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 
-# Types whose equality in Arrow is that of Spark.
+# Types whose values are equal in Arrow exactly if they are equal in Spark.
 KEY_TYPES = (
     iceberg.BooleanType,
     iceberg.IntegerType,
@@ -27,19 +27,19 @@ KEY_TYPES = (
     iceberg.StringType,
     iceberg.BinaryType,
 )
-# What a process holds of a source; larger ones are Spark's.
+# Larger sources do not fit in this process's memory, so Spark merges them.
 MOST_SOURCE_ROWS = 5_000_000
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """Rows of a source go into a table: matched ones are updated, the others inserted.
+    """What a merge does with a source's rows.
 
     Attributes:
-        keys: columns that are equal, null to null.
-        updates: columns of a matched row that take the source's values, if any differs.
+        keys: columns by which rows match; null equals null.
+        updates: columns of a matched row that get the source's values, if one differs.
         inserts: whether rows without a match are inserted.
-        deletes: rows of the table that are deleted, instead of being updated.
+        deletes: which rows of the table are deleted instead of updated.
     """
 
     keys: tuple[str, ...]
@@ -49,37 +49,40 @@ class MergePlan:
 
 
 def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -> str | None:
-    """Why a merge cannot be done by rewriting files; None if it can.
+    """Return why a merge cannot be done by rewriting files; None if it can.
 
-    `options` are the model's: conditions and actions that are SQL are evaluated by Spark.
+    Args:
+        plan: what the merge does.
+        options: the model's config; only Spark evaluates SQL in it.
+        metadata: table metadata.
     """
-    asked = [name for name in SQL_OPTIONS if options.get(name)]
-    if asked:
-        return f"{asked[0]} is an expression of SQL"
+    used = [name for name in SQL_OPTIONS if options.get(name)]
+    if used:
+        return f"{used[0]} is an SQL expression"
     if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
-        return "not_matched_by_source_action updates"
+        return "not_matched_by_source_action updates rows"
     if options.get("merge_mode") == "merge-on-read":
         return "merge_mode is merge-on-read"
     if (metadata.get("properties") or {}).get("write.merge.mode") == "merge-on-read":
         return "the table's write.merge.mode is merge-on-read"
     if metadata["format-version"] >= 3:
-        return "rows of format version 3 keep their ids in Spark's merge only"
+        return "only Spark's merge keeps the row ids of format version 3"
     if "'variant'" in str(metadata["schemas"]):
-        return "a column is a variant"
+        return "a column has the type variant"
     schema = current_schema(metadata)
-    known = {field.name: field.field_type for field in schema.fields}
+    types = {field.name: field.field_type for field in schema.fields}
     for name in plan.keys:
-        if name not in known or not isinstance(known[name], KEY_TYPES):
-            return f"the key {name} is {known.get(name, 'nested')}"
+        if name not in types or not isinstance(types[name], KEY_TYPES):
+            return f"the key {name} is {types.get(name, 'nested')}"
     for name in plan.updates:
-        if name not in known:
+        if name not in types:
             return f"the table has no column {name}"
-        if "map<" in str(known[name]) or "variant" in str(known[name]):
-            return f"{name} is {known[name]}, which Spark does not compare"
+        if "map<" in str(types[name]) or "variant" in str(types[name]):
+            return f"{name} is {types[name]}, which Spark does not compare"
     if moved := _partition_columns(metadata, schema) & set(plan.updates):
-        return f"{min(moved)} is updated, and the table is partitioned by it"
+        return f"{min(moved)} is updated, and partitions the table"
     if "'initial-default'" in str(metadata["schemas"]):
-        return "a column has a default"
+        return "a column has an initial default"
     return None
 
 
@@ -97,12 +100,17 @@ def _partition_columns(metadata: Metadata, schema: Schema) -> set[str]:
         partition_spec(metadata, spec["spec-id"]) for spec in metadata["partition-specs"]
     ]
     names = {schema.find_column_name(f.source_id) for spec in specs for f in spec.fields}
-    # Of a nested one the whole column is updated.
+    # An update of a nested field updates the whole column.
     return {part for name in names if name for part in (name, name.split(".")[0])}
 
 
 def sorted_by(metadata: Metadata, file: DataFile) -> set[str]:
-    """Columns whose values the order of a file's rows goes by; of a nested one the whole column."""
+    """Return the columns by which a file's rows are sorted, with the roots of nested fields.
+
+    Args:
+        metadata: table metadata.
+        file: the file's descriptor.
+    """
     schema = current_schema(metadata)
     orders = metadata.get("sort-orders") or []
     sources = [

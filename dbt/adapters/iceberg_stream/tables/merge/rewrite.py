@@ -1,9 +1,9 @@
-"""MERGE by rewriting the files that hold a changed row (article on the write contract,
-"Row-Level Writes: Copy-on-Write").
+"""MERGE by rewriting the data files with changed rows.
 
-Each file that may hold a key of the source is probed by its key columns alone. It is rewritten
-only if a matched row really changes; its rows keep their order. What has no match is appended. All
-of it is one commit; when others commit meanwhile, only the files that they changed are done again.
+Article on the write contract, "Row-Level Writes: Copy-on-Write". Of each file that may have a key
+of the source only the key columns are read at first. The file is rewritten only if a matched row
+changes; its rows keep their order. Rows without a match are appended. All changes are one commit;
+after a conflict only files that other writers changed are processed again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
-from dbt.adapters.iceberg_stream.tables.commit.validation import ChangedMeanwhile
+from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
@@ -50,29 +50,46 @@ ATTEMPTS = 5
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 
 
-# Does a merge's work on each file, here or elsewhere, and gives the results as they come.
+# Processes a merge's files, here or in Spark's tasks, and yields the results.
 Runner = Callable[[FileMerge, list[Candidate]], Iterator[Rewritten]]
 
 
 def in_threads(merge: FileMerge, candidates: list[Candidate]) -> Iterator[Rewritten]:
-    """The work on files in this process."""
+    """Process a merge's files in this process, in threads.
+
+    Args:
+        merge: the merge.
+        candidates: the files.
+
+    Yields:
+        The files' results.
+    """
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="merge") as pool:
-        running = deque((each, pool.submit(merge.run, each)) for each in candidates)
+        running = deque((file, pool.submit(merge.run, file)) for file in candidates)
         try:
             while running:
                 yield running[0][1].result()
                 running.popleft()
         finally:
-            # Something went wrong: what nobody takes any more goes.
-            left = [(each, future) for each, future in running if not future.cancel()]
-            for each, future in left:
+            # After an error, remove the files of results that were not yielded.
+            uncanceled = [(file, future) for file, future in running if not future.cancel()]
+            for file, future in uncanceled:
                 if future.exception() is None:
-                    merge.remove(each, future.result())
+                    merge.remove(file, future.result())
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge did; no snapshot where nothing changed."""
+    """The result of a merge.
+
+    Attributes:
+        committed: the snapshot; None if nothing changed.
+        updated: number of updated rows.
+        inserted: number of inserted rows.
+        deleted: number of deleted rows.
+        probed: number of files whose keys were read.
+        rewritten: number of files that were replaced.
+    """
 
     committed: Committed | None
     updated: int
@@ -84,12 +101,18 @@ class Merged:
 
 @dataclass
 class RewriteMerge:
-    """One merge.
+    """One merge by rewriting files.
 
     Attributes:
-        refuses: looks at the table on each attempt and says why it cannot be done, if it cannot.
-        runner: does the work on files.
-        rewrites: files that were rewritten, over all attempts.
+        catalog: the catalog, as the user who writes.
+        name: namespace and identifier of the table.
+        source: the source's rows.
+        plan: what the merge does.
+        refuses: returns why the merge cannot be done with table metadata; None if it can.
+        write_id: id of the write.
+        properties: snapshot properties.
+        runner: processes files.
+        rewrites: number of files that were rewritten, over all attempts.
     """
 
     catalog: IcebergCatalog
@@ -98,41 +121,44 @@ class RewriteMerge:
     plan: MergePlan
     refuses: Callable[[Metadata], str | None]
     write_id: str
-    stamps: dict[str, str]
+    properties: dict[str, str]
     runner: Runner = in_threads
     rewrites: int = 0
     _attempt: int = 0
-    _done: dict[str, Rewritten] = field(default_factory=dict)
+    _results: dict[str, Rewritten] = field(default_factory=dict)
     _inserted: list[DataFile] = field(default_factory=list)
 
     def run(self, base: LoadedTable) -> Merged:
-        """Merge, again for files that others change meanwhile.
+        """Merge, with retries for files that other writers change.
+
+        Args:
+            base: the table.
 
         Raises:
-            NotByRewriting: the table has changed so that it cannot be done; nothing was written.
-            ChangedMeanwhile: they did so each time; nothing was written.
+            NotByRewriting: the merge cannot be done by rewriting files; nothing was written.
+            ValidationFailed: the commit conflicted in every attempt; nothing was written.
             CatalogError: the catalog refuses; nothing was written.
         """
         while True:
             self._attempt += 1
-            with self._undone_on_error(base):
+            with self._removed_on_error(base):
                 merged, change = self._rewrite(base)
             if change is None:
                 return merged
-            # From here on the files are the committer's, unless it gives them back.
+            # From here on the committer owns the files, except after ValidationFailed.
             try:
-                done = Committer(self.catalog, self.name, change, base).commit()
-                return replace(merged, committed=done)
-            except ChangedMeanwhile:
-                with self._undone_on_error(base):
-                    fresh = self.catalog.load(self.name)
-                    if fresh is None or self._attempt == ATTEMPTS:
+                committed = Committer(self.catalog, self.name, change, base).commit()
+                return replace(merged, committed=committed)
+            except ValidationFailed:
+                with self._removed_on_error(base):
+                    current = self.catalog.load(self.name)
+                    if current is None or self._attempt == ATTEMPTS:
                         raise
                 self._remove_inserted(base)
-                base = fresh
+                base = current
 
     def _rewrite(self, base: LoadedTable) -> tuple[Merged, Change | None]:
-        """What the merge comes to, and the change that makes it so; None if there is none."""
+        """Process the files; return the result, and the change to commit if there is one."""
         if because := self.refuses(base.metadata):
             raise NotByRewriting(because)
         if has_deletes(base.io, base.metadata):
@@ -141,21 +167,23 @@ class RewriteMerge:
         tests = self._test_of_files(target)
         possible = self._test_of_manifests(base.metadata)
         candidates = live_files(base.io, base.metadata, test=tests, manifests=possible)
-        if other := next((f for f in candidates if f.file_format != FileFormat.PARQUET), None):
-            raise NotByRewriting(f"the table has files in {other.file_format.value}")
+        if unsupported := next(
+            (f for f in candidates if f.file_format != FileFormat.PARQUET), None
+        ):
+            raise NotByRewriting(f"the table has files in {unsupported.file_format.value}")
         self._forget_others(base, candidates)
-        for done in self.runner(self._file_merge(target), self._new(target, candidates)):
-            self._done[done.location] = done
-            self.rewrites += len(done.made)
+        for result in self.runner(self._file_merge(target), self._new(target, candidates)):
+            self._results[result.location] = result
+            self.rewrites += len(result.new_files)
         self._inserted = self._insert(target, candidates)
-        replaced = [file for file in candidates if self._done[file.file_path].replaced]
+        replaced = [file for file in candidates if self._results[file.file_path].replaced]
         merged = self._merged(candidates, replaced)
         if not replaced and not self._inserted:
             return merged, None
         return merged, self._change(base, target, replaced, merged, tests)
 
     def _merged(self, candidates: list[DataFile], replaced: list[DataFile]) -> Merged:
-        results = [self._done[file.file_path] for file in replaced]
+        results = [self._results[file.file_path] for file in replaced]
         return Merged(
             committed=None,
             updated=sum(result.changed for result in results),
@@ -166,8 +194,8 @@ class RewriteMerge:
         )
 
     def _new(self, target: WriteTarget, candidates: list[DataFile]) -> list[Candidate]:
-        """Candidates that no attempt has looked at yet."""
-        locations = [file.file_path for file in candidates if file.file_path not in self._done]
+        """Return the candidates that no attempt has processed."""
+        locations = [file.file_path for file in candidates if file.file_path not in self._results]
         return [Candidate(location, target.path_of(location)) for location in locations]
 
     def _file_merge(self, target: WriteTarget) -> FileMerge:
@@ -182,7 +210,7 @@ class RewriteMerge:
         )
 
     @contextmanager
-    def _undone_on_error(self, base: LoadedTable) -> Iterator[None]:
+    def _removed_on_error(self, base: LoadedTable) -> Iterator[None]:
         with ExitStack() as undo:
             undo.callback(self._forget_others, base, [])
             undo.callback(self._remove_inserted, base)
@@ -190,7 +218,7 @@ class RewriteMerge:
             undo.pop_all()
 
     def _test_of_files(self, target: WriteTarget) -> Callable[[DataFile], bool]:
-        """Tells files whose rows the merge may change."""
+        """Return a test of data files: whether the merge may change their rows."""
         if self.plan.deletes is Deletes.UNMATCHED:
             return lambda file: True
         return may_hold(self.source.rows, self.plan.keys, target.schema)
@@ -209,13 +237,15 @@ class RewriteMerge:
         tests: Callable[[DataFile], bool],
     ) -> Change:
         snapshot = parent_snapshot(base.metadata, "main")
-        made = [new for file in replaced for new in self._described(base.metadata, target, file)]
+        new_files = [
+            new for file in replaced for new in self._described(base.metadata, target, file)
+        ]
         return Change(
             Operation.OVERWRITE if replaced else Operation.APPEND,
-            (AddedFiles((*made, *self._inserted)),),
+            (AddedFiles((*new_files, *self._inserted)),),
             removed=tuple(replaced),
             properties={
-                **self.stamps,
+                **self.properties,
                 f"{MERGE_PREFIX}updated": str(merged.updated),
                 f"{MERGE_PREFIX}inserted": str(merged.inserted),
                 f"{MERGE_PREFIX}deleted": str(merged.deleted),
@@ -224,36 +254,36 @@ class RewriteMerge:
         )
 
     def _described(self, metadata: Metadata, target: WriteTarget, file: DataFile) -> list[DataFile]:
-        """What is in the place of a file, in its partition and its order."""
-        done = self._done[file.file_path]
-        # Rows keep their places: only new values can put them out of order.
-        same = not done.changed or not sorted_by(metadata, file) & set(self.plan.updates)
+        """Return the descriptors of the files that replace a file."""
+        result = self._results[file.file_path]
+        # Rows keep their positions: only updates of sort columns can break the order.
+        in_order = not result.changed or not sorted_by(metadata, file) & set(self.plan.updates)
         return [
-            describe_in_place(target.schema, dict(target.properties), file, made, same)
-            for made in done.made
+            describe_in_place(target.schema, dict(target.properties), file, new, in_order)
+            for new in result.new_files
         ]
 
     def _insert(self, target: WriteTarget, candidates: list[DataFile]) -> list[DataFile]:
         if not self.plan.inserts:
             return []
-        places = pa.array(range(self.source.rows.num_rows), pa.int64())
-        matched = [self._done[file.file_path].matched for file in candidates]
+        positions = pa.array(range(self.source.rows.num_rows), pa.int64())
+        matched = [self._results[file.file_path].matched for file in candidates]
         if matched:
-            there = pc.is_in(places, value_set=pa.concat_arrays(matched))
-            places = places.filter(pc.invert(there))
-        if not len(places):
+            is_matched = pc.is_in(positions, value_set=pa.concat_arrays(matched))
+            positions = positions.filter(pc.invert(is_matched))
+        if not len(positions):
             return []
-        # A name of its own for each attempt: the one before may still be being removed.
+        # Names differ by attempt, because files of the one before may still be being removed.
         writer = DataFileWriter(target, "merge", f"{self.write_id}-new{self._attempt}")
         with writer:
-            writer.write(self.source.rows.take(places).to_batches())
+            writer.write(self.source.rows.take(positions).to_batches())
             return writer.close()
 
     def _forget_others(self, base: LoadedTable, candidates: list[DataFile]) -> None:
-        """What was made of files that are gone is of no use any more."""
+        """Remove the new files of replaced files that are no longer candidates."""
         live = {file.file_path for file in candidates}
-        for location in [location for location in self._done if location not in live]:
-            for file in self._done.pop(location).made:
+        for location in [location for location in self._results if location not in live]:
+            for file in self._results.pop(location).new_files:
                 remove_quietly(base.io, file.location)
 
     def _remove_inserted(self, base: LoadedTable) -> None:

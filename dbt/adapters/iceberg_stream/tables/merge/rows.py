@@ -1,4 +1,4 @@
-"""One data file against the rows of a merge's source. Worker code: PyArrow only."""
+"""Matches the rows of a data file with those of a merge's source. Worker code: PyArrow only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ class Deletes(str, Enum):
 
 @dataclass(frozen=True)
 class Matches:
-    """Rows of a file that have a row of the source, by their places (from 0) in both."""
+    """Pairs of a file's row and the source's row with the same key.
+
+    Attributes:
+        in_file: positions in the file, from 0.
+        in_source: positions in the source, from 0.
+    """
 
     in_file: pa.Int64Array
     in_source: pa.Int64Array
@@ -32,11 +37,17 @@ class Matches:
         return len(self.in_file)
 
     def only(self, mask: pa.BooleanArray) -> Matches:
+        """Return the matches for which the mask is true."""
         return Matches(self.in_file.filter(mask), self.in_source.filter(mask))
 
 
 class Source:
-    """The rows of a merge's source, found by their keys; nulls are equal to each other."""
+    """The rows of a merge's source, indexed by their keys; null equals null.
+
+    Args:
+        rows: the rows.
+        keys: names of the key columns.
+    """
 
     def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
         self.rows = rows.combine_chunks()
@@ -46,21 +57,26 @@ class Source:
         self._numbered = None if single else _numbered(self.rows, self.keys, AT)
 
     def __reduce__(self) -> tuple[type[Source], tuple[pa.Table, list[str]]]:
-        """What is made from the rows is made anew where they are sent."""
+        """Pickle the rows only; the receiver builds the index again."""
         return Source, (self.rows, self.keys)
 
-    def twice(self) -> int:
-        """Rows beyond the first of their key."""
+    def duplicates(self) -> int:
+        """Return how many rows are not the first of their key."""
         return self.rows.num_rows - int(self.rows.group_by(self.keys).aggregate([]).num_rows)
 
     def match(self, keys: pa.Table) -> Matches:
-        """Places of a file's rows that have a row here; the file's keys are given."""
+        """Match the rows of a file.
+
+        Args:
+            keys: the key columns of the file's rows.
+        """
         if self._values is not None:
             column = keys[self.keys[0]].combine_chunks()
-            found = pc.index_in(column, value_set=self._values)
-            there = found.is_valid()
+            positions = pc.index_in(column, value_set=self._values)
+            is_match = positions.is_valid()
             return Matches(
-                pc.indices_nonzero(there).cast(pa.int64()), found.filter(there).cast(pa.int64())
+                pc.indices_nonzero(is_match).cast(pa.int64()),
+                positions.filter(is_match).cast(pa.int64()),
             )
         names = list(_key_names(self.keys))
         joined = _numbered(keys, self.keys, ROW).join(self._numbered, names, join_type="inner")
@@ -69,7 +85,14 @@ class Source:
 
 
 def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequence[str]) -> Matches:
-    """The matches whose row differs from the source's in one of the columns."""
+    """Return the matches whose rows differ in one of the columns.
+
+    Args:
+        file: rows of the file.
+        source: rows of the source.
+        matches: pairs of their rows.
+        columns: the columns to compare.
+    """
     differs = pa.repeat(pa.scalar(False), len(matches))
     for column in columns:
         old = file[column].take(matches.in_file)
@@ -79,17 +102,24 @@ def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequenc
 
 
 def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str]) -> pa.Table:
-    """The file's rows, in their order, with the changed ones' columns from the source."""
-    # Each row of the result comes from the file or, behind it, from the source.
-    places = pa.array(range(file.num_rows), pa.int64())
-    mask = pc.is_in(places, value_set=changes.in_file)
+    """Return the file's rows, in their order, with columns of changed rows from the source.
+
+    Args:
+        file: rows of the file.
+        source: rows of the source.
+        changes: pairs of the rows that change.
+        columns: the columns to update.
+    """
+    # Positions in the rows of the file followed by those of the source.
+    positions = pa.array(range(file.num_rows), pa.int64())
+    mask = pc.is_in(positions, value_set=changes.in_file)
     from_source = pc.add(changes.in_source, file.num_rows)
-    places = pc.replace_with_mask(places, mask, from_source)
+    positions = pc.replace_with_mask(positions, mask, from_source)
     for column in columns:
         at = file.schema.get_field_index(column)
         field = file.schema.field(at)
         both = pa.chunked_array([*file[column].chunks, *source[column].chunks], field.type)
-        file = file.set_column(at, field, both.take(places))
+        file = file.set_column(at, field, both.take(positions))
     return file
 
 
@@ -98,7 +128,7 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
-    """Null-safe, value by value; NaN is equal to NaN, as in Spark."""
+    """Compare values null-safely; NaN equals NaN, as in Spark."""
     if pa.types.is_nested(old.type) or isinstance(old, pa.ExtensionArray):
         pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
         return pa.array([a != b for a, b in pairs], pa.bool_())
@@ -110,7 +140,7 @@ def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
 
 
 def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
-    """Keys that a join finds equal where they are null, and the place of each row."""
+    """Return keys that a join matches also if they are null, and each row's position."""
     columns: dict[str, pa.ChunkedArray | pa.Array] = {}
     for (value, null), key in zip(_pairs(keys), keys, strict=True):
         column = rows[key]
@@ -121,7 +151,7 @@ def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
 
 
 def _fill(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Nulls become one value, the same on both sides; what tells them apart is another column."""
+    """Replace nulls by a value; another column of the join distinguishes them from that value."""
     return pc.fill_null(column, _some_value(column.type)) if column.null_count else column
 
 

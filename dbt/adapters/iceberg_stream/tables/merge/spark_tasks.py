@@ -1,4 +1,4 @@
-"""A merge's work on files in Spark's tasks, whose workers need PyArrow and nothing of ours."""
+"""Processes a merge's files in Spark's tasks, whose workers need PyArrow but not this package."""
 
 from __future__ import annotations
 
@@ -23,30 +23,34 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Runner
 
 WORKER_CODE = (casting, parquet, uploads, rows, file_rewrite)
-# The source travels with the statement, and servers take messages of 128 MiB.
+# The source is sent with the statement, and servers accept messages of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
-# Rows, what a task makes of them, the columns of that, and modules that travel along.
+# Arguments: rows, the task, the schema of its result, modules to send along.
 MapInArrow = Callable[[pa.Table, Callable[..., Any], pa.Schema, Sequence[ModuleType]], pa.Table]
 
 
 def in_tasks(map_in_arrow: MapInArrow) -> Runner:
-    """Does the work on files in tasks of a Spark session, one for each file."""
+    """Return a runner that processes files in tasks of a Spark session, one task per file.
+
+    Args:
+        map_in_arrow: runs a function on rows in Spark's tasks.
+    """
 
     def run(merge: FileMerge, candidates: list[Candidate]) -> Iterator[Rewritten]:
         if merge.source.rows.nbytes > MOST_BYTES:
             raise NotByRewriting(f"the source has over {MOST_BYTES >> 20} MiB")
         if not candidates:
             return
-        places = pa.Table.from_pylist([vars(candidate) for candidate in candidates])
+        table = pa.Table.from_pylist([vars(candidate) for candidate in candidates])
         with ExitStack() as undo:
-            # What other tasks have made when one goes wrong is not known.
+            # If a task fails, the files of other tasks are unknown.
             undo.callback(merge.sweep, candidates)
-            rows = map_in_arrow(places, _task(merge), TASK_RESULT, WORKER_CODE).to_pylist()
-            done = [read_task_result(row) for row in rows]
+            rows = map_in_arrow(table, _task(merge), TASK_RESULT, WORKER_CODE).to_pylist()
+            results = [read_task_result(row) for row in rows]
             if any(row["attempt"] for row in rows):
-                # Of a task that was run again the first attempt may have left files.
-                merge.sweep(candidates, done)
-            yield from done
+                # A task that Spark ran again may have left files of its first attempt.
+                merge.sweep(candidates, results)
+            yield from results
             undo.pop_all()
 
     return run
