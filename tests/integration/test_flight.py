@@ -249,7 +249,7 @@ def test_a_client_that_is_killed(local: Served) -> None:
     for _ in range(200):
         assert client.stdout.readline() == "sent\n"
     client.send_signal(signal.SIGKILL)
-    client.wait()
+    client.communicate()
     folder = local.tables / "gone"
     deadline = time.monotonic() + 30
     while list(folder.rglob("*.parquet")):
@@ -270,7 +270,8 @@ def test_a_server_that_is_killed_shows_nothing(lakehouse: Path, tmp_path: Path) 
             for _ in range(100):
                 client.stdout.readline()
             process.kill()
-            assert client.wait(60) != 0
+            client.communicate(timeout=60)
+            assert client.returncode != 0
         with serve(tmp_path / "p", profile) as (uri, process):
             served = Served(uri, "mine", tmp_path, process)
             with pytest.raises(adbc_driver_manager.Error, match="TABLE_OR_VIEW_NOT_FOUND"):

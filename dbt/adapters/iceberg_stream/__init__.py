@@ -21,7 +21,8 @@ reduce_gc_frequency()
 
 # "spark" lets packages that know Spark but not this adapter dispatch to their `spark__` macros.
 Plugin = AdapterPlugin(
-    adapter=IcebergStreamAdapter,
+    # dbt's protocol has class variables where its own base class has properties.
+    adapter=IcebergStreamAdapter,  # type: ignore[arg-type]
     credentials=IcebergStreamCredentials,
     include_path=iceberg_stream.PACKAGE_PATH,
     dependencies=["spark"],

@@ -82,8 +82,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     def has_default_settings(self) -> bool:
         """Whether this thread's session has the settings it begins with."""
         connection = self.get_if_exists()
-        opened = connection is not None and connection.state == ConnectionState.OPEN
-        return not opened or bool(connection.handle.reusable)
+        if connection is None or connection.state != ConnectionState.OPEN:
+            return True
+        return bool(connection.handle.reusable)
 
     def refresh_spark(self, name: tuple[str, str]) -> None:
         """Have Spark drop what it has cached of a table, after a commit that was not Spark's.
@@ -104,16 +105,17 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         if (results := self.resources.results) is not None:
             results.forget(name)
 
-    def open(self, connection: Connection) -> Connection:
+    # dbt calls it on its manager; a class has no sessions to give.
+    def open(self, connection: Connection) -> Connection:  # type: ignore[override]
         """Give the connection a session of its own: an idle one, or a new one."""
         if connection.state == ConnectionState.OPEN:
             return connection
         try:
             connection.handle = self._pool.take()
         except (EngineError, StatementError, IdentityError) as error:
-            connection.state = ConnectionState.FAIL  # type: ignore[assignment]
+            connection.state = ConnectionState.FAIL
             raise FailedToConnectError(f"Spark cannot be used. {error}") from error
-        connection.state = ConnectionState.OPEN  # type: ignore[assignment]
+        connection.state = ConnectionState.OPEN
         return connection
 
     def refuse_if_canceled(self) -> None:
@@ -194,11 +196,11 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return str(type_code)
 
     # Every statement is its own commit: Iceberg has no transactions over statements.
-    def begin(self) -> Connection:
-        return self._mark_transaction(opened=True)
+    def begin(self) -> None:
+        self._mark_transaction(opened=True)
 
-    def commit(self) -> Connection:
-        return self._mark_transaction(opened=False)
+    def commit(self) -> None:
+        self._mark_transaction(opened=False)
 
     def clear_transaction(self) -> None:
         self._mark_transaction(opened=False)
@@ -209,10 +211,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     def add_commit_query(self, *args: Any, **kwargs: Any) -> None:
         return None
 
-    def _mark_transaction(self, opened: bool) -> Connection:
-        connection = self.get_thread_connection()
-        connection.transaction_open = opened
-        return connection
+    def _mark_transaction(self, opened: bool) -> None:
+        self.get_thread_connection().transaction_open = opened
 
     @classmethod
     def _rollback_handle(cls, connection: Connection) -> None:

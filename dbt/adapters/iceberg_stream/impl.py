@@ -138,7 +138,7 @@ class IcebergStreamAdapter(SQLAdapter):
     @classmethod
     def get_adapter_run_info(cls, config: Any) -> AdapterTrackingRelationInfo:
         # The base class makes the package's name from the class's, which has no underscore.
-        return AdapterTrackingRelationInfo(
+        return AdapterTrackingRelationInfo(  # type: ignore[abstract]  # dbt's own does the same
             adapter_name=cls.type(),
             base_adapter_version=base_version,
             adapter_version=version,

@@ -31,6 +31,8 @@ class TestPythonSampleTests(BasePythonSampleTests):
 
 
 # Koalas has become `pyspark.pandas`.
+# pandas on Spark gives advice as warnings.
+@pytest.mark.filterwarnings("ignore")
 class TestPySpark(BasePySparkTests):
     @pytest.fixture(scope="class")
     def models(self):

@@ -37,7 +37,7 @@ def iceberg_parser() -> Iterator[None]:
     finally:
         os.environ.pop(PORT, None)
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def refusal(metadata_location: str) -> str | None:

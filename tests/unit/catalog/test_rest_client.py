@@ -39,6 +39,7 @@ def uri(certificate: Path) -> Iterator[str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"https://localhost:{server.server_address[1]}"
     server.shutdown()
+    server.server_close()
 
 
 def test_new_schemas_of_commits_come_with_their_last_column_id() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,21 @@ class Launches:
         return server
 
 
+@pytest.fixture(autouse=True)
+def closed_leases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what a process would hold until it ends."""
+    leases, initialize = [], Lease.__init__
+
+    def initialize_and_note(lease: Lease, *arguments: Any) -> None:
+        initialize(lease, *arguments)
+        leases.append(lease)
+
+    monkeypatch.setattr(Lease, "__init__", initialize_and_note)
+    yield
+    for lease in leases:
+        lease.close()
+
+
 def write_record(home: Path, **changes: Any) -> None:
     own = {"pid": os.getpid(), "created": psutil.Process().create_time()}
     record = {
@@ -59,10 +75,11 @@ def write_record(home: Path, **changes: Any) -> None:
 
 
 @pytest.fixture
-def launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launches:
+def launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     fake = Launches(tmp_path)
     monkeypatch.setattr(embedded, "Launch", fake)
-    return fake
+    with fake.listener:
+        yield fake
 
 
 def engine(home: Path, **changes: Any) -> EmbeddedEngine:
@@ -161,12 +178,11 @@ def test_lease_ends_with_its_process(tmp_path: Path) -> None:
         f"f = open({str(tmp_path / 'clients.lock')!r}, 'a'); fcntl.flock(f, fcntl.LOCK_SH)\n"
         "print('held', flush=True); time.sleep(60)"
     )
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert other.stdout and other.stdout.readline() == b"held\n"
-    lease = Lease(tmp_path, 0)
-    assert not lease.alone()
-    other.kill()
-    other.wait()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline() == b"held\n"
+        lease = Lease(tmp_path, 0)
+        assert not lease.alone()
+        other.kill()
     assert lease.alone()
 
 

@@ -204,7 +204,7 @@ class _Checker:
             self._check_relation(table)
         return isinstance(tree, QUERY_ROOTS)
 
-    def _check_words(self, tokens: Sequence[Word], tree: exp.Expression) -> None:
+    def _check_words(self, tokens: Sequence[Word], tree: exp.Expr) -> None:
         """Check tokens that sqlglot may parse differently than Spark."""
         table_names = _names_with_columns(tree)
         for index, word in enumerate(tokens):
@@ -305,7 +305,7 @@ def _dotted_names(tokens: Sequence[Word]) -> list[list[Word]]:
     return names
 
 
-def _check_root(tree: exp.Expression) -> None:
+def _check_root(tree: exp.Expr) -> None:
     if isinstance(tree, QUERY_ROOTS):
         return
     if isinstance(tree, exp.Create) and tree.kind in ("TABLE", "VIEW"):
@@ -347,7 +347,7 @@ def _may_precede(word: Word) -> bool:
     return word.is_word("create", "replace", "alter", "into", "overwrite")
 
 
-def _names_with_columns(tree: exp.Expression) -> set[str]:
+def _names_with_columns(tree: exp.Expr) -> set[str]:
     """Return names with a column list in parentheses: aliases, and targets of writes."""
     names = {a.name.lower() for a in tree.find_all(exp.TableAlias) if a.args.get("columns")}
     for schema in tree.find_all(exp.Schema):
@@ -356,6 +356,6 @@ def _names_with_columns(tree: exp.Expression) -> set[str]:
     return names - {"reflect", "java_method", "try_reflect", "identifier", "input_file_name"}
 
 
-def _short(node: exp.Expression) -> str:
+def _short(node: exp.Expr) -> str:
     text = node.sql(dialect="spark")
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -73,9 +73,7 @@ def temporary_view(sql: str) -> TemporaryView | None:
     tree = _parse(sql)
     if isinstance(tree, exp.Cache):
         body = tree.expression
-        return TemporaryView(
-            tree.this.name, _in(body) if isinstance(body, exp.Expression) else None
-        )
+        return TemporaryView(tree.this.name, _in(body) if isinstance(body, exp.Expr) else None)
     if isinstance(tree, exp.Create) and tree.kind == "VIEW":
         if tree.find(exp.TemporaryProperty) is None:
             return None
@@ -84,14 +82,14 @@ def temporary_view(sql: str) -> TemporaryView | None:
     return None
 
 
-def _parse(sql: str) -> exp.Expression | None:
+def _parse(sql: str) -> exp.Expr | None:
     try:
         return sqlglot.parse_one(sql, dialect=DIALECT)
     except SqlglotError:
         return None
 
 
-def _in(*parts: exp.Expression) -> Reads | None:
+def _in(*parts: exp.Expr) -> Reads | None:
     """Return the tables in parts of a statement, without common table expressions."""
     names: set[NameParts] = set()
     for part in parts:
@@ -108,7 +106,7 @@ def _in(*parts: exp.Expression) -> Reads | None:
     return Reads(frozenset(names))
 
 
-def _hides_tables(part: exp.Expression) -> bool:
+def _hides_tables(part: exp.Expr) -> bool:
     """Return whether a function takes a relation or its name as an argument."""
     calls = (call.name.lower() for call in part.find_all(exp.Anonymous))
     return any(name in ("table", "identifier") for name in calls)
@@ -123,7 +121,7 @@ def is_common_table(table: exp.Table) -> bool:
         table: the table, as a node of a statement.
     """
     name = table.name.lower()
-    node: exp.Expression = table
+    node: exp.Expr = table
     parent = table.parent
     while parent is not None:
         if isinstance(parent, exp.With):
@@ -139,10 +137,10 @@ def is_common_table(table: exp.Table) -> bool:
     return False
 
 
-def _parts(tree: exp.Expression) -> list[tuple[str, exp.Expression]]:
+def _parts(tree: exp.Expr) -> list[tuple[str, exp.Expr]]:
     return [
         (key, item)
         for key, value in tree.args.items()
         for item in (value if isinstance(value, list) else [value])
-        if isinstance(item, exp.Expression)
+        if isinstance(item, exp.Expr)
     ]

@@ -85,7 +85,7 @@ def parse_select_chain(sql: str) -> SelectChain | None:
     # Each expression must be read exactly once: one that is not read would not be checked.
     parts = {cte.alias.lower(): cte for cte in tree.find_all(exp.CTE)}
     count = sum(1 for _ in tree.find_all(exp.Query)) - sum(1 for _ in tree.find_all(exp.Subquery))
-    source: exp.Expression = tree
+    source: exp.Expr = tree
     begin: int | None = 0
     while True:
         if not isinstance(source, exp.Select) or _more_than(source, PARTS) or not _reads(source):
@@ -125,7 +125,7 @@ def _reads(select: exp.Select) -> bool:
     return not any(s.args["alias"].columns for s in sources if s.args.get("alias"))
 
 
-def _more_than(node: exp.Expression, parts: set[str]) -> bool:
+def _more_than(node: exp.Expr, parts: set[str]) -> bool:
     return any(value for name, value in node.args.items() if name not in parts)
 
 

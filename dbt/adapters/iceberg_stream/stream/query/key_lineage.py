@@ -63,7 +63,7 @@ def _read(scope: Scope, table: str, name: str, view: str) -> str | None:
     return None
 
 
-def _sources(scope: Scope, table: str) -> Iterator[exp.Expr | Scope]:
+def _sources(scope: Scope, table: str) -> Iterator[exp.Table | Scope]:
     for alias, (_, source) in scope.selected_sources.items():
         if table.lower() in ("", alias.lower()):
             yield source

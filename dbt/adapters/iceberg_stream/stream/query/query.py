@@ -75,7 +75,7 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
     if len(streams) != 1:
         raise StreamError(f"The query names {len(streams)} streams. {HINT}")
     steps: list[SelectStep] = []
-    source: exp.Expression | None = streams[0]
+    source: exp.Expr | None = streams[0]
     while source is not None:
         source = _add_step(source, of_rows, steps)
     change_sql = insert_change_column(sql, view, steps)
@@ -86,9 +86,7 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
     return str(tree.sql(dialect="spark"))
 
 
-def _add_step(
-    source: exp.Expression, of_rows: bool, steps: list[SelectStep]
-) -> exp.Expression | None:
+def _add_step(source: exp.Expr, of_rows: bool, steps: list[SelectStep]) -> exp.Expr | None:
     """Add the column to the select that reads a source; return what reads that select."""
     select = source.find_ancestor(exp.Select, exp.SetOperation)
     if not isinstance(select, exp.Select):
@@ -121,7 +119,7 @@ def _add_step(
     raise StreamError(f"The stream is in a subquery outside of `from` and `join`. {HINT}")
 
 
-def _check(select: exp.Select, source: exp.Expression) -> None:
+def _check(select: exp.Select, source: exp.Expr) -> None:
     for name, what in REFUSED.items():
         if select.args.get(name):
             raise StreamError(f"The query of the stream {what}. {HINT}")
@@ -159,14 +157,14 @@ def _filter_to_deletes(select: exp.Select, alias: str) -> None:
     select.select(column, append=True, copy=False)
 
 
-def _within(projection: exp.Expression, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:
+def _within(projection: exp.Expr, *kinds: type[exp.Expr]) -> Iterator[exp.Expr]:
     """Yield the expressions of some kinds in a projection, but not in its subqueries."""
     for expression in projection.find_all(*kinds):
         if expression.find_ancestor(exp.Select) is projection.parent:
             yield expression
 
 
-def _covers(projection: exp.Expression, alias: str) -> bool:
+def _covers(projection: exp.Expr, alias: str) -> bool:
     """Return whether a projection is `*` or `alias.*`, which includes the column."""
     if isinstance(projection, exp.Star):
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -199,11 +199,7 @@ class DataFileWriter:
 
     def _encode(self, lane: _Lane, rows: pa.Table) -> None:
         try:
-            for name, direction, nulls in reversed(self.target.sort_columns):
-                # Sorts are stable, so the first column is sorted last.
-                order = pc.sort_indices(rows, sort_keys=[(name, direction)], null_placement=nulls)
-                rows = rows.take(order)
-            lane.writer.write(rows)
+            lane.writer.write(_sorted(rows, self.target.sort_columns))
         finally:
             self._free.release()
 
@@ -220,3 +216,16 @@ def _pieces(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * size // max(batch.nbytes, 1))
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)
+
+
+def _sorted(rows: pa.Table, columns: Sequence[tuple[str, str, str]]) -> pa.Table:
+    """Return rows in the table's sort order: column, direction, and where nulls go."""
+    if not columns:
+        return rows
+    values, keys = {}, []
+    for number, (name, direction, nulls) in enumerate(columns):
+        values[f"is_null{number}"] = pc.is_null(rows[name])
+        keys.append((f"is_null{number}", "descending" if nulls == "at_start" else "ascending"))
+        values[f"value{number}"] = rows[name]
+        keys.append((f"value{number}", direction))
+    return rows.take(pc.sort_indices(pa.table(values), sort_keys=keys))
