@@ -1,34 +1,34 @@
-# `make demo` first; `make` alone lists the targets.
+# Start with `make demo`; `make` alone lists the targets.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AREA ?= batch
 SF ?= 1
-# Tests run in so many processes, each with an engine of its own.
+# Number of processes that run tests, each with its own engine.
 WORKERS ?= 2
-# Of mutants; 0 is all of them.
+# Number of mutants to test; 0 means all.
 SAMPLE ?= 0
 SEED ?= 1
 
 DOCS := .venv-docs
-# The next version of dbt, beside the one that is pinned.
+# The next version of dbt, in addition to the pinned one.
 NEXT := .venv-dbt-1.12
-# A dozen tests of it, for CI.
+# A dozen tests with it, for CI.
 NEXT_TESTS := $(addprefix tests/functional/,adapter/test_basic.py adapter/test_empty.py test_merge.py)
 
-# For unit tests alone, without pins: these must go with old versions of the rest.
+# Needed by unit tests. Not pinned, because they must work with old versions of the other packages.
 UNIT_TESTS_NEED := confluent-kafka cryptography hypothesis 'moto[s3,server]' pytest pytest-timeout pytest-xdist
 
 SHOP := examples/shop
 TPCH := examples/tpch
 TPCH_DATA := $(TPCH)/.data/sf$(SF)
 
-# What differs most between the embedded engine and a cluster.
+# Tests of what differs most between the embedded engine and a cluster.
 CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test_strategies.py \
     test_seeds.py test_snapshots.py)
 
-# The first demo builds the shop as of March; later ones bring April, so that they have work to do.
+# The first demo builds the shop as of March, later ones as of April, so that they find changes.
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
@@ -38,22 +38,22 @@ SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-3
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(VENV)/.dev-installed ## Set up .venv with all that development and tests need
+venv: $(VENV)/.dev-installed ## Set up .venv with everything that development and tests need
 
 demo: $(VENV)/.installed ## Build the example shop and show its tables; run it twice
 	SHOP_TODAY=$(SHOP_TODAY) $(BIN)/dbt build --project-dir $(SHOP) --profiles-dir $(SHOP)
 	@$(BIN)/python $(SHOP)/show_lakehouse.py
 
-demo-tpch: $(VENV)/.tpch-installed $(TPCH_DATA)/.done ## TPC-H: tables, 22 queries, answers checked (SF=1)
+demo-tpch: $(VENV)/.tpch-installed $(TPCH_DATA)/.done ## Build TPC-H and its 22 queries, and check the answers (SF=1)
 	@start=$$(date +%s); \
 	TPCH_DATA="$(CURDIR)/$(TPCH_DATA)" $(BIN)/dbt build --project-dir $(TPCH) --profiles-dir $(TPCH) && \
 	$(BIN)/python $(TPCH)/check_answers.py --sf $(SF) && \
 	echo "TPC-H at scale factor $(SF): built and checked in $$(( $$(date +%s) - start )) s."
 
-demo-cluster: $(VENV)/.dev-installed ## A Spark cluster, a REST catalog and two users on this machine
+demo-cluster: $(VENV)/.dev-installed ## Build the shop on a Spark cluster with a REST catalog and two users
 	PYTHONPATH=. $(BIN)/python examples/cluster/demo.py
 
-demo-stream: $(VENV)/.dev-installed ## Kafka, a shop that changes, and its tables, which follow
+demo-stream: $(VENV)/.dev-installed ## Stream a changing shop through Kafka into tables
 	PYTHONPATH=. $(BIN)/python examples/orders_cdc/demo.py
 
 test: lint ## Run the whole suite
@@ -63,14 +63,14 @@ test: lint ## Run the whole suite
 unit: $(VENV)/.dev-installed ## Run the tests that need no Spark
 	$(BIN)/pytest tests/unit
 
-unit-minimal: ## Run them with the oldest versions that setup.py allows
+unit-minimal: ## Run the unit tests with the oldest versions that setup.py allows
 	$(PYTHON) -m venv .venv-minimal
 	.venv-minimal/bin/pip install --quiet --disable-pip-version-check uv
 	.venv-minimal/bin/uv pip install --quiet --resolution lowest-direct -e .
 	.venv-minimal/bin/uv pip install --quiet $(UNIT_TESTS_NEED)
 	.venv-minimal/bin/pytest tests/unit --numprocesses $(WORKERS)
 
-lint: $(VENV)/.dev-installed ## Check style, types and the rules of import
+lint: $(VENV)/.dev-installed ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy dbt
@@ -84,45 +84,45 @@ test-cluster: $(VENV)/.dev-installed ## Run the functional tests on a Spark clus
 test-dbt-1.12: $(NEXT)/.installed ## Run the functional tests with dbt-core 1.12
 	$(NEXT)/bin/pytest tests/functional -m "not slow" --numprocesses $(WORKERS) --dist loadfile
 
-test-dbt-1.12-short: $(NEXT)/.installed ## Run a few of them
+test-dbt-1.12-short: $(NEXT)/.installed ## Run a few functional tests with dbt-core 1.12
 	$(NEXT)/bin/pytest $(NEXT_TESTS)
 
-docs: $(DOCS)/.installed ## Build the documentation's site into build/site
+docs: $(DOCS)/.installed ## Build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
-docs-check: docs ## Look at its pages in headless Chromium (needs chromium and chromedriver)
+docs-check: docs ## Check the site in headless Chromium (needs chromium and chromedriver)
 	$(DOCS)/bin/python docs/site/check.py build/site
 
-lock: $(BIN)/python ## Pin what setup.py and dev-requirements.txt ask for, where it is not pinned yet
+lock: $(BIN)/python ## Pin the requirements of setup.py and dev-requirements.txt that are not pinned yet
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile setup.py dev-requirements.txt --extra kafka --universal --python-version 3.10 \
 	    --no-annotate --custom-compile-command "make lock" --quiet --output-file constraints.txt
 
-mutants: $(VENV)/.dev-installed ## Share of small faults that unit tests notice (SAMPLE=200 SEED=1)
+mutants: $(VENV)/.dev-installed ## Measure how many small faults unit tests notice (SAMPLE=200 SEED=1)
 	$(BIN)/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED)
 
 bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch, connect, write or stream)
 	$(BIN)/python -m benchmarks.run --area $(AREA)
 
-stop: ## Stop the engines that the demos left warm
+stop: ## Stop the engines that the demos have left running
 	@for project in $(SHOP) $(TPCH); do \
 	    $(BIN)/iceberg-stream stop --project-dir $$project || exit 1; \
 	done
 
-clean: ## Remove what the demos and tests made, but not .venv
+clean: ## Remove the files of demos and tests, but not .venv
 	@if [ -x $(BIN)/iceberg-stream ]; then $(MAKE) --no-print-directory stop || true; fi
 	rm -rf $(SHOP)/lakehouse $(SHOP)/target $(SHOP)/logs $(SHOP)/.iceberg_stream
 	rm -rf $(TPCH)/lakehouse $(TPCH)/target $(TPCH)/logs $(TPCH)/.iceberg_stream $(TPCH)/.data
 	rm -rf examples/cluster/.data examples/orders_cdc/.data
 	rm -rf build dist logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
-# What is installed is remembered by a file, so that a second run starts at once.
+# A marker file records what is installed, so that a second run starts at once.
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "Python 3.10 or newer is needed. Choose one: make PYTHON=python3.12 …"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	    echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu:"; \
+	    echo "$(PYTHON) cannot create virtual environments. On Debian and Ubuntu:"; \
 	    echo "    sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
@@ -139,7 +139,7 @@ $(DOCS)/.installed: docs/requirements.txt
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
-# dbt-core 1.12 requires a parser whose build downloads from outside of PyPI; it runs without.
+# dbt-core 1.12 requires a parser whose build downloads files from outside PyPI; it runs without it.
 $(NEXT)/.installed: setup.py dev-requirements.txt constraints.txt
 	$(PYTHON) -m venv $(NEXT)
 	$(NEXT)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r dev-requirements.txt

@@ -1,4 +1,4 @@
-"""A cluster, a catalog and two users: what one builds, the other may read and not change."""
+"""Run the shop on a cluster with two users: one builds it, the other may only read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA = HERE / ".data"
 
 
 def main() -> int:
-    # The lines of this program and of dbt in their order, also into a file.
+    # Keeps the lines of this program and of dbt in order, also in a file.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     print("Starting a Spark cluster (a master, two workers, Spark Connect) and a REST catalog …")
     with spark_cluster(DATA / "spark") as spark, rest_catalog(DATA / "catalog") as catalog:

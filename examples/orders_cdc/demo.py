@@ -1,4 +1,4 @@
-"""Kafka, a shop that changes, and its tables in a lakehouse, which follow; compared at the end."""
+"""Stream a shop that keeps changing through Kafka into Iceberg tables, and compare both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATA = HERE / ".data"
 LOG = DATA / "service.log"
 PROGRAMS = Path(sys.executable).parent
 PLACE = ["--project-dir", str(HERE), "--profiles-dir", str(HERE)]
-# A model of each of the shop's tables, when it changed last, and which of its rows are of today.
+# For each table of the shop: its model, the time of a row's change, a filter for current rows.
 MODELS = {
     "customers": ("customers_history", "__START_AT", "__END_AT is null"),
     "orders": ("orders", "updated_at", "true"),
@@ -82,7 +82,7 @@ def _run(shop: Shop, kafka: str, reader: Reader, rate: float, seconds: float) ->
 
 @contextmanager
 def _service(environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process of `iceberg-stream run`, and where it tells how it is."""
+    """Start `iceberg-stream run`; return the process and the address of its metrics."""
     command = [str(PROGRAMS / "iceberg-stream"), "run", *PLACE]
     with LOG.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
@@ -108,7 +108,7 @@ def _wait(service: subprocess.Popen[str], address: str) -> None:
 
 
 def _watch(shop: Shop, reader: Reader, address: str, seconds: float) -> None:
-    """Show how the tables follow the shop."""
+    """Show how far the tables are behind the shop."""
     screen, began = Screen(), time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
         counted, doing = metrics(address), states(address)
@@ -135,7 +135,7 @@ def _line(
 
 
 def _compare(shop: Shop, reader: Reader) -> bool:
-    """Say whether the tables hold what the shop has, as DuckDB reads them."""
+    """Print whether the tables contain the shop's rows, as DuckDB reads them."""
     print("\nThe tables as DuckDB reads them, and the shop:\n")
     same = True
     for table, expected in shop.rows().items():

@@ -1,4 +1,4 @@
-"""Rows of the lakehouse's tables as DuckDB reads them, while streams write."""
+"""Read the lakehouse's tables with DuckDB while streams write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import duckdb
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 
 SCHEMA = "shop"
-# What is compared with the truth; times in milliseconds.
+# Columns to compare with the shop's rows; times in milliseconds.
 COLUMNS = {
     "customers_history": "customer_id, name, city, epoch_ms(__START_AT), epoch_ms(__END_AT)",
     "orders": "order_id, customer_id, status, epoch_ms(updated_at)",
@@ -21,7 +21,7 @@ COLUMNS = {
 
 
 class Reader:
-    """Asks DuckDB, which knows nothing of the adapter."""
+    """Reads with DuckDB, which is independent of the adapter."""
 
     def __init__(self, lake: IcebergCatalog) -> None:
         self._lake = lake
@@ -33,7 +33,7 @@ class Reader:
             self._duckdb.execute(f"load '{found}'")
 
     def rows(self, table: str, columns: str, where: str = "true") -> list[tuple[Any, ...]]:
-        """Rows of a table's current snapshot; none where there is no table yet."""
+        """Return the rows of a table's current snapshot; none if there is no table yet."""
         loaded = self._lake.load((SCHEMA, table))
         if loaded is None or loaded.metadata.get("current-snapshot-id") in (None, -1):
             return []

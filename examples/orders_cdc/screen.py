@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a small table, drawn anew where there is a terminal."""
+"""Show a small table while the demo runs, redrawn in a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIX = "iceberg_stream_"
 
 
 class Screen:
-    """Draws over what it drew before; in a file, the lines follow each other."""
+    """Overwrites its last output in a terminal; in a file, it appends lines."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()
@@ -32,7 +32,7 @@ class Screen:
 
 
 def metrics(address: str) -> dict[tuple[str, str], float]:
-    """What the service counts, by metric and model."""
+    """Return the service's metrics, by metric and model."""
     found = {}
     for family in text_string_to_metric_families(_get(f"{address}/metrics")):
         for sample in family.samples:
@@ -43,7 +43,7 @@ def metrics(address: str) -> dict[tuple[str, str], float]:
 
 
 def states(address: str) -> dict[str, str]:
-    """What each stream does, by the model's name."""
+    """Return the state of each stream, by model name."""
     told = json.loads(_get(f"{address}/health"))["streams"]
     return {name.rpartition(".")[2]: state for name, state in told.items()}
 

@@ -1,4 +1,4 @@
-"""A shop that keeps changing, and what Debezium tells Kafka of it."""
+"""Simulate a shop that keeps changing, and send its changes to Kafka as Debezium does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NAMES = ("Ada", "Bruno", "Chloé", "Dmitri", "Elena", "Farid", "Grace", "Henrik"
 CITIES = ("Aarhus", "Brno", "Cork", "Ghent", "Graz", "Lyon", "Osaka", "Porto", "Pune", "Umeå")
 PRICES = {"tea": "4.20", "cup": "11.50", "pot": "39.00", "tray": "24.90", "spoon": "2.75"}
 PARTITIONS = 3
-WARNINGS = 4  # and worse, of what Kafka's client tells
+WARNINGS = 4  # log level of Kafka's client: warnings and errors
 
 
 @dataclass(frozen=True)
 class Change:
-    """A row of a table before and after; one of them is missing for an insert or a delete."""
+    """A row before and after a change; an insert lacks the first, a delete the second."""
 
     table: str
     before: Row | None
@@ -40,7 +40,7 @@ class Change:
         return f"shop.public.{self.table}"
 
     def messages(self) -> Iterator[tuple[str, str | None]]:
-        """Keys and values; a tombstone follows a delete, so that Kafka may forget the key."""
+        """Yield keys and values; a tombstone follows a delete, so that Kafka can drop the key."""
         row, name = self.after or self.before or {}, KEYS[self.table]
         key = json.dumps({name: row[name]})
         source = {"db": "shop", "schema": "public", "table": self.table, "ts_ms": self.ts_ms}
@@ -52,7 +52,7 @@ class Change:
 
 
 class Shop:
-    """The shop's tables, as plain dicts, by key: the truth that a lakehouse is compared with.
+    """The shop's tables, as dicts by key; the lakehouse is compared with them.
 
     Attributes:
         versions: of customers; by key and beginning, the row and its end.
@@ -71,7 +71,7 @@ class Shop:
         self._clock = 0
 
     def happen(self) -> list[Change]:
-        """Something happens, and changes some rows."""
+        """Make one event happen, which changes some rows."""
         happenings = {
             self._order: 25,
             self._proceed: 40,
@@ -87,7 +87,7 @@ class Shop:
                 return changes
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
-        """What the lakehouse's tables must hold, sorted by text; times in milliseconds."""
+        """Return the rows that the lakehouse must have, sorted as text; times in milliseconds."""
         revenue: dict[str, Decimal] = {}
         orders: Counter[str] = Counter()
         for key, order in self.tables["orders"].items():
@@ -150,7 +150,7 @@ class Shop:
             yield self._write("orders", order["order_id"], None)
 
     def _write(self, table: str, key: int, row: Row | None) -> Change:
-        """Put a row in its place, or take it away; no two changes have the same time."""
+        """Set or remove a row; no two changes have the same time."""
         self._clock = now = max(self._clock + 1, int(time.time() * 1000))
         before, after = self.tables[table].pop(key, None), None
         if row is not None:
@@ -175,7 +175,7 @@ class Shop:
         return self._last_id[table]
 
     def _any(self, table: str) -> Row | None:
-        """One of the table's rows; most draws find one, for most rows stay."""
+        """Return a random row of a table; usually one try is enough, because most rows stay."""
         for _ in range(10):
             found = self.tables[table].get(self._random.randint(1, self._last_id[table] or 1))
             if found is not None:
@@ -189,7 +189,7 @@ def _in_milliseconds(table: dict[int, Row]) -> list[tuple[Any, ...]]:
 
 
 def create_topics(bootstrap: str) -> None:
-    """Create the tables' topics; keys keep their changes in order in one of the partitions."""
+    """Create the tables' topics; the changes of a key stay in order in one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
     topics = [NewTopic(f"shop.public.{table}", PARTITIONS, 1) for table in KEYS]
     for made in admin.create_topics(topics).values():
@@ -197,9 +197,10 @@ def create_topics(bootstrap: str) -> None:
 
 
 def feed(shop: Shop, bootstrap: str, rate: float, stop: threading.Event, most: int = 0) -> int:
-    """Send what happens in the shop, so many changes a second, until told to stop.
+    """Send the shop's changes at a rate per second until `stop` is set.
 
-    Gives the number of changes, all of them acknowledged by Kafka; no more than `most`, if given.
+    Returns:
+        The number of changes, all acknowledged by Kafka; at most `most`, if it is not 0.
     """
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
     began, sent = time.monotonic(), 0

@@ -1,4 +1,4 @@
-"""Show what `dbt build` left: some rows, each table's snapshots, and the files. Needs no Spark."""
+"""Show the result of `dbt build`: some rows, snapshots and files. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def print_grid(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def summary_count(snapshot: Snapshot, name: str) -> int:
-    """A number of the snapshot's summary, such as `added-records`; absent means none."""
+    """Return a number of the snapshot's summary, for example `added-records`; 0 if it is absent."""
     value = snapshot.summary[name] if snapshot.summary else None
     return int(value or 0)
 

@@ -20,17 +20,17 @@ Row = dict[str, str]
 
 
 def is_measure(kind: pa.DataType) -> bool:
-    """Whether a column holds sums, averages or ratios, which engines round differently."""
+    """Return whether a column has sums, averages or ratios, which engines round differently."""
     return bool(pa.types.is_decimal(kind) or pa.types.is_floating(kind))
 
 
 def as_text(row: dict[str, object]) -> Row:
-    """The row as a CSV file would hold it."""
+    """Return the row as a CSV file would contain it."""
     return {name: "" if value is None else str(value) for name, value in row.items()}
 
 
 def same_measure(got: str, want: str) -> bool:
-    """Equal to the cent and to 0.01 %.
+    """Return whether two numbers are equal to the cent and to 0.01 %.
 
     The specification (2.1.3.5) allows more: $100 for sums, 1 % for averages and ratios.
     """
@@ -41,7 +41,7 @@ def same_measure(got: str, want: str) -> bool:
 
 
 def by_key(rows: Iterable[Row], keys: list[str]) -> dict[tuple[str, ...], Row]:
-    """Rows by their exact columns: a table has no order that could pair them."""
+    """Return rows by their exact columns, because a table has no order to pair them by."""
     found: dict[tuple[str, ...], Row] = {}
     for row in rows:
         key = tuple(row[name] for name in keys)
@@ -52,7 +52,7 @@ def by_key(rows: Iterable[Row], keys: list[str]) -> dict[tuple[str, ...], Row]:
 
 
 def differences(got: pa.Table, want: list[Row]) -> list[str]:
-    """What is wrong with one query's table, a line for each fault."""
+    """Return the differences of one query's table, a line for each."""
     columns = list(want[0]) if want else got.column_names
     if got.column_names != columns:
         return [f"columns are {got.column_names}, not {columns}"]
@@ -73,7 +73,7 @@ def differences(got: pa.Table, want: list[Row]) -> list[str]:
 
 
 def read_answer(path: Path) -> list[Row]:
-    """The rows of one answer file."""
+    """Return the rows of one answer file."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

@@ -1,5 +1,5 @@
 {#
-  The shop's calendar. The seeds also hold what comes later; staging shows what is known today.
+  The shop's calendar. The seeds contain later rows, too; staging shows what is known today.
 #}
 {% macro today() -%}
     date '{{ env_var("SHOP_TODAY", "2026-03-31") }}'

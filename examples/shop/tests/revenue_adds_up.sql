@@ -1,4 +1,4 @@
--- What customers spent is what the days earned, to the cent.
+-- The customers' spending equals the revenue of all days, to the cent.
 with totals as (
     select
         (select sum(spent) from {{ ref('customers') }}) as spent,

@@ -1,6 +1,6 @@
 {#
-  One table's file, as `tpchgen-cli parquet` wrote it.
-  TPCH_DATA is the absolute path of the files' folder.
+  The file of one table, as `tpchgen-cli parquet` wrote it.
+  TPCH_DATA is the absolute path of the folder with the files.
 #}
 {% macro generated(table) -%}
     parquet.`file://{{ env_var('TPCH_DATA') }}/{{ table }}.parquet`

@@ -24,6 +24,6 @@ select
 from {{ ref('stg_orders') }} as orders
 left join payments on payments.order_id = orders.order_id
 {% if is_incremental() %}
--- Only what is new or changed since the last run is read and merged.
+-- Reads and merges only rows that are new or changed since the last run.
 where orders.updated_at > (select max(updated_at) from {{ this }})
 {% endif %}

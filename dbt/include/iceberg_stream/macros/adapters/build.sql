@@ -1,6 +1,6 @@
-{#- Build a table or a view whatever stood at its name before. Of one kind it is a replace in one
-    commit. Of the other kind the new object is made beside the old one, which goes only then: no
-    catalog swaps a table for a view in one step. -#}
+{#- Build a table or a view, whatever has its name. A relation of the same type is replaced in one
+    commit. For another type, the new relation is built beside the old one, which is dropped
+    afterwards: no catalog can replace a table by a view in one step. -#}
 {% macro iceberg_stream__build_table(existing, relation, select, layout) %}
   {%- set staged = iceberg_stream__make_staged_relation(relation) if existing is not none and existing.is_view else none -%}
   {% call statement('main') -%}

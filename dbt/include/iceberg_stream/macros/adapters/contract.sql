@@ -1,5 +1,5 @@
-{#- Iceberg keeps no constraints but "required", so a contract is checked on the rows as they are
-    written: a row that breaks it fails the statement, and nothing is committed. -#}
+{#- Iceberg has no constraint except "required", so a contract is checked on the rows as they are
+    written. A row that violates it fails the statement, and nothing is committed. -#}
 {% macro iceberg_stream__get_contract_checked_sql(sql) -%}
   {%- set contract = config.get('contract') -%}
   {%- if contract and contract.enforced -%}

@@ -8,8 +8,8 @@
   {%- endif -%}
 {%- endmacro %}
 
-{#- Views and new tables carry their comments from birth; what is left are columns of tables, and
-    tables that were built before. Only what differs is written. -#}
+{#- Views and new tables are created with their comments. This sets the comments of columns of tables
+    and of existing tables, if they differ. -#}
 {% macro iceberg_stream__persist_docs(relation, model, for_relation, for_columns) -%}
   {%- if not relation.is_view -%}
     {%- if for_relation and config.persist_relation_docs() and model.description -%}

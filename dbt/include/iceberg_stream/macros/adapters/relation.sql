@@ -1,5 +1,5 @@
 {% macro iceberg_stream__make_temp_relation(base_relation, suffix='__dbt_tmp') %}
-  {#- Unique for each node and run: models of one name in two schemas must not share a view. -#}
+  {#- Unique for each node and run: models with the same name in two schemas must not share a view. -#}
   {%- set identifier = base_relation.identifier ~ suffix ~ '_' ~ adapter.unique_suffix() -%}
   {%- do return(api.Relation.create(identifier=identifier, type='view')) -%}
 {% endmacro %}
@@ -20,7 +20,7 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__rename_relation(from_relation, to_relation) -%}
-  {#- Iceberg takes the new name's first part for a namespace: it must come without the catalog. -#}
+  {#- Iceberg reads the first part of the new name as a namespace: leave the catalog out. -#}
   {% call statement('rename_relation') -%}
     alter {{ from_relation.type }} {{ from_relation.render() }}
     rename to {{ to_relation.include(database=(from_relation.is_view)).render() }}
@@ -49,7 +49,8 @@
   {% do adapter.drop_schema(relation) %}
 {%- endmacro %}
 
-{#- What is there of a model, whose user may write to it: otherwise nothing is computed in vain. -#}
+{#- Return a model's existing relation, or fail if the user may not write to it. Checking first avoids
+    computing rows that cannot be written. -#}
 {% macro iceberg_stream__load_writable_relation(relation, rows_only=false) %}
   {%- set existing = load_cached_relation(relation) -%}
   {% do adapter.check_write(existing, rows_only) %}

@@ -24,7 +24,7 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__finish_table(relation, layout) %}
-  {#- What a `create table … as select` cannot say. -#}
+  {#- Apply what `create table … as select` cannot express. -#}
   {% if layout.sort_order %}
     {% do run_query('alter table ' ~ relation.render() ~ ' ' ~ layout.write_order) %}
   {% endif %}

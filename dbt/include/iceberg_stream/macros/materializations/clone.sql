@@ -1,4 +1,4 @@
-{#- Iceberg has no clone of a table: the clone is a view of the other target's relation. -#}
+{#- Iceberg cannot clone a table, so the clone is a view of the other target's relation. -#}
 {% materialization clone, adapter='iceberg_stream' %}
   {%- if not defer_relation -%}
     {{ log('No relation found in state manifest for ' ~ model.unique_id, info=True) }}

@@ -54,8 +54,8 @@
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 
-{#- The increment as a temporary view. Strategies that read it more than once get it materialised
-    in the engine, so that the model's query runs once and always gives the same rows. -#}
+{#- Stage the increment as a temporary view. For strategies that read it more than once, cache it in
+    the engine: the model's query then runs once and always returns the same rows. -#}
 {% macro iceberg_stream__stage_increment(relation, select, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {%- set checked = iceberg_stream__get_contract_checked_sql(select) -%}

@@ -7,9 +7,9 @@
   {{ iceberg_stream__get_delete_insert_sql(arg_dict, iceberg_stream__get_key_list(arg_dict['unique_key']), keys) }}
 {%- endmacro %}
 
-{#- Delete the target's rows with one of the given keys and insert the increment, in one commit: a
-    merge whose source has two kinds of rows, keys to delete and rows to insert. Its columns are
-    numbered, so that a bare name in a predicate means the target's column, as in a delete. -#}
+{#- Delete the target's rows with one of the keys and insert the increment, in one commit. It is a
+    merge whose source has two kinds of rows: keys to delete and rows to insert. The source's columns
+    are numbered, so that a name without an alias in a predicate means the target's column. -#}
 {% macro iceberg_stream__get_delete_insert_sql(arg_dict, keys, keys_sql) -%}
   {%- set columns = arg_dict['dest_columns'] -%}
   {%- set numbers = iceberg_stream__get_column_numbers(columns) -%}

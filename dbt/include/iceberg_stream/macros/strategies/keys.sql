@@ -2,7 +2,7 @@
   {{ return([unique_key] if unique_key is string else (unique_key or [])) }}
 {% endmacro %}
 
-{#- Null-safe: a null key is a key like any other, not a new row on each run. -#}
+{#- Null-safe: otherwise a null key would insert a new row on each run. -#}
 {% macro iceberg_stream__get_key_match_sql(unique_key, left, right) -%}
   {%- for key in iceberg_stream__get_key_list(unique_key) -%}
     {{ left }}.{{ iceberg_stream__quote_key(key) }} <=> {{ right }}.{{ iceberg_stream__quote_key(key) }}{{ ' and ' if not loop.last }}

@@ -2,7 +2,7 @@
   {{ iceberg_stream__get_merge_statement(arg_dict, iceberg_stream__get_merge_plan(arg_dict)) }}
 {%- endmacro %}
 
-{#- The merge options of the config, resolved against the columns. -#}
+{#- Return the merge options of the config, resolved against the columns. -#}
 {% macro iceberg_stream__get_merge_plan(arg_dict) %}
   {%- set target = config.get('target_alias') or 'DBT_INTERNAL_DEST' -%}
   {%- set source = config.get('source_alias') or 'DBT_INTERNAL_SOURCE' -%}
@@ -49,8 +49,8 @@
   {{ adapter.get_merge_sql(arg_dict['target_relation'], arg_dict['temp_relation'], arg_dict['dest_columns'], plan) }}
 {%- endmacro %}
 
-{#- Looks before the merge: keys that stand in the increment twice are refused by name, and a
-    merge that would change nothing is not run, for it would rewrite files and commit. -#}
+{#- Check before the merge: keys that occur twice in the increment are an error that names them. A
+    merge that would change nothing is not run, because it would rewrite files and commit. -#}
 {% macro iceberg_stream__merge_changes_anything(arg_dict) %}
   {%- set found = run_query(iceberg_stream__get_merge_preview_sql(arg_dict, iceberg_stream__get_merge_plan(arg_dict))).rows[0] -%}
   {%- if found[0] > 0 -%}
@@ -78,8 +78,8 @@
     {%- endif %} as changes
 {%- endmacro %}
 
-{#- Rows beyond the first of their key. One key is counted without a struct, which Spark hashes more
-    slowly; `count(distinct)` passes over nulls, so those are counted apart. -#}
+{#- Count the rows beyond the first of their key. A single key column is counted without a struct,
+    which Spark hashes more slowly. `count(distinct)` ignores nulls, so nulls are counted separately. -#}
 {% macro iceberg_stream__get_duplicate_count_sql(keys) -%}
   {%- if keys | length == 1 -%}
     {%- set key = iceberg_stream__quote_key(keys[0]) -%}

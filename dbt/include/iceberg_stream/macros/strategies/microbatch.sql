@@ -1,5 +1,5 @@
-{#- Replaces the batch's range of event_time in one commit. Whole partitions are swapped by
-    metadata alone; a range that cuts through files is rewritten. -#}
+{#- Replace the batch's range of event_time in one commit. Whole partitions are replaced by metadata
+    alone; if the range covers only parts of files, rows are deleted and inserted. -#}
 {% macro iceberg_stream__get_incremental_microbatch_sql(arg_dict) -%}
   {%- set relation = arg_dict['target_relation'] -%}
   {%- set event_time = config.get('event_time') -%}
@@ -8,7 +8,7 @@
     {{ column }} >= timestamp '{{ model.batch.event_time_start }}' and {{ column }} < timestamp '{{ model.batch.event_time_end }}'
   {%- endset -%}
   {%- if adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
-    {#- This statement takes no column list: the columns must come in the table's order. -#}
+    {#- This statement has no column list: the columns must be in the table's order. -#}
     {%- set columns = iceberg_stream__get_quoted_names(adapter.get_columns_in_relation(relation)) -%}
     insert into {{ relation.render() }} replace where {{ range }}
     select {{ columns }} from {{ arg_dict['temp_relation'].render() }}

@@ -1,5 +1,5 @@
-{#- Spark 4 has the standard's listagg. With a limit the ordered list is cut at U+001F (unit separator),
-    so a measure that holds this character is cut wrongly. -#}
+{#- Spark 4 has the listagg of the SQL standard. With a limit, the ordered list is split at U+001F (unit
+    separator), so a measure that contains this character is split in the wrong place. -#}
 {% macro iceberg_stream__listagg(measure, delimiter_text, order_by_clause, limit_num) -%}
   {%- set order = ' within group (' ~ order_by_clause ~ ')' if order_by_clause else '' -%}
   {%- if limit_num -%}
