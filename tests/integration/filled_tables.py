@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from tests.integration.streams import Change, commit, make_table, open_sink
-from tests.integration.writers import open_catalog
 
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
-    lake.create_namespace("s")
-    yield lake
-    lake.close()
 
 
 def fill(lake: IcebergCatalog, version: int, partitioned: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,14 @@ from tests.integration.writers import open_catalog
 from tests.servers.iceberg_parser import refusal
 
 DOCS = Path(__file__).parents[2] / "docs" / "check.md"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
+    lake.create_namespace("s")
+    yield lake
+    lake.close()
 
 
 def findings(lake: IcebergCatalog, data: bool = True) -> list[Finding]:

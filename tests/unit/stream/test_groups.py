@@ -24,6 +24,7 @@ class Run:
         self.groups = Groups(self._listeners.append)
         self.started: list[int] = []
         self.fails = False
+        self.waits = threading.Event()
 
     def end(self, node: str) -> None:
         data = SimpleNamespace(node_info=SimpleNamespace(unique_id=node))
@@ -36,6 +37,7 @@ class Run:
         polls: list[int] = []
 
         def poll() -> None:
+            self.waits.set()
             polls.append(1)
             assert len(polls) < 10, "it waits for ever"
 
@@ -104,8 +106,7 @@ def test_one_that_comes_after_the_group_has_failed() -> None:
 def test_what_members_must_agree_on() -> None:
     run = Run()
     thread, _ = in_thread(lambda: run.join("a", refresh=True))
-    while not run.groups.get("g", MEMBERS)._tables:
-        pass
+    assert run.waits.wait(10)
     with pytest.raises(StreamError, match=r"a is rebuilt .* and b is not"):
         run.join("b", refresh=False)
     with pytest.raises(StreamError, match="`batch_rows` is 5 for b and 1000000 for a"):
