@@ -1,4 +1,4 @@
-"""What is asked of Kafka without Spark: partitions, offsets, a few messages."""
+"""Kafka without Spark: partitions, offsets, a few messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 30.0
 LOOK_SECONDS = 3.0
 # Between two looks for who has a partition.
 MOVE_SECONDS = 0.2
-# What an older Kafka says for the id of a topic.
+# The id of a topic in answers of an older Kafka.
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 # With a full memory the client would rest for a second.
 MUCH = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
@@ -49,7 +49,7 @@ class KafkaClient:
             raise StreamError(
                 "Streams from Kafka need its client: pip install 'dbt-iceberg-stream[kafka]'."
             ) from error
-        asked: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "group.id": "dbt-iceberg-stream",
             "enable.auto.commit": "false",
             "fetch.wait.max.ms": "10",
@@ -57,9 +57,9 @@ class KafkaClient:
             # The few messages that it reads need not fill its memory.
             **(MUCH if much else {"queued.min.messages": "1000"}),
         }
-        told = {"error_cb": self._errors.append}
+        callbacks = {"error_cb": self._errors.append}
         try:
-            return Consumer({**asked, **self.options, **told}, logger=_silent())
+            return Consumer({**defaults, **self.options, **callbacks}, logger=_silent())
         except KafkaException as error:
             raise StreamError(f"The options of Kafka are refused: {error.args[0].str()}") from error
 
@@ -81,14 +81,16 @@ class KafkaClient:
         from confluent_kafka import KafkaException, TopicCollection
 
         for topic in topics:
-            self._partitions(topic)  # it tells better what is wrong with the connection
-        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=SECONDS)
-        found = {}
-        for topic, future in asked.items():
-            # What is wrong with the topic is told when its offsets are asked for.
+            self._partitions(topic)  # its errors say more about the connection
+        answers = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=SECONDS
+        )
+        ids = {}
+        for topic, future in answers.items():
+            # A request for its offsets reports what is wrong with the topic.
             with contextlib.suppress(KafkaException):
-                found[topic] = str(future.result().topic_id)
-        return {topic: number for topic, number in found.items() if number != NO_ID}
+                ids[topic] = str(future.result().topic_id)
+        return {topic: number for topic, number in ids.items() if number != NO_ID}
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -125,16 +127,16 @@ class KafkaClient:
                 topics = self._consumer.list_topics(topic, timeout=LOOK_SECONDS).topics
                 break
             except KafkaException as error:
-                self._consumer.poll(0)  # tells what happened meanwhile
-                told = [one for one in self._errors if one.code() != KafkaError._ALL_BROKERS_DOWN]
-                refused = [one for one in told if one.code() in refusals]
+                self._consumer.poll(0)  # collects the errors of the meantime
+                reported = [e for e in self._errors if e.code() != KafkaError._ALL_BROKERS_DOWN]
+                refused = [each for each in reported if each.code() in refusals]
                 if refused or time.monotonic() > deadline:
-                    cause = (refused or told or [error.args[0]])[-1]
+                    cause = (refused or reported or [error.args[0]])[-1]
                     raise self._unanswered(topic, cause.str()) from error
-        found = topics[topic]
-        if found.error is not None:
-            raise StreamError(f"The topic {topic} cannot be read: {found.error.str()}.")
-        return sorted(found.partitions)
+        metadata = topics[topic]
+        if metadata.error is not None:
+            raise StreamError(f"The topic {topic} cannot be read: {metadata.error.str()}.")
+        return sorted(metadata.partitions)
 
     def _unanswered(self, topic: str, cause: str) -> StreamError:
         servers = self.options.get("bootstrap.servers")

@@ -31,8 +31,8 @@ def require_same(frontier: Frontier | None, ids: Mapping[str, str]) -> None:
     Raises:
         StreamError: a topic is another one.
     """
-    known = (frontier or {}).get(IDS) or {}
-    other = [topic for topic, found in ids.items() if known.get(topic, found) != found]
+    stored = (frontier or {}).get(IDS) or {}
+    other = [topic for topic, id in ids.items() if stored.get(topic, id) != id]
     if other:
         raise StreamError(
             f"The topic {', '.join(other)} was deleted and created again: the stream's offsets are "

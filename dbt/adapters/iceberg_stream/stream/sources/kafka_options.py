@@ -46,18 +46,18 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
     Raises:
         StreamError: one of them has no counterpart, or a file cannot be read.
     """
-    given = dict(options)
-    java = {name: given.pop(name) for name in options if not SECURITY.match(name)}
+    left = dict(options)
+    java = {name: left.pop(name) for name in options if not SECURITY.match(name)}
     # As librdkafka does it: what transactions have not committed is no change.
     java.setdefault("isolation.level", "read_committed")
-    if (protocol := given.pop("security.protocol", None)) is not None:
+    if (protocol := left.pop("security.protocol", None)) is not None:
         java["security.protocol"] = protocol.upper()
-    java |= _login(given) | _trust(given) | _identity(given)
-    if (checked := given.pop("ssl.endpoint.identification.algorithm", None)) is not None:
+    java |= _login(left) | _trust(left) | _identity(left)
+    if (checked := left.pop("ssl.endpoint.identification.algorithm", None)) is not None:
         java["ssl.endpoint.identification.algorithm"] = "" if checked == "none" else checked
-    if given:
+    if left:
         raise StreamError(
-            f"The Kafka option {', '.join(sorted(given))} is not supported by Spark's Kafka "
+            f"The Kafka option {', '.join(sorted(left))} is not supported by Spark's Kafka "
             "client. Of SASL and TLS these are: security.protocol, sasl.mechanism "
             f"({', '.join(LOGIN_MODULES)}), sasl.username, sasl.password, ssl.ca.location, "
             "ssl.certificate.location, ssl.key.location (or .pem for .location), ssl.key.password, "
@@ -66,35 +66,35 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
     return java
 
 
-def _login(given: dict[str, str]) -> dict[str, str]:
+def _login(options: dict[str, str]) -> dict[str, str]:
     """SASL: the name and password go into a line of JAAS."""
-    mechanisms = given.pop("sasl.mechanisms", None)
-    mechanism = given.pop("sasl.mechanism", mechanisms)
-    name, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
+    mechanisms = options.pop("sasl.mechanisms", None)
+    mechanism = options.pop("sasl.mechanism", mechanisms)
+    name, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
     if mechanism is None:
         return {}
     if mechanism not in LOGIN_MODULES or name is None or password is None:
         raise StreamError(
-            f"`sasl.mechanism: {mechanism}` of a Kafka source: {', '.join(LOGIN_MODULES)} are "
-            "known, each with `sasl.username` and `sasl.password`."
+            f"`sasl.mechanism` must be one of {', '.join(LOGIN_MODULES)}, with "
+            f"`sasl.username` and `sasl.password`; got {mechanism!r}."
         )
     login = f"username={_quoted(name)} password={_quoted(password)}"
     module = LOGIN_MODULES[mechanism]
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required {login};"}
 
 
-def _trust(given: dict[str, str]) -> dict[str, str]:
+def _trust(options: dict[str, str]) -> dict[str, str]:
     """The authorities whose certificates brokers may have; Java's own without any."""
-    found = _pem(given, "ssl.ca")
-    if found is None:
+    authorities = _pem(options, "ssl.ca")
+    if authorities is None:
         return {}
-    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": found}
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
 
 
-def _identity(given: dict[str, str]) -> dict[str, str]:
+def _identity(options: dict[str, str]) -> dict[str, str]:
     """The client's own certificate and its key."""
-    certificate, key = _pem(given, "ssl.certificate"), _pem(given, "ssl.key")
-    password = given.pop("ssl.key.password", None)
+    certificate, key = _pem(options, "ssl.certificate"), _pem(options, "ssl.key")
+    password = options.pop("ssl.key.password", None)
     if certificate is None and key is None:
         return {}
     if certificate is None or key is None:
@@ -112,9 +112,9 @@ def _identity(given: dict[str, str]) -> dict[str, str]:
     return java if password is None else java | {"ssl.key.password": password}
 
 
-def _pem(given: dict[str, str], name: str) -> str | None:
+def _pem(options: dict[str, str], name: str) -> str | None:
     """What an option gives as text, or as the file that holds it: workers may not have the file."""
-    text, location = given.pop(f"{name}.pem", None), given.pop(f"{name}.location", None)
+    text, location = options.pop(f"{name}.pem", None), options.pop(f"{name}.location", None)
     if text is not None or location is None:
         return text
     try:
@@ -130,6 +130,6 @@ def _quoted(text: str) -> str:
 
 def hide_secrets(spark: SparkSession) -> None:
     """Have Spark leave them out of the texts of queries, which its event log and web pages show."""
-    known = spark.conf.get(REDACTION, None)
-    if IN_QUERY_TEXTS not in (known or ""):
-        spark.conf.set(REDACTION, f"{known}|{IN_QUERY_TEXTS}" if known else IN_QUERY_TEXTS)
+    pattern = spark.conf.get(REDACTION, None)
+    if IN_QUERY_TEXTS not in (pattern or ""):
+        spark.conf.set(REDACTION, f"{pattern}|{IN_QUERY_TEXTS}" if pattern else IN_QUERY_TEXTS)

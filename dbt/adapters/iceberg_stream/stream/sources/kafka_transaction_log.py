@@ -1,4 +1,4 @@
-"""What a topic of transactions tells, and where the transactions of changes stand in it."""
+"""The messages of a transaction topic, and the order that they give to changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEFORE, AFTER = -1, math.inf
 
 
 @dataclass(frozen=True)
-class End:
+class TransactionEnd:
     """The end of a transaction.
 
     Attributes:
@@ -38,20 +38,20 @@ class End:
 
 
 @dataclass
-class Ends:
-    """Ends in their order, as far as a batch may go.
+class TransactionLog:
+    """Ends of transactions in their order, as far as a batch may go.
 
     Attributes:
-        low: the offset from which on they are known, in the topic of transactions.
+        low: the offset of the transaction topic from which on they were read.
         order: of transactions, by id; `BEFORE` for those that ended before the batch.
-        since: the time, in milliseconds, of what was told last before the batch.
-        oldest: of what is told from `low` on.
+        since: the time, in milliseconds, of the last message before the batch.
+        oldest: of the messages from `low` on.
         gone: what is older has no end that Kafka still has.
         unsure: the oldest change whose end is not known, though it may have come before `low`.
     """
 
     low: int
-    ends: list[End] = field(default_factory=list)
+    ends: list[TransactionEnd] = field(default_factory=list)
     order: dict[str, int] = field(default_factory=dict)
     since: float = -math.inf
     oldest: float = math.inf
@@ -60,22 +60,26 @@ class Ends:
 
     def order_of(self, change: Change) -> float:
         """Where the change's transaction stands; `BEFORE` if it has none."""
-        known = transaction_id(change.told.get("transaction"))
-        if known is None:
+        transaction = transaction_id(change.payload.get("transaction"))
+        if transaction is None:
             return BEFORE
-        if known in self.order:
-            return self.order[known]
+        if transaction in self.order:
+            return self.order[transaction]
         # Its end may be gone, or was before the stream began.
         is_old = change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.gone)
         return BEFORE if is_old else AFTER
 
     def knows(self, change: Change) -> bool:
         """Whether the end of the change's transaction is known."""
-        return transaction_id(change.told.get("transaction")) in self.order
+        return transaction_id(change.payload.get("transaction")) in self.order
 
     def during(self, change: Change) -> int | None:
         """The transaction in whose time a change was sent that should name one, and does not."""
-        if not change.told or change.told.get("transaction") or change.told.get("op") in ("r", "m"):
+        if (
+            not change.payload
+            or change.payload.get("transaction")
+            or change.payload.get("op") in ("r", "m")
+        ):
             return None
         order = bisect_left(self.ends, change.milliseconds, key=lambda end: end.ended)
         is_amid = order < len(self.ends) and self.ends[order].began <= change.milliseconds
@@ -135,12 +139,15 @@ class Read:
     unnamed: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
-def end_of(message: Change, began: int | None) -> End:
-    """What an END tells. One without its BEGIN is of a transaction that the stream comes amid."""
+def end_of(message: Change, began: int | None) -> TransactionEnd:
+    """The end that an END message reports.
+
+    Without its BEGIN it is of a transaction in whose midst the stream began.
+    """
     counts = Counter[str]()
-    for one in message.told.get("data_collections") or ():
+    for one in message.payload.get("data_collections") or ():
         counts[str(one.get("data_collection"))] += int(one.get("event_count") or 0)
     is_old = message.milliseconds < (time.time() - SETTLED_SECONDS) * 1000
     is_certain = began is not None and not is_old
     since = math.inf if began is None else began
-    return End(message.offset + 1, counts, is_certain, since, message.milliseconds)
+    return TransactionEnd(message.offset + 1, counts, is_certain, since, message.milliseconds)

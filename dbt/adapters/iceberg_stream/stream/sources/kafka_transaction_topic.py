@@ -1,4 +1,4 @@
-"""Whole transactions over several topics and partitions, as Debezium's topic of transactions tells.
+"""Whole transactions over several topics and partitions, by Debezium's transaction topic.
 
 Debezium writes transactions one after the other, each into the partitions of its tables, and an
 END with the number of its changes of each table (`event_count` of `data_collections`) into a topic
@@ -20,10 +20,10 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import (
     AFTER,
     BEFORE,
-    End,
-    Ends,
     Part,
     Read,
+    TransactionEnd,
+    TransactionLog,
     end_of,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Transactions of a batch, at most: their ids are held in memory.
 MOST_ENDS = 100_000
-# Progress among transactions of other tables is told so often: each time costs an empty batch.
+# Progress among transactions of other tables is recorded so often: each time costs an empty batch.
 FOREIGN = 1000
 
 
@@ -47,10 +47,10 @@ class TransactionTopic:
     """Where batches end, so that they hold whole transactions.
 
     Attributes:
-        consumer: which nobody else reads messages with.
-        topic: which tells of transactions.
+        consumer: of Kafka, used by nobody else.
+        topic: in which Debezium reports transactions.
         topics: of changes.
-        place: topic and number of a partition, as frontiers name it.
+        place: returns topic and number of a partition that a frontier names.
     """
 
     consumer: Consumer
@@ -85,76 +85,76 @@ class TransactionTopic:
         self._ask_for_tables(limit, first)
         own = f"{self.topic}/0"
         changes = [p for p in begin if p != own]
-        told = self._read_ends(first[own], begin[own], limit[own], rows)
+        log = self._read_ends(first[own], begin[own], limit[own], rows)
         if whole:
-            told.ends = [replace(end, is_certain=False) for end in told.ends]
+            log.ends = [replace(end, is_certain=False) for end in log.ends]
         most = rows
         while True:
             waiting = sum(limit[p] - begin[p] for p in changes)
             share = min(1.0, most / max(1, waiting))
             reach = {p: begin[p] + math.ceil(share * (limit[p] - begin[p])) for p in changes}
-            read = self._read_parts(begin, reach, limit, told)
-            while self._look_back(told, first[own]):
-                read = self._read_parts(begin, reach, limit, told)
-            self._check_named(told.ends, read)
-            order = self._last_whole(told.ends, read)
+            read = self._read_parts(begin, reach, limit, log)
+            while self._look_back(log, first[own]):
+                read = self._read_parts(begin, reach, limit, log)
+            self._check_named(log.ends, read)
+            order = self._last_whole(log.ends, read)
             upper = {p: part.end_of(order) for p, part in read.parts.items()}
-            upper[own] = begin[own] if order == BEFORE else told.ends[order].after
+            upper[own] = begin[own] if order == BEFORE else log.ends[order].after
             if any(upper[p] > begin[p] for p in changes) or upper[own] >= begin[own] + FOREIGN:
                 return {p: upper[p] for p in begin}
             if share == 1.0:
                 return dict(begin)
             most *= 4
 
-    def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> Ends:
-        """Ends from an offset on, until they have so many rows; and the last ones before."""
-        told, count = Ends(max(first, begin - CHUNK)), 0
+    def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> TransactionLog:
+        """Ends from an offset on, until they have so many rows, and the last ones before it."""
+        log, count = TransactionLog(max(first, begin - CHUNK)), 0
         begun: dict[str, int] = {}
         if 0 < first == limit:
-            told.since = time.time() * 1000  # all of them are older than Kafka's retention
-        with closing(read_changes(self.consumer, self.topic, 0, told.low, limit)) as messages:
+            log.since = time.time() * 1000  # all of them are older than Kafka's retention
+        with closing(read_changes(self.consumer, self.topic, 0, log.low, limit)) as messages:
             for message in messages:
-                known = transaction_id(message.told)
-                if known is None:
+                transaction = transaction_id(message.payload)
+                if transaction is None:
                     continue
-                told.oldest = min(told.oldest, message.milliseconds)
-                if message.offset < begin or told.since == -math.inf:
-                    told.since = message.milliseconds
-                is_end = message.told.get("status") == "END"
+                log.oldest = min(log.oldest, message.milliseconds)
+                if message.offset < begin or log.since == -math.inf:
+                    log.since = message.milliseconds
+                is_end = message.payload.get("status") == "END"
                 if message.offset < begin:
-                    told.order |= {known: BEFORE} if is_end else {}
+                    log.order |= {transaction: BEFORE} if is_end else {}
                 elif not is_end:
-                    begun[known] = message.milliseconds
+                    begun[transaction] = message.milliseconds
                 else:
-                    end = end_of(message, begun.get(known))
-                    told.order[known] = len(told.ends)
-                    told.ends.append(end)
+                    end = end_of(message, begun.get(transaction))
+                    log.order[transaction] = len(log.ends)
+                    log.ends.append(end)
                     count += self._of_topics(end).total()
-                if count >= rows or len(told.ends) >= MOST_ENDS:
+                if count >= rows or len(log.ends) >= MOST_ENDS:
                     break
-        told.reach_back(first)
-        return told
+        log.reach_back(first)
+        return log
 
-    def _look_back(self, told: Ends, first: int) -> bool:
+    def _look_back(self, log: TransactionLog, first: int) -> bool:
         """Read ends of before, if they may be of a change that is not known; whether there are.
 
         A partition that is read from its first offset has changes of long before.
         """
-        if told.low <= first or not told.is_unsure:
+        if log.low <= first or not log.is_unsure:
             return False
         count = CHUNK
-        while told.low > first and told.is_unsure:
-            high, told.low = told.low, max(first, told.low - count)
-            with closing(read_changes(self.consumer, self.topic, 0, told.low, high)) as messages:
+        while log.low > first and log.is_unsure:
+            high, log.low = log.low, max(first, log.low - count)
+            with closing(read_changes(self.consumer, self.topic, 0, log.low, high)) as messages:
                 for message in messages:
-                    if (known := transaction_id(message.told)) is None:
+                    if (transaction := transaction_id(message.payload)) is None:
                         continue
-                    told.oldest = min(told.oldest, message.milliseconds)
-                    if message.told.get("status") == "END":
-                        told.order.setdefault(known, BEFORE)
+                    log.oldest = min(log.oldest, message.milliseconds)
+                    if message.payload.get("status") == "END":
+                        log.order.setdefault(transaction, BEFORE)
             count *= 2
-        told.reach_back(first)
-        told.unsure = math.inf
+        log.reach_back(first)
+        log.unsure = math.inf
         return True
 
     def _read_parts(
@@ -162,7 +162,7 @@ class TransactionTopic:
         begin: Mapping[str, int],
         reach: Mapping[str, int],
         limit: Mapping[str, int],
-        told: Ends,
+        log: TransactionLog,
     ) -> Read:
         """The order of transactions in each partition, and their changes in each topic."""
         read = Read()
@@ -175,25 +175,25 @@ class TransactionTopic:
             ) as changes:
                 for change in changes:
                     self._learn(topic, change)
-                    order = told.order_of(change)
+                    order = log.order_of(change)
                     # Behind one that is known it comes later, and before one that does not.
-                    is_later = is_later or told.knows(change)
+                    is_later = is_later or log.knows(change)
                     if order == AFTER and not is_later:
                         unsure = min(unsure, change.milliseconds)
                     elif BEFORE < order < AFTER:
                         unsure = math.inf
                     part.add(order, change.offset)
                     read.counts[topic, order] += 1
-                    if (amid := told.during(change)) is not None:
+                    if (amid := log.during(change)) is not None:
                         read.unnamed[topic, amid] += 1
                     after = after + 1 if order == AFTER else 0
                     if after == CHUNK:
                         break
-            told.unsure = min(told.unsure, unsure)
+            log.unsure = min(log.unsure, unsure)
             read.parts[partition] = part
         return read
 
-    def _check_named(self, ends: Sequence[End], read: Read) -> None:
+    def _check_named(self, ends: Sequence[TransactionEnd], read: Read) -> None:
         """Changes without the block would pass for those of a snapshot, and their ends for open."""
         named = {topic for topic, order in read.counts if order != BEFORE}
         for (topic, order), count in read.unnamed.items():
@@ -206,7 +206,7 @@ class TransactionTopic:
                     "without `transaction_topic`."
                 )
 
-    def _last_whole(self, ends: Sequence[End], read: Read) -> int:
+    def _last_whole(self, ends: Sequence[TransactionEnd], read: Read) -> int:
         """The last of the transactions that are whole, as are all before it; or `BEFORE`."""
         of_topic: dict[str, list[Part]] = defaultdict(list)
         for partition, part in read.parts.items():
@@ -221,13 +221,13 @@ class TransactionTopic:
                     return order - 1
         return len(ends) - 1
 
-    def _of_topics(self, end: End) -> Counter[str]:
-        """Changes in each topic, which may have those of several tables."""
-        found = Counter[str]()
+    def _of_topics(self, end: TransactionEnd) -> Counter[str]:
+        """Count the changes of a transaction by topic; a topic may have those of several tables."""
+        changes = Counter[str]()
         for name, count in end.counts.items():
             if (topic := self._topic_of(name)) is not None:
-                found[topic] += count
-        return found
+                changes[topic] += count
+        return changes
 
     def _topic_of(self, collection: str) -> str | None:
         """The topic that has a table's changes: as they say themselves, or else by its name."""
@@ -239,13 +239,13 @@ class TransactionTopic:
         names = {collection, ".".join(parts[1:])} if len(parts) == 3 else {collection}
         for topic in self.topics:
             # A topic whose changes are of another table may have its own ones, too.
-            told = {collection} if self._tables[topic] else names
-            if any(f".{topic}".endswith(f".{name}") for name in told):
+            candidates = {collection} if self._tables[topic] else names
+            if any(f".{topic}".endswith(f".{name}") for name in candidates):
                 return topic
         return None
 
     def _ask_for_tables(self, limit: Mapping[str, int], first: Mapping[str, int]) -> None:
-        """Have the last messages of each topic tell of their table, once there are any."""
+        """Read the tables of each topic from its last messages, once there are any."""
         for partition, high in limit.items():
             topic, number = self.place(partition)
             is_known = topic == self.topic or self._tables[topic] or partition in self._asked
@@ -258,22 +258,21 @@ class TransactionTopic:
                     self._learn(topic, change)
 
     def _learn(self, topic: str, change: Change) -> None:
-        source = change.told.get("source")
+        source = change.payload.get("source")
         if not isinstance(source, dict):
             return
-        ask = source.get
-        told = topic, ask("name"), ask("db"), ask("schema"), ask("table")
-        if told in self._learned:
+        connector, database, schema, table = map(source.get, ("name", "db", "schema", "table"))
+        origin = topic, connector, database, schema, table
+        if origin in self._learned:
             return
-        self._learned.add(told)
-        names = [str(name) for name in told[2:] if name]
-        # A connector's collections are told with the database or without.
-        self._tables[topic] |= {".".join(names), ".".join(names[1:])} if told[-1] else set()
-        connector = told[1]
+        self._learned.add(origin)
+        names = [str(name) for name in (database, schema, table) if name]
+        # A connector names its collections with the database or without.
+        self._tables[topic] |= {".".join(names), ".".join(names[1:])} if table else set()
         if self._connector is not None and connector not in (None, self._connector):
             raise StreamError(
                 f"The topics {', '.join(self.topics)} have changes of several connectors, "
-                f"{self._connector} and {connector}, and {self.topic} tells of the transactions of "
+                f"{self._connector} and {connector}, and {self.topic} reports the transactions of "
                 "one: make a source of the topics of each."
             )
         self._connector = self._connector or connector

@@ -30,10 +30,10 @@ POSTGRES_ID = re.compile(r"(\d+):\d+")
 
 @dataclass(frozen=True)
 class Change:
-    """What a message tells, and when by Kafka's clock."""
+    """A message: its offset, its value as JSON, and its time by Kafka's clock."""
 
     offset: int
-    told: Any
+    payload: Any
     milliseconds: int
 
 
@@ -42,7 +42,7 @@ class Transactions:
     """Ends of transactions in the only partition of a topic.
 
     Attributes:
-        consumer: which nobody else reads messages with.
+        consumer: of Kafka, used by nobody else.
         form: `debezium` or `maxwell`.
     """
 
@@ -124,15 +124,15 @@ def read_changes(
 
 
 def transaction_id(block: Any) -> str | None:
-    """The id in a change's `transaction`, or in a message that tells of a transaction.
+    """The id in a change's `transaction`, or in a message of the transaction topic.
 
     Debezium appends the place of each single change to the ids of PostgreSQL's transactions.
     """
-    found = block.get("id") if isinstance(block, dict) else None
-    if found is None:
+    number = block.get("id") if isinstance(block, dict) else None
+    if number is None:
         return None
-    with_place = POSTGRES_ID.fullmatch(str(found))
-    return with_place[1] if with_place else str(found)
+    with_place = POSTGRES_ID.fullmatch(str(number))
+    return with_place[1] if with_place else str(number)
 
 
 def _changes(message: Message, offset: int) -> list[Change]:
@@ -140,25 +140,25 @@ def _changes(message: Message, offset: int) -> list[Change]:
     if value is None:
         return []
     try:
-        told = orjson.loads(value)
+        payload = orjson.loads(value)
     except orjson.JSONDecodeError:
         return []  # a bad record, which belongs to no transaction
-    told = told.get("payload") or told if isinstance(told, dict) else {}
-    told = told if isinstance(told, dict) else {}
-    return [Change(offset, told, message.timestamp()[1])]
+    payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
+    payload = payload if isinstance(payload, dict) else {}
+    return [Change(offset, payload, message.timestamp()[1])]
 
 
 def _debezium_ends(change: Change, after: Change | None) -> bool:
-    ours = transaction_id(change.told.get("transaction"))
+    ours = transaction_id(change.payload.get("transaction"))
     if ours is None:
         return True
     if after is None:
         return time.time() - change.milliseconds / 1000 > QUIET_SECONDS
-    return transaction_id(after.told.get("transaction")) != ours
+    return transaction_id(after.payload.get("transaction")) != ours
 
 
 def _maxwell_ends(change: Change, after: Change | None) -> bool:
-    return bool(change.told.get("commit")) or change.told.get("xid") is None
+    return bool(change.payload.get("commit")) or change.payload.get("xid") is None
 
 
 ENDS: dict[str, Callable[[Change, Change | None], bool]] = {
