@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -82,10 +83,9 @@ def run_stream(
         tables = [own]
         if running is not None:
             running.streams[name] = own.status
-        try:
+        with _reported_to(running, name):
             if group is not None:
-                identity = source.identity
-                group.run(name, identity, refresh, own, start, poll)
+                group.run(name, source.identity, refresh, own, start, poll)
             elif opened.options.route_by:
                 router = opened.router(relation, own)
                 tables = router.open(opened.routes(relation))
@@ -93,18 +93,25 @@ def run_stream(
                 _start(context, tables, refresh, lambda *batch: register(router.grow(*batch)))
             else:
                 _start(context, tables, refresh)
-        except Fenced:
-            if running is not None:
-                running.fenced.add(name)
-            raise
-        except StatementError as error:
-            if running is not None and error.engine_gone:
-                running.lose_engine()
-            raise
     if own.frontier is None and running is None:
         place = source.spec.get("path") or ".".join(source.name)
         logger.warning(f"{name}: {place} has no data yet.")
     return _response(relation, tables)
+
+
+@contextmanager
+def _reported_to(running: service.Service | None, name: str) -> Iterator[None]:
+    """Tell a service why a stream ends: it exits, or starts its engine again."""
+    try:
+        yield
+    except Fenced:
+        if running is not None:
+            running.fenced.add(name)
+        raise
+    except StatementError as error:
+        if running is not None and error.engine_gone:
+            running.lose_engine()
+        raise
 
 
 def _start(
