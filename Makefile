@@ -33,7 +33,7 @@ SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-tpch demo-cluster demo-stream test unit unit-minimal lint test-slow test-cluster
-.PHONY: test-dbt-1.12 test-dbt-1.12-short docs docs-check lock mutants bench stop clean
+.PHONY: test-dbt-1.12 test-dbt-1.12-short coverage docs docs-check lock mutants bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,12 @@ test-dbt-1.12: $(NEXT)/.installed ## Run the functional tests with dbt-core 1.12
 
 test-dbt-1.12-short: $(NEXT)/.installed ## Run a few functional tests with dbt-core 1.12
 	$(NEXT)/bin/pytest $(NEXT_TESTS)
+
+coverage: $(VENV)/.dev-installed ## Lines and branches that tests reach (TESTS=tests for all of them)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS) -m "not slow" --quiet --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 docs: $(DOCS)/.installed ## Build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
