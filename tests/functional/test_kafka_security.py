@@ -143,7 +143,7 @@ class TestSecuredKafka:
         [
             ("mistyped", "Invalid username or password"),
             ("stranger", "broker certificate could not be verified"),
-            ("nobody", "`connection: nobody` of a Kafka source is not in the profile's `kafka`"),
+            ("nobody", "The profile has no Kafka connection `nobody`"),
         ],
     )
     def test_refusals_say_why_and_soon(self, project: Any, name: str, words: str) -> None:

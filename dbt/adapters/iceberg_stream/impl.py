@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
 )
+from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, table_name
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -38,7 +39,6 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
-from dbt.adapters.iceberg_stream.tables.merge.options import STRATEGIES, strategy_of
 
 if TYPE_CHECKING:
     import agate

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+# Similarity from which a key is taken for a misspelled option.
+MISSPELLED_CUTOFF = 0.85
 
 
 def must_be_one_of(name: str, value: Any, choices: Iterable[Any]) -> str:
@@ -26,3 +30,18 @@ def must_be(name: str, value: Any, expected: str) -> str:
         expected: what it must be: `a size, e.g. 2g`.
     """
     return f"`{name}` must be {expected}; got {value!r}"
+
+
+def misspelled(config: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+    """Return a message for each key that is similar to an option.
+
+    Args:
+        config: the config.
+        options: the valid keys.
+    """
+    errors = []
+    for key in config:
+        close = difflib.get_close_matches(key, options, n=1, cutoff=MISSPELLED_CUTOFF)
+        if close and key not in options:
+            errors.append(f"unknown config `{key}`: did you mean `{close[0]}`?")
+    return errors

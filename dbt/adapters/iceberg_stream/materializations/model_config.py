@@ -1,4 +1,4 @@
-"""A model's config, read once into typed objects; all its faults in one message."""
+"""A model's config, read once into typed objects; all its errors in one message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
-from dbt.adapters.iceberg_stream.tables.merge.options import incremental_errors, misspelled
+from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled
+from dbt.adapters.iceberg_stream.materializations.strategies import (
+    OPTIONS,
+    incremental_errors,
+)
 
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
@@ -20,20 +24,20 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     """Read the layout and check all options of a model, before any work is done.
 
     Raises:
-        CompilationError: names the model and lists every fault with its cure.
+        CompilationError: names the model and lists each error and what to do.
     """
     config = {k: v for k, v in dict(model["config"]).items() if v is not None}
-    layout, faults = parse_table_config(config)
-    faults += misspelled(config)
+    layout, errors = parse_table_config(config)
+    errors += misspelled(config, OPTIONS)
     file_format = config.get("file_format") or "iceberg"
     if file_format != "iceberg":
-        faults.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
+        errors.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
     if config.get("materialized") == "incremental":
-        faults += incremental_errors(config)
+        errors += incremental_errors(config)
     if config.get("grants"):
-        faults.append(GRANTS_REFUSED)
-    if faults:
-        lines = "\n".join(f"  - {fault}" for fault in faults)
+        errors.append(GRANTS_REFUSED)
+    if errors:
+        lines = "\n".join(f"  - {fault}" for fault in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     return layout
 
@@ -46,10 +50,11 @@ def check_key_columns(model: Mapping[str, Any], columns: list[str]) -> None:
     """
     key = model["config"].get("unique_key")
     keys = [key] if isinstance(key, str) else list(key or [])
-    there = {column.lower() for column in columns}
-    missing = [k for k in keys if k.strip("`").lower() not in there]
+    returned = {column.lower() for column in columns}
+    missing = [k for k in keys if k.strip("`").lower() not in returned]
     if missing:
         raise CompilationError(
             f"`unique_key` of {model['unique_id']} names {', '.join(f'`{k}`' for k in missing)}, "
-            f"which the model does not return. It returns: {', '.join(columns)}"
+            f"which the model does not return. It returns: {', '.join(columns)}. Add the column to "
+            "the query, or correct `unique_key`."
         )

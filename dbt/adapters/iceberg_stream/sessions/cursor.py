@@ -55,7 +55,7 @@ ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "trunca
 # These statements can always be retried: they replace the whole relation.
 REBUILDS = {"create", "replace"}
 VIEW_VERBS = {"create", "cache"}
-ATTEMPTS = 5
+STATEMENT_ATTEMPTS = 5
 TABLE_EXISTS = "table already exists"
 QUERY_VERBS = {"select", "with", "values"}
 # Statements that change a session, so that the next model must not use it.
@@ -315,13 +315,13 @@ class Cursor:
         def before_retry(state: RetryCallState) -> None:
             logger.info(
                 f"Another writer committed to {'.'.join(self.target or ())}: retrying the "
-                f"statement ({state.attempt_number + 1} of {ATTEMPTS})"
+                f"statement ({state.attempt_number + 1} of {STATEMENT_ATTEMPTS})"
             )
             handle.refresh_token()
 
         for attempt in Retrying(
             retry=retry_if_exception(may_retry),
-            stop=stop_after_attempt(ATTEMPTS),
+            stop=stop_after_attempt(STATEMENT_ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.2, max=10),
             before_sleep=before_retry,
             reraise=True,

@@ -19,7 +19,7 @@ class CommitQueue:
     """Commits the pending batches of a stream's tables, one commit after the other.
 
     Args:
-        interval: seconds between two commits, if no more files than MOST_FILES are pending.
+        interval: seconds between two commits, unless MOST_FILES or more files are pending.
     """
 
     def __init__(self, interval: float) -> None:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
-from dbt.adapters.iceberg_stream.tables.merge.options import misspelled
+from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be, must_be_one_of
 
 SequenceNumbers = Literal["auto", "one", "many"]
 DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]
@@ -76,7 +75,7 @@ class StreamOptions:
         scd_type: 1 keeps the last version of a row, 2 all of them (`stored_as_scd_type`).
         soft_deletes: column that takes the time of a delete; the row stays.
         batch_interval: seconds between polls of an idle source.
-        commit_interval: seconds between commits, at least.
+        commit_interval: seconds between commits; sooner if many files are pending.
         batch_rows: rows of the source in a batch, at most.
         max_keys: keys that a batch with one data sequence number remembers, at most.
         sequence_numbers: whether a batch has one data sequence number, or one for each chunk of

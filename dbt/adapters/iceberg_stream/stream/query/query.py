@@ -73,7 +73,7 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
         raise StreamError(f"The query of the stream cannot be parsed: {error}") from error
     streams = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
     if len(streams) != 1:
-        raise StreamError(f"The query names {len(streams)} streams. {HINT}")
+        raise StreamError(f"The query reads a stream {len(streams)} times, and must once. {HINT}")
     steps: list[SelectStep] = []
     source: exp.Expr | None = streams[0]
     while source is not None:
@@ -126,7 +126,8 @@ def _check(select: exp.Select, source: exp.Expr) -> None:
     for projection in select.expressions:
         if any(_within(projection, exp.AggFunc, exp.Window, exp.Explode)):
             raise StreamError(
-                f"`{projection.sql(dialect='spark')}` aggregates or generates rows. {HINT}"
+                f"`{projection.sql(dialect='spark')}` uses an aggregate, a window function or "
+                f"`explode`. {HINT}"
             )
     for join in select.args.get("joins") or []:
         side, ours = join.side.upper(), join.this is source

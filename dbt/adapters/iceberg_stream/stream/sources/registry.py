@@ -152,8 +152,9 @@ def _connection(name: object, connections: Connections) -> dict[str, str]:
         return {}
     if name not in connections:
         raise StreamError(
-            f"`connection: {name}` of a Kafka source is not in the profile's `kafka`, which has: "
-            f"{', '.join(connections) or 'none'}."
+            f"The profile has no Kafka connection `{name}`. Under `kafka` it has: "
+            f"{', '.join(connections) or 'no connections'}. Add `{name}` there, or correct "
+            "`connection` in the source."
         )
     return _as_text(connections[str(name)])
 

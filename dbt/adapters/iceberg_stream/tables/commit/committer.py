@@ -55,7 +55,7 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
 from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed, validate
 
 # Iceberg's own default of 4 is for few writers; an attempt costs milliseconds here.
-ATTEMPTS = 30
+COMMIT_ATTEMPTS = 30
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 TOTAL_SECONDS = 1800
 
@@ -332,7 +332,7 @@ def _attempt(parts: Sequence[Committer]) -> list[Committed]:
 
 def _retrying(parts: Sequence[Committer]) -> Retrying:
     properties = dict(parts[0].base.metadata.get("properties") or {})
-    attempts = property_as_int(properties, "commit.retry.num-retries", ATTEMPTS - 1)
+    attempts = property_as_int(properties, "commit.retry.num-retries", COMMIT_ATTEMPTS - 1)
 
     def before_sleep(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

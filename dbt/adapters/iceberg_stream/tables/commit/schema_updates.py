@@ -96,7 +96,7 @@ def evolving(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpd
         name = str(current.find_column_name(number))
         if name.split(".")[0] not in data_fields and name not in data_fields:
             raise ColumnError(
-                name, f"is missing, but identifies the rows of {table}: add it to the query"
+                name, f"is missing, but is an identifier field of {table}: add it to the query"
             )
     fields = [_evolved(field, data_fields.get(field.name), table) for field in current.fields]
     if not added and fields == list(current.fields):

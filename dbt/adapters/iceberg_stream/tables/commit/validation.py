@@ -69,10 +69,13 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
     new_deletes = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
     if not added and not new_deletes:
         return
-    conflict = f"{len(added)} data files" if added else "deletes of rows"
+    conflict = (
+        f"added {len(added)} data files that conflict with this write"
+        if added
+        else "deleted rows of files that this write replaces"
+    )
     raise ValidationFailed(
-        f"Another writer added {conflict} that conflict with this write: "
-        f"{', '.join(since.writers)}.",
+        f"Another writer {conflict}: {', '.join(since.writers)}.",
         added,
         set(),
     )

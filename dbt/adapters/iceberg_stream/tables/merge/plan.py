@@ -12,6 +12,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.sql.merge import is_comparable
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 
@@ -77,8 +78,8 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
     for name in plan.updates:
         if name not in types:
             return f"the table has no column {name}"
-        if "map<" in str(types[name]) or "variant" in str(types[name]):
-            return f"{name} is {types[name]}, which Spark does not compare"
+        if not is_comparable(str(types[name])):
+            return f"values of the updated column {name}, {types[name]}, cannot be compared"
     if moved := _partition_columns(metadata, schema) & set(plan.updates):
         return f"{min(moved)} is updated, and partitions the table"
     if "'initial-default'" in str(metadata["schemas"]):

@@ -46,7 +46,7 @@ from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sorted_by
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
-ATTEMPTS = 5
+MERGE_ATTEMPTS = 5
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 
 
@@ -152,7 +152,7 @@ class RewriteMerge:
             except ValidationFailed:
                 with self._removed_on_error(base):
                     current = self.catalog.load(self.name)
-                    if current is None or self._attempt == ATTEMPTS:
+                    if current is None or self._attempt == MERGE_ATTEMPTS:
                         raise
                 self._remove_inserted(base)
                 base = current

@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 from dbt_common.exceptions import CompilationError
 
+from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled
 from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
 )
-from dbt.adapters.iceberg_stream.tables.merge.options import incremental_errors, misspelled
+from dbt.adapters.iceberg_stream.materializations.strategies import (
+    OPTIONS,
+    incremental_errors,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +47,10 @@ def test_bad_configs(config: dict[str, Any]) -> None:
 
 
 def test_only_slips_of_the_pen_are_misspellings() -> None:
-    assert misspelled({"uniqe_key": 1}) == [
+    assert misspelled({"uniqe_key": 1}, OPTIONS) == [
         "unknown config `uniqe_key`: did you mean `unique_key`?"
     ]
-    assert misspelled({"my_setting": 1, "tags": [], "schema": "x"}) == []
+    assert misspelled({"my_setting": 1, "tags": [], "schema": "x"}, OPTIONS) == []
 
 
 def test_one_error_with_all_faults() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
@@ -41,7 +40,7 @@ INCREMENTAL_OPTIONS = (
     "incremental_predicates",
     "on_schema_change",
 )
-KNOWN = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS)
+OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS)
 # Steps of a merge that need a key to match rows.
 NEED_A_KEY = (
     "not_matched_condition",
@@ -49,23 +48,6 @@ NEED_A_KEY = (
     "not_matched_by_source_condition",
     "skip_not_matched_step",
 )
-# Similarity from which a key is taken for a misspelled option.
-MISSPELLED_CUTOFF = 0.85
-
-
-def misspelled(config: Mapping[str, Any], options: Sequence[str] = KNOWN) -> list[str]:
-    """Return a message for each key that is similar to an option.
-
-    Args:
-        config: the config.
-        options: the valid keys.
-    """
-    errors = []
-    for key in config:
-        close = difflib.get_close_matches(key, options, n=1, cutoff=MISSPELLED_CUTOFF)
-        if close and key not in options:
-            errors.append(f"unknown config `{key}`: did you mean `{close[0]}`?")
-    return errors
 
 
 def incremental_errors(config: Mapping[str, Any]) -> list[str]:
