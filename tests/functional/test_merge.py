@@ -72,6 +72,7 @@ class TestMerge:
             "by_key.sql": BY_KEY,
             "unchanged.sql": UNCHANGED,
             "empty.sql": EMPTY,
+            "by_spark.sql": UNCHANGED.replace("unique_key", "merge_engine='spark', unique_key"),
             "quoted.sql": QUOTED,
             "options.sql": OPTIONS,
             "skips.sql": SKIPS,
@@ -84,7 +85,8 @@ class TestMerge:
     def results(self, project: Any) -> dict[str, Any]:
         run_dbt(["run"])
         self.before = {
-            name: snapshot_ids(project, name) for name in ("unchanged", "empty", "by_key")
+            name: snapshot_ids(project, name)
+            for name in ("unchanged", "empty", "by_key", "by_spark")
         }
         found = {r.node.name: r.adapter_response for r in run_dbt(["run"])}
         return {"responses": found, "before": self.before}
@@ -101,7 +103,7 @@ class TestMerge:
         assert response["snapshot_id"] == snapshot_ids(project, "by_key")[-1]
         assert response["bytes_written"] > 0
 
-    @pytest.mark.parametrize("name", ["unchanged", "empty"])
+    @pytest.mark.parametrize("name", ["unchanged", "empty", "by_spark"])
     def test_nothing_changed_commits_nothing(self, project: Any, results: Any, name: str) -> None:
         assert snapshot_ids(project, name) == results["before"][name]
         assert results["responses"][name]["rows_affected"] == 0

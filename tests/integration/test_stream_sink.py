@@ -270,6 +270,43 @@ def test_a_rollback_of_a_stream_of_files(lake: IcebergCatalog) -> None:
     assert open_sink(lake).progress.frontier == again.progress.frontier
 
 
+def test_a_refresh_that_stops_before_its_commit(lake: IcebergCatalog) -> None:
+    """The table keeps its rows, and the next run all names of the files that they came from."""
+    make_table(lake)
+    sink = open_sink(lake)
+    for number in range(3):
+        commit_files(sink, landed(number * 10, 10))
+    whole = sink.progress.frontier
+    Sink(lake, NAME, Progress(SINK), ("id",)).claim(None, True)
+    assert open_sink(lake).progress.frontier == whole
+
+
+def test_a_refresh_of_a_rolled_back_table_that_stops(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    sink = open_sink(lake)
+    first, second, _ = (commit_files(sink, landed(n * 10, 10)) for n in range(3))
+    set_back(lake, second)
+    Sink(lake, NAME, Progress(SINK), ("id",)).claim(None, True)
+    frontier = open_sink(lake).progress.frontier
+    assert frontier is not None and sum(map(len, frontier["read"].values())) == 20 * 16
+    set_back(lake, second, first)
+    Sink(lake, NAME, Progress(SINK), ("id",)).claim(None, True)
+    assert open_sink(lake).progress.frontier == frontier
+
+
+def test_progress_of_an_empty_source_is_restored(lake: IcebergCatalog) -> None:
+    """A refresh from a source without rows commits, and has read nothing."""
+    make_table(lake)
+    sink = open_sink(lake)
+    sink.replaces = True
+    write_id, written = write(sink, [Change(1, "x")], 0)
+    done = sink.commit(write_id, [replace(written, batch_range=BatchRange(None, None))])
+    commit_files(sink, landed(0, 1))
+    assert done is not None
+    set_back(lake, done.snapshot.snapshot_id)
+    assert accept_rollback(lake, NAME, SINK).frontier is None
+
+
 def test_a_rollback_behind_which_names_have_expired(lake: IcebergCatalog) -> None:
     make_table(lake)
     sink = open_sink(lake)

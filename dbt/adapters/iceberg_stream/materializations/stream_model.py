@@ -99,7 +99,8 @@ class StreamModel:
         routed = [route_options(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
         # A route may have a key of its own, which records of other routes lack.
-        shared = [key for key in self.options.keys if all(key in others for others in routed)]
+        spelled = [{key.lower() for key in route_keys} for route_keys in routed]
+        shared = [key for key in self.options.keys if all(key.lower() in own for own in spelled)]
         required = source_key_columns(self.sql, VIEW, shared)
         return open_source(
             self.source,

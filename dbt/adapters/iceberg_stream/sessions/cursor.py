@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.events.logging import AdapterLogger
@@ -62,6 +63,10 @@ QUERY_VERBS = {"select", "with", "values"}
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
 
 
+def _owner(renewal: Renewal | None) -> str:
+    return renewal.owner if renewal else ""
+
+
 class Handle:
     """A dbt connection's handle: a session, and the catalog that all connections share.
 
@@ -95,12 +100,11 @@ class Handle:
         self._on_close = on_close
         self._on_lost = on_lost
         self._renewal = renewal
-        self._results = SessionResults(session, results, self._owner) if results else None
+        # No method of this object: a cycle would keep closed sessions until Python collects it.
+        owner = partial(_owner, renewal)
+        self._results = SessionResults(session, results, owner) if results else None
         self.progress = Progress(show_progress)
         session.on_progress(self.progress)
-
-    def _owner(self) -> str:
-        return self._renewal.owner if self._renewal else ""
 
     @property
     def principal(self) -> str:

@@ -17,6 +17,8 @@ from dbt.adapters.iceberg_stream.stream.query.key_lineage import source_key_colu
         ("select *, upper(b) as id from v", ()),
         ("select * except (id), a as id from v", ("a",)),
         ("select * except (id) from v", ()),
+        ("select * except (other) from v", ("id",)),
+        ("select v.* except (Id, other) from v", ()),
         ("select coalesce(id, other) as id from v", ()),
         ("select v.* from v left join t on v.a = t.a", ("id",)),
         ("select v.code as id, t.name from v left join t on v.a = t.a", ("code",)),

@@ -131,6 +131,22 @@ class TestSortOrder:
         assert actual == (by_x if order is SORTED else by_id)
         assert file.sort_order_id == 1
 
+    @pytest.mark.parametrize(
+        ("direction", "nulls", "expected"),
+        [
+            ("ascending", "at_start", [None, -1.0, 3.0, "nan"]),
+            ("ascending", "at_end", [-1.0, 3.0, "nan", None]),
+            ("descending", "at_start", [None, "nan", 3.0, -1.0]),
+            ("descending", "at_end", ["nan", 3.0, -1.0, None]),
+        ],
+    )
+    def test_nan_is_behind_all_numbers(
+        self, direction: str, nulls: str, expected: list[Any]
+    ) -> None:
+        rows = pa.table({"x": [3.0, None, float("nan"), -1.0]})
+        ordered = writer.sorted_rows(rows, [("x", direction, nulls)])["x"].to_pylist()
+        assert ["nan" if x is not None and x != x else x for x in ordered] == expected
+
     def test_what_cannot_be_sorted_by_is_left_as_it_is(self, lake: IcebergCatalog) -> None:
         make_table(lake)
         struct = StructType(NestedField(4, "n", LongType(), required=False))

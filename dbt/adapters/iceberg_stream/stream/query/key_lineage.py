@@ -43,12 +43,20 @@ def _returned(scope: Scope, name: str, view: str) -> str | None:
         column = projection.unalias()
         star = column if isinstance(column, exp.Star) else column.this
         if isinstance(star, exp.Star):
-            if not any(star.args.values()):
+            if _has_name(star, name):
                 stars.append(column.table if isinstance(column, exp.Column) else "")
         elif projection.alias_or_name.lower() == name.lower():
             is_column = isinstance(column, exp.Column)
             return _read(scope, column.table, column.name, view) if is_column else None
     return next((one for table in stars if (one := _read(scope, table, name, view))), None)
+
+
+def _has_name(star: exp.Star, name: str) -> bool:
+    """Return whether a star passes a column on, as far as its `except` says."""
+    if any(star.args.get(clause) for clause in ("replace", "rename", "ilike")):
+        return False
+    left_out = star.args.get("except_") or star.args.get("except") or []
+    return name.lower() not in {column.name.lower() for column in left_out}
 
 
 def _read(scope: Scope, table: str, name: str, view: str) -> str | None:

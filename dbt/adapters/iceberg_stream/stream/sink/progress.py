@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from dbt.adapters.iceberg_stream.stream.errors import (
     StreamConflict,
     StreamError,
 )
-from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import whole_frontier
+from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import SINCE, whole_frontier
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX, WRITE_ID
@@ -135,6 +135,8 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
             raise _rolled_back(sink_id, None, recorded)
         return recorded if committed is None else committed_progress(metadata, sink_id)
     if committed.write_id == recorded.write_id:
+        if SINCE in (recorded.frontier or {}):
+            return committed_progress(metadata, sink_id)
         # The property may be ahead by the progress of an idle stream.
         return recorded
     raise _rolled_back(sink_id, committed, recorded)
@@ -147,10 +149,18 @@ def restart_progress(metadata: Metadata, sink_id: str) -> Progress:
         metadata: of the table.
         sink_id: of the stream.
     """
-    committed = next(_committed(_ancestors(metadata), sink_id), Progress(sink_id))
+    commits = list(_committed(_ancestors(metadata), sink_id))
+    committed = commits[0] if commits else Progress(sink_id)
+    recorded = read_property(metadata, sink_id)
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
-    earlier = (committed, newest, read_property(metadata, sink_id))
-    return replace(committed, version=max(one.version for one in earlier if one is not None))
+    # Until the refresh commits, the table keeps its rows, and their progress must stay whole.
+    if recorded is not None and recorded.write_id == committed.write_id:
+        frontier = recorded.frontier
+    else:
+        # If a part has expired, the frontier stays marked as incomplete, which `recover` refuses.
+        frontier = _whole_frontier(commits) or committed.frontier
+    version = max(one.version for one in (committed, newest, recorded) if one is not None)
+    return replace(committed, frontier=frontier, version=version)
 
 
 def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
@@ -169,14 +179,21 @@ def committed_progress(metadata: Metadata, sink_id: str) -> Progress | None:
     commits = list(_committed(_ancestors(metadata), sink_id))
     if not commits:
         return None
-    frontier = whole_frontier((one.write_id, one.frontier or {}) for one in commits)
-    if frontier is None:
+    frontier = _whole_frontier(commits)
+    if frontier is None and commits[0].frontier is not None:
         raise StreamError(
             f"The progress of {sink_id} in its source cannot be restored: the table was rolled "
             "back, or has lost its properties, and snapshots with names of files that were read "
             "have expired. Rebuild the table: run the model with --full-refresh."
         )
     return replace(commits[0], frontier=frontier)
+
+
+def _whole_frontier(commits: Sequence[Progress]) -> Frontier | None:
+    """Restore the frontier of the first of the commits; None if it has none, or a part expired."""
+    if not commits or commits[0].frontier is None:
+        return None
+    return whole_frontier((one.write_id, one.frontier or {}) for one in commits)
 
 
 def require_current_run(metadata: Metadata, ours: Progress) -> Progress:

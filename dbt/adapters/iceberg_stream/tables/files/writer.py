@@ -199,7 +199,7 @@ class DataFileWriter:
 
     def _encode(self, lane: _Lane, rows: pa.Table) -> None:
         try:
-            lane.writer.write(_sorted(rows, self.target.sort_columns))
+            lane.writer.write(sorted_rows(rows, self.target.sort_columns))
         finally:
             self._free.release()
 
@@ -218,7 +218,7 @@ def _pieces(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         yield batch.slice(begin, rows)
 
 
-def _sorted(rows: pa.Table, columns: Sequence[tuple[str, str, str]]) -> pa.Table:
+def sorted_rows(rows: pa.Table, columns: Sequence[tuple[str, str, str]]) -> pa.Table:
     """Return rows in the table's sort order: column, direction, and where nulls go."""
     if not columns:
         return rows
@@ -226,6 +226,10 @@ def _sorted(rows: pa.Table, columns: Sequence[tuple[str, str, str]]) -> pa.Table
     for number, (name, direction, nulls) in enumerate(columns):
         values[f"is_null{number}"] = pc.is_null(rows[name])
         keys.append((f"is_null{number}", "descending" if nulls == "at_start" else "ascending"))
+        if pa.types.is_floating(rows[name].type):
+            # Iceberg orders NaN behind all numbers (spec, "Sort Orders"), Arrow always at the end.
+            values[f"is_nan{number}"] = pc.is_nan(rows[name])
+            keys.append((f"is_nan{number}", direction))
         values[f"value{number}"] = rows[name]
         keys.append((f"value{number}", direction))
     return rows.take(pc.sort_indices(pa.table(values), sort_keys=keys))

@@ -48,8 +48,10 @@
       {{ make_sql(arguments) }}
     {%- endcall %}
   {%- endif -%}
-  {% if rewritten and rewritten.merge_engine == 'spark' %}
-    {% do load_result('main').response.copy_merge_engine(rewritten) %}
+  {#- A merge that is not run has a response of dbt's own. -#}
+  {%- set response = load_result('main').response -%}
+  {% if rewritten and rewritten.merge_engine == 'spark' and response.copy_merge_engine is defined %}
+    {% do response.copy_merge_engine(rewritten) %}
   {% endif %}
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
