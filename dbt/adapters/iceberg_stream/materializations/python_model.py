@@ -102,6 +102,9 @@ def local_rows(frame: Any) -> pa.Table | None:
         return None
     try:
         if isinstance(frame, pd.DataFrame):
+            # Spark puts metrics into `attrs`, and PyArrow warns that it cannot keep them.
+            frame = frame.copy(deep=False)
+            frame.attrs = {}
             frame = pa.Table.from_pandas(frame, preserve_index=False)
             if any("timestamp" in str(f.type) for f in frame.schema if pa.types.is_nested(f.type)):
                 return None  # which have no zone there
