@@ -7,6 +7,8 @@ AREA ?= batch
 SF ?= 1
 # Number of processes that run tests, each with its own engine.
 WORKERS ?= 2
+# What coverage is measured of.
+TESTS ?= tests/unit
 # Number of mutants to test; 0 means all.
 SAMPLE ?= 0
 SEED ?= 1
