@@ -159,7 +159,7 @@ def test_statements_stay_within_the_catalog(served: Served, tmp_path: Path) -> N
         f"select * from text.`{secret}`",
         f"create view s.steals as select * from text.`{secret}`",
         "select java_method('java.lang.System', 'getenv', 'HOME')",
-        "add jar '/tmp/x.jar'",
+        "add jar '/srv/x.jar'",
         "set spark.sql.runSQLOnFiles = true",
     ):
         with (

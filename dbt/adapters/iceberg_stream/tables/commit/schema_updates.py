@@ -35,7 +35,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 
 def replacing(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
-    """Return the updates that replace the schema by that of data that replace all rows.
+    """Return the schema updates for a write that replaces all rows.
 
     The partition spec stays the same.
 
@@ -69,7 +69,7 @@ def replacing(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUp
 
 
 def evolving(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
-    """Return the updates that evolve the schema so that it accepts data beside existing rows.
+    """Return the schema updates for a write that keeps the existing rows.
 
     New columns are added at the end, types are widened, and columns that the data lack become
     optional.
