@@ -45,9 +45,9 @@ class SlowLake(IcebergCatalog):
         super().__init__("lake", names)
         self.io = SlowFileIO(delay)
 
-    def load(self, name: Name) -> LoadedTable | None:
-        found = super().load(name)
-        return found and replace(found, io=self.io)
+    def load(self, name: Name, history: bool = True) -> LoadedTable | None:
+        table = super().load(name, history)
+        return table and replace(table, io=self.io)
 
 
 class Updates:

@@ -32,7 +32,10 @@ def assert_spark_merged(result: Any, reason: str) -> None:
     response = result.adapter_response
     assert response["merge_engine"] == "spark"
     # On a cluster that is reason enough.
-    assert response["merge_engine_reason"] in (reason, "the files are nearer to the cluster")
+    assert response["merge_engine_reason"] in (
+        reason,
+        "with `method: connect`, Spark is nearer to the files",
+    )
 
 
 class TestMergeRewrite:

@@ -359,24 +359,25 @@ class RemoteBackend:
             if re.search(PURGE_REFUSED, str(error)):
                 raise CatalogError(
                     f"{catalog} refused to {operation}{self._for_principal()}: {_reason(error)}\n"
-                    "The drop would purge files, which the catalog's settings forbid. Ask its "
-                    f"administrator for {PURGE_SETTING}."
+                    "Drops of this catalog would purge the files, which its settings forbid. Ask "
+                    f"its administrator to enable {PURGE_SETTING}."
                 ) from error
             if _forbidden(error):
                 raise CatalogError(
                     f"{catalog} refused to {operation}{self._for_principal()}: {_reason(error)}\n"
-                    "Ask the catalog's administrator for the privilege."
+                    f"Ask the catalog's administrator for the privilege to {operation}."
                 ) from error
             raise CatalogError(
                 f"{catalog} failed to {operation}: {_reason(error)}\n"
-                "Retry once the catalog is healthy."
+                "Run the command again when the catalog works. If it fails again, send this "
+                "message to the catalog's administrator."
             ) from error
         except requests.exceptions.SSLError as error:
             raise CatalogError(
-                f"{catalog} has no valid TLS certificate: {_reason(error)}\n"
+                f"The TLS connection to {catalog} failed: {_reason(error)}\n"
                 "Check the `uri`. If your company signs its own certificates, set `ssl.cabundle` "
-                "in `catalog_properties` to the file of its certificate authority, and give "
-                "Spark's Java a trust store (-Djavax.net.ssl.trustStore=…)."
+                "in `catalog_properties` to the file of its certificate authority, and add "
+                "-Djavax.net.ssl.trustStore=… to `spark.driver.extraJavaOptions` in `spark_conf`."
             ) from error
         except requests.RequestException as error:
             raise CatalogError(

@@ -161,8 +161,9 @@ class RestClient(RestCatalog):
         except HTTPError as error:
             if response.status_code == 404 and "NoSuchTable" not in response.text:
                 raise NotImplementedError(
-                    f"it has no {CAPABILITIES[COMMITS_TOGETHER]}. Remove "
-                    f"`{TRANSACTION_ENDPOINT_SUPPORTED}` from `catalog_properties`."
+                    f"the server has no {CAPABILITIES[COMMITS_TOGETHER]}. Remove "
+                    f"`{TRANSACTION_ENDPOINT_SUPPORTED}` from `catalog_properties`: the tables are "
+                    "then committed one after the other."
                 ) from error
             errors: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
             errors |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)

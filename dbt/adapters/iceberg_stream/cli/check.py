@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    load_table,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -58,10 +59,7 @@ def check(
     reports: list[Report] = []
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         for table in _tables(catalog, name):
-            loaded = catalog.load(table)
-            if loaded is None:
-                raise click.ClickException(f"The table {'.'.join(table)} does not exist.")
-            report = check_table(loaded, data, _progress)
+            report = check_table(load_table(catalog, table), data, _progress)
             reports.append(report)
             if not as_json:
                 _print(report)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from dbt_common.exceptions import DbtRuntimeError
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
 project_dir = click.option(
     "--project-dir",
@@ -37,6 +42,25 @@ def table_name(table: str) -> tuple[str, str]:
     if len(parts) != 2:
         raise click.BadParameter(f"`{table}` must have the form schema.name.")
     return parts[0], parts[1]
+
+
+def load_table(catalog: IcebergCatalog, name: tuple[str, str]) -> LoadedTable:
+    """Load a table's current metadata.
+
+    Args:
+        catalog: the profile's catalog.
+        name: schema and name of the table.
+
+    Raises:
+        click.ClickException: there is no such table.
+    """
+    table = catalog.load(name)
+    if table is None:
+        raise click.ClickException(
+            f"There is no table {'.'.join(name)} in the catalog `{catalog.name}`. Check the name "
+            "(schema.name), and `--target`, which selects the profile's catalog."
+        )
+    return table
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    load_table,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -47,9 +48,7 @@ def orphans(
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        loaded = catalog.load(table_name(table))
-        if loaded is None:
-            raise click.ClickException(f"The table {table} does not exist.")
+        loaded = load_table(catalog, table_name(table))
         names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s) if remove]
         others = (other for name in names if (other := catalog.load(name)) is not None)
         if (nested := shares_folder(loaded, others)) is not None:

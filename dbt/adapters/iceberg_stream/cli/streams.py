@@ -14,6 +14,7 @@ import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
     PORT,
+    load_table,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -127,7 +128,7 @@ def _listed(arguments: list[str]) -> dict[str, list[str]]:
         ["--quiet", "--log-level", "none", "ls", *arguments, "--resource-type", "model", *output]
     )
     if listing.exception is not None:
-        raise click.ClickException(str(listing.exception))
+        raise click.ClickException(f"The models cannot be listed: {listing.exception}")
     models = [json.loads(line) for line in listing.result or []]  # type: ignore[union-attr]
     return {model["unique_id"]: model["depends_on"]["nodes"] for model in models}
 
@@ -168,9 +169,7 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        loaded = catalog.load(table_name(table))
-        if loaded is None:
-            raise click.ClickException(f"The table {table} does not exist.")
+        loaded = load_table(catalog, table_name(table))
         stream_progress = sinks(loaded.metadata)
     if not stream_progress:
         click.echo(f"No stream writes to {table}.")
@@ -198,9 +197,7 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         name = table_name(table)
-        loaded = catalog.load(name)
-        if loaded is None:
-            raise click.ClickException(f"The table {table} does not exist.")
+        loaded = load_table(catalog, name)
         behind = [p.sink_id for p in sinks(loaded.metadata) if is_rolled_back(loaded, p)]
         for sink_id in behind:
             accepted = accept_rollback(catalog, name, sink_id)

@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.tables.merge.rewrite import in_threads
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 
-NEARER = "the files are nearer to the cluster"
+NEARER = "with `method: connect`, Spark is nearer to the files"
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -148,7 +148,7 @@ def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Co
         update_when=is_changed_sql(updates, target, source),
         deletes=plan.deletes is Deletes.MATCHED,
     )
-    # Behind a comment in the query there is another line.
+    # The query may end with a comment, so the parenthesis goes on a line of its own.
     return merge_sql(str(relation), f"(\n{query}\n)", clauses)
 
 
@@ -175,7 +175,7 @@ def _merge(
                 runner,
             )
         except DuplicateKeys:
-            return MergeResult(spark_because="a key stands twice, which Spark's way names")
+            return MergeResult(spark_because="a key occurs twice, and Spark's MERGE names it")
         except OSError as error:
             raise DbtDatabaseError(
                 f"The files of {relation} cannot be read or written: {error}"

@@ -155,6 +155,10 @@ class ClientCredentials(_Unchanging):
         """The source's name for messages."""
         return f"{without_secrets(self.token_uri)} for the client {self.client_id}"
 
+    @property
+    def _advice(self) -> str:
+        return "Check `oauth2` in the profile, and that the token server is running."
+
     def fetch(self) -> Token:
         """Request an access token from the token endpoint."""
         import requests
@@ -172,13 +176,15 @@ class ClientCredentials(_Unchanging):
             body = response.json()
         except requests.RequestException as error:
             reason = without_secrets(str(error))
-            raise IdentityError(f"{self.name} returned no token: {reason}") from error
+            raise IdentityError(
+                f"{self.name} returned no token: {reason}\n{self._advice}"
+            ) from error
         value = body.get("access_token") if isinstance(body, dict) else None
         if not response.ok or not value:
             cause = body.get("error_description") or body.get("error") if body else None
             raise IdentityError(
                 f"{self.name} returned no token (HTTP {response.status_code}): "
-                f"{cause or 'no reason given'}"
+                f"{cause or 'no reason given'}\n{self._advice}"
             )
         seconds = body.get("expires_in")
         now = datetime.now(timezone.utc)

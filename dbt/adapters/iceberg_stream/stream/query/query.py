@@ -73,7 +73,9 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
         raise StreamError(f"The query of the stream cannot be parsed: {error}") from error
     streams = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
     if len(streams) != 1:
-        raise StreamError(f"The query reads a stream {len(streams)} times, and must once. {HINT}")
+        raise StreamError(
+            f"The query must read a stream exactly once, but reads it {len(streams)} times. {HINT}"
+        )
     steps: list[SelectStep] = []
     source: exp.Expr | None = streams[0]
     while source is not None:

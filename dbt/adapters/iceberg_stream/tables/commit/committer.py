@@ -238,7 +238,10 @@ class Committer:
             return self._created_by_us(table)
         name = ".".join(self.name)
         if table is None:
-            raise CatalogError(f"{name} was dropped while this write ran. Nothing was written.")
+            raise CatalogError(
+                f"{name} was dropped while this write ran. Nothing was written; run the model "
+                "again."
+            )
         if table.metadata["table-uuid"] != self.base.metadata["table-uuid"]:
             raise CatalogError(
                 f"{name} was dropped and created again while this write ran. Nothing was written; "

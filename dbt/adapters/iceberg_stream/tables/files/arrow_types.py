@@ -239,7 +239,9 @@ def _arrow_type(kind: iceberg.IcebergType, column: str) -> pa.DataType:
         return pa.binary(len(kind))
     arrow_type = STORED.get(type(kind))
     if arrow_type is None:
-        raise ColumnError(column, f"is {kind}: PyArrow cannot write it; write it by SQL")
+        raise ColumnError(
+            column, f"has the type {kind}, which PyArrow cannot write; write it with a SQL model"
+        )
     return arrow_type
 
 
