@@ -42,12 +42,12 @@ MISTAKES = {
     "group": ("commit_group=['g']", "*", "`commit_group` must be a name; got ['g']"),
 }
 SOURCE_MISTAKES = {
-    "mistyped": "The `columns` of the stream's source cannot be understood.",
+    "mistyped": "Spark cannot parse the `columns` of the stream's source.",
     "listed": "`columns` must be text, as `name type, name type`; got ['id bigint']",
     "late": "`late_seconds` must be a number of seconds; got 'soon'",
     "options": "`options` must be a mapping of names to values; got ['a']",
     "flag": "`changes` must be true or false; got 'maybe'",
-    "text": "`config.meta.stream` of the source landing.text is `files`: it takes keys",
+    "text": "`config.meta.stream` of the source landing.text must be a mapping",
     "unknown": "Create it, or set `config.meta.stream` of a source that is not an Iceberg table",
 }
 

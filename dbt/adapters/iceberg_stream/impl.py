@@ -580,7 +580,7 @@ class IcebergStreamAdapter(SQLAdapter):
         source, group = self._stream_of(model), None
         if name := model["config"].get("commit_group"):
             grouping = Grouping.of(nodes, selected)
-            grouping.require_whole(name, self.config.threads)
+            grouping.check_runnable(name, self.config.threads)
             group = self._groups.get(name, frozenset(grouping.members[name]))
         return run_stream(self.context(), relation, sql, model, source, refresh, group)
 

@@ -210,7 +210,7 @@ def test_what_was_to_be_replaced_is_forgotten_when_another_run_was_faster() -> N
 
 
 def test_writers_that_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.MOST_TURNS", 2)
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.stream.MAX_CONFLICTS", 2)
     writer = writer_of(3, commit_interval=0.0)
 
     def conflicting(*_: Any) -> None:
@@ -231,13 +231,13 @@ def test_a_table_that_comes_up_in_a_batch_that_is_late(monkeypatch: pytest.Monke
         sizes.append([len(batches) for _, batches in parts])
         return [None] * len(parts)
 
-    def grow(session: Any, batch_range: BatchRange) -> list[TableStream]:
+    def add_tables(session: Any, batch_range: BatchRange) -> list[TableStream]:
         two: Any = new
         return [TableStream(two, StreamStatus("new"))] if batch_range.upper == {"n": 2} else []
 
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches", commit)
     one: Any = writer
-    Stream(object, [TableStream(one, StreamStatus("m"))], 1, grow).drain()  # type: ignore[arg-type]
+    Stream(object, [TableStream(one, StreamStatus("m"))], 1, add_tables).drain()  # type: ignore[arg-type]
     assert sizes == [[1], [1, 1]]
 
 

@@ -1,4 +1,4 @@
-"""dbt's hooks for stream models."""
+"""Run stream models, as dbt's hooks call it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,29 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
-# Batches that are written at once: one is planned and read while another is encoded.
+# Number of batches that are written at the same time: Spark reads one while another is encoded.
 WINDOW = 2
-Grow = Callable[[Session, BatchRange], Sequence[TableStream]]
+AddTables = Callable[[Session, BatchRange], Sequence[TableStream]]
 logger = AdapterLogger("Iceberg_Stream")
 
 
 def stream_columns(
     context: MaterializationContext, sql: str, model: Mapping[str, Any], source: SourceDefinition
 ) -> list[tuple[str, str]]:
-    """Names and types of the columns of a stream's table, in Spark's words.
+    """Return the names and the Spark types of the columns of a stream's table.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        sql: the model's query.
+        model: the model's node in dbt's graph.
+        source: the source that the query streams from.
 
     Raises:
-        StreamError: the query or the source is not what a stream can have.
+        StreamError: a stream cannot run this query or read this source.
     """
-    opened = StreamModel(context, sql, model, source)
-    return [(name, kind.simpleString()) for name, kind in opened.columns(opened.options)]
+    stream_model = StreamModel(context, sql, model, source)
+    columns = stream_model.columns(stream_model.options)
+    return [(name, kind.simpleString()) for name, kind in columns]
 
 
 def run_stream(
@@ -51,21 +58,33 @@ def run_stream(
     refresh: bool,
     group: Group | None = None,
 ) -> IcebergStreamResponse:
-    """Drain the model's stream, or follow it where a service runs.
+    """Drain the model's stream; under a service, follow its source until the service stops.
 
-    The models of a commit group are one stream, which ends for all of them at once.
+    The models of a commit group are one stream, which ends for all of them at the same time.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the model's table, which exists.
+        sql: the model's query.
+        model: the model's node in dbt's graph.
+        source: the source that the query streams from.
+        refresh: whether the stream replaces all rows of the table.
+        group: the model's commit group, if it has one.
+
+    Returns:
+        The counts of changes and commits, for dbt.
 
     Raises:
-        StreamError: the stream cannot go on; what was committed before is in the table.
+        StreamError: the stream failed; its earlier commits stay in the table.
     """
     name, running = str(model["unique_id"]), service.current()
 
-    def start(all: Sequence[TableStream]) -> None:
-        _start(context, list(all), refresh)
+    def start(members: Sequence[TableStream]) -> None:
+        _start(context, list(members), refresh)
 
     def register(routed: Sequence[TableStream]) -> Sequence[TableStream]:
         if running is not None:
-            running.streams |= {f"{name}/{one.status.name}": one.status for one in routed}
+            running.streams |= {f"{name}/{table.status.name}": table.status for table in routed}
         return routed
 
     def poll() -> None:
@@ -76,21 +95,25 @@ def run_stream(
             )
 
     with context.database_errors(sql), explain():
-        opened = StreamModel(context, sql, model, source)
+        stream_model = StreamModel(context, sql, model, source)
         if not refresh:
-            opened = replace(opened, lower=opened.frontier(relation))
-        own = opened.table_stream(relation)
+            stream_model = replace(stream_model, lower=stream_model.frontier(relation))
+        own = stream_model.table_stream(relation)
         tables = [own]
         if running is not None:
             running.streams[name] = own.status
-        with _reported_to(running, name):
+        with _report_failure(running, name):
             if group is not None:
                 group.run(name, source.identity, refresh, own, start, poll)
-            elif opened.options.route_by:
-                router = opened.router(relation, own)
-                tables = router.open(opened.routes(relation))
+            elif stream_model.options.route_by:
+                router = stream_model.router(relation, own)
+                tables = router.open(stream_model.routes(relation))
                 register(tables[1:])
-                _start(context, tables, refresh, lambda *batch: register(router.grow(*batch)))
+
+                def add_tables(session: Session, batch: BatchRange) -> Sequence[TableStream]:
+                    return register(router.add_tables(session, batch))
+
+                _start(context, tables, refresh, add_tables)
             else:
                 _start(context, tables, refresh)
     if own.frontier is None and running is None:
@@ -100,8 +123,8 @@ def run_stream(
 
 
 @contextmanager
-def _reported_to(running: service.Service | None, name: str) -> Iterator[None]:
-    """Tell a service why a stream ends: it exits, or starts its engine again."""
+def _report_failure(running: service.Service | None, name: str) -> Iterator[None]:
+    """Report to the service that another run took over the stream, or that Spark was lost."""
     try:
         yield
     except Fenced:
@@ -118,14 +141,14 @@ def _start(
     context: MaterializationContext,
     tables: list[TableStream],
     refresh: bool,
-    grow: Grow | None = None,
+    add_tables: AddTables | None = None,
 ) -> None:
-    several = len(tables) > 1 or grow is not None
+    several = len(tables) > 1 or add_tables is not None
     if several and not context.catalog.commits_together:
-        _report_no_transactions(context.catalog.name, tables)
-    # A session with another token ends the one before, whatever runs there.
-    window = 1 if context.principal or grow is not None else WINDOW
-    stream = Stream(context.session, tables, window, grow)
+        _check_no_transactions(context.catalog.name, tables)
+    # A session with a renewed token ends the one before, with the batches that it is writing.
+    window = 1 if context.principal or add_tables is not None else WINDOW
+    stream = Stream(context.session, tables, window, add_tables)
     running = service.current()
     if running is None:
         stream.drain(refresh)
@@ -133,7 +156,7 @@ def _start(
         stream.follow(running.stop, refresh)
 
 
-def _report_no_transactions(catalog: str, tables: Sequence[TableStream]) -> None:
+def _check_no_transactions(catalog: str, tables: Sequence[TableStream]) -> None:
     options, names = tables[0].writer.options, ", ".join(table.status.name for table in tables)
     message = (
         f"The catalog `{catalog}` cannot commit several tables at once: {names} are committed one "
@@ -158,11 +181,18 @@ def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergS
 
 
 def require_stream(model: Mapping[str, Any]) -> None:
-    """Raise StreamError for a model that selects from a stream and is none."""
+    """Check that a model that calls `stream()` is materialized as a stream.
+
+    Args:
+        model: the model's node in dbt's graph.
+
+    Raises:
+        StreamError: it has another materialization.
+    """
     kind = model["config"].get("materialized")
     if model.get("resource_type") == "model" and kind != "stream":
         raise StreamError(
-            f"{model['unique_id']} selects from `stream(…)` and is materialized as {kind}: set "
+            f"{model['unique_id']} calls `stream(…)` but is materialized as {kind}. Set "
             "materialized='stream', or select from the source or model itself."
         )
 
@@ -170,15 +200,20 @@ def require_stream(model: Mapping[str, Any]) -> None:
 def source_definition(
     relation: BaseRelation, configured: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> SourceDefinition:
-    """What `stream(…)` says of a source: its configuration, and what the model adds.
+    """Return the source that a call of `stream(…)` describes.
+
+    Args:
+        relation: the source's relation.
+        configured: the source's `config.meta.stream`.
+        options: the arguments of `stream(…)`, which take precedence.
 
     Raises:
-        StreamError: the configuration is none.
+        StreamError: `config.meta.stream` is not a mapping.
     """
     name = table_name(relation)
     if not isinstance(configured or {}, Mapping):
         raise StreamError(
-            f"`config.meta.stream` of the source {'.'.join(name)} is `{configured}`: it takes keys "
-            "with their values, such as `type: files`."
+            f"`config.meta.stream` of the source {'.'.join(name)} must be a mapping such as "
+            f"`type: files`, got `{configured}`."
         )
     return SourceDefinition(name, relation.render(), {**(configured or {}), **options})

@@ -1,4 +1,4 @@
-"""From a stream model to the tables that its stream feeds."""
+"""Open the source, the query and the tables of a stream model."""
 
 from __future__ import annotations
 
@@ -63,17 +63,24 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.types import DataType
 
-# The name that the source has in the model's query.
+# The source's name in the model's query.
 VIEW = "__stream_source"
-REPORT_SECONDS = 10.0
+# Seconds between two lines about a stream in the log.
+LOG_SECONDS = 10.0
 logger = AdapterLogger("Iceberg_Stream")
 
 
 @dataclass
 class StreamModel:
-    """A model that is materialized as a stream, and what it reads after a frontier.
+    """A model that is materialized as a stream, with the source's columns after a frontier.
 
-    `upper` is the end of the batch whose columns these are; None for what comes next.
+    Attributes:
+        context: what the materialization needs of the adapter.
+        sql: the model's query.
+        model: the model's node in dbt's graph.
+        source: the source that the query streams from.
+        lower: the frontier to read from; None for the source's beginning.
+        upper: the end of the batch that the columns are for; None for the next batch.
     """
 
     context: MaterializationContext
@@ -84,23 +91,25 @@ class StreamModel:
     upper: Frontier | None = None
 
     def __post_init__(self) -> None:
-        # Models in several threads import parts of it, which import each other in a circle.
+        # PySpark has import cycles, which fail when several threads import it at the same time.
         load_pyspark()
 
     @cached_property
     def options(self) -> StreamOptions:
+        """Return the model's options; raises StreamError for wrong ones."""
         return parse_stream_options(self.model)
 
     @cached_property
-    def opened(self) -> Source:
+    def opened_source(self) -> Source:
+        """Return a reader of the source."""
         credentials = self.context.credentials
         settings = credentials.catalog_settings()
         storage = {} if settings is None else dict(settings.properties)
         routed = [route_options(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
-        # A route may have a key of its own, which records of other routes lack.
-        spelled = [{key.lower() for key in route_keys} for route_keys in routed]
-        shared = [key for key in self.options.keys if all(key.lower() in own for own in spelled)]
+        # Records need only the key columns that all routes share.
+        lowered = [{key.lower() for key in route_keys} for route_keys in routed]
+        shared = [key for key in self.options.keys if all(key.lower() in own for own in lowered)]
         required = source_key_columns(self.sql, VIEW, shared)
         return open_source(
             self.source,
@@ -114,18 +123,20 @@ class StreamModel:
 
     @cached_property
     def change_sql(self) -> str:
-        return get_change_sql(self.sql, VIEW, self.opened.of_rows and bool(self.options.keys))
+        """Return the model's query as one that returns changes."""
+        of_rows = self.opened_source.of_rows and bool(self.options.keys)
+        return get_change_sql(self.sql, VIEW, of_rows)
 
     @property
     def types(self) -> dict[str, DataType]:
-        """Columns that the query returns."""
+        """Return the types of the query's columns by their names."""
         return self._columns[1]
 
     @cached_property
     def _columns(self) -> tuple[str, dict[str, DataType]]:
-        """What tells the source's columns, and those that the query returns."""
-        # Asked first, so that a change meanwhile is noticed at the next batch.
-        schema_id = self.opened.schema_id(self.lower, self.upper)
+        """Return the id of the source's schema, and the types of the query's columns."""
+        # Read the id first: the next batch then notices a change that happens meanwhile.
+        schema_id = self.opened_source.schema_id(self.lower, self.upper)
         with self.context.database_errors(self.sql), explain():
             session = self.context.session()
             frame = self._empty(session)
@@ -137,16 +148,16 @@ class StreamModel:
     def _empty(self, session: Session) -> DataFrame:
         try:
             with explain():
-                return self.opened.empty(session.spark, self.lower, self.upper)
+                return self.opened_source.empty(session.spark, self.lower, self.upper)
         except StatementError as error:
             if error.engine_gone or not self.source.spec.get("columns"):
                 raise
             raise StreamError(
-                f"The `columns` of the stream's source cannot be understood. {error}"
+                f"Spark cannot parse the `columns` of the stream's source. {error}"
             ) from error
 
     def _check_conditions(self, session: Session, frame: DataFrame) -> None:
-        """Check each condition by itself, so that the error names the option."""
+        """Check each condition separately, so that the error names its option."""
         options = self.options
         conditions = {"apply_as_deletes": options.deletes, "apply_as_truncates": options.truncates}
         for name, condition in conditions.items():
@@ -167,46 +178,67 @@ class StreamModel:
                 )
 
     def frontier(self, relation: BaseRelation) -> Frontier | None:
-        """Where the stream of the model's table stands, as far as the table tells."""
-        metadata = self._loaded(table_name(relation)).metadata
+        """Return the frontier that the table's property has; commits may be ahead of it.
+
+        Args:
+            relation: the model's table.
+        """
+        metadata = self._load(table_name(relation)).metadata
         progress = read_property(metadata, self.options.sink_id)
         return None if progress is None else progress.frontier
 
     def columns(self, options: StreamOptions) -> list[tuple[str, DataType]]:
-        """Columns of a table with such options."""
+        """Return names and types of a table's columns.
+
+        Args:
+            options: of the model, or of a route.
+        """
         from pyspark.sql.types import TimestampType
 
         chosen = [(name, self.types[name]) for name in output_columns(list(self.types), options)]
         return chosen + added_columns(self.types, options, TimestampType())
 
     def table_stream(self, relation: BaseRelation) -> TableStream:
-        """The stream's part of the model's own table."""
+        """Return the stream of the model's own table.
+
+        Args:
+            relation: the model's table.
+        """
         return self._table_stream(relation, self.options, str(self.model["name"]), None)
 
     def router(self, relation: BaseRelation, own: TableStream) -> Router:
-        """What leads rows to the tables that `route_by` names."""
+        """Return the router of a model with `route_by`.
+
+        Args:
+            relation: the model's own table.
+            own: the stream of that table.
+        """
         name = table_name(relation)
 
         def open_route(route: str, batch: BatchRange | None) -> TableStream:
-            # A route that comes up in the midst has the columns of its first batch.
-            opened = self if batch is None else replace(self, lower=batch.lower, upper=batch.upper)
+            # A route that appears during the run gets the columns of its first batch.
+            model = self if batch is None else replace(self, lower=batch.lower, upper=batch.upper)
             frontier = None if batch is None else batch.lower
             options = route_options(self.options, route)
             identifier = route_table_name(name[1], route)
-            columns = [column for column, _ in opened._spelled(name, options)]
-            metadata = self._loaded(name).metadata
+            columns = [column for column, _ in model._table_columns(name, options)]
+            metadata = self._load(name).metadata
             begin = Progress(options.sink_id, frontier=frontier)
             create_route_table(
                 self.context.catalog, metadata, (name[0], identifier), columns, begin
             )
             routed = relation.incorporate(path={"identifier": identifier})
-            return opened._table_stream(routed, options, identifier, frontier)
+            return model._table_stream(routed, options, identifier, frontier)
 
         assert self.options.route_by is not None
         return Router(self.options.route_by, own, open_route, self.options.create_tables)
 
     def routes(self, relation: BaseRelation) -> list[str]:
-        """Routes that have tables, or are to have them."""
+        """Return the routes that have tables or are in the model's config.
+
+        Args:
+            relation: the model's own table.
+        """
         name = table_name(relation)
         return list_routes(self.context.catalog, name, self.options)
 
@@ -218,7 +250,7 @@ class StreamModel:
 
         context = self.context
         name = table_name(relation)
-        columns = self._spelled(name, options)
+        columns = self._table_columns(name, options)
         names = [column for column, _ in columns]
         options = with_table_spelling(options, names)
         spec, partition = self._partition(name)
@@ -234,7 +266,7 @@ class StreamModel:
         properties = snapshot_properties("", context.principal)
         progress = Progress(options.sink_id, frontier=begin)
         writer = BatchWriter(
-            source=self.opened,
+            source=self.opened_source,
             query=query,
             sink=Sink(
                 context.catalog, name, progress, query.keys, properties, spec_id=spec.spec_id
@@ -245,48 +277,48 @@ class StreamModel:
             bad_records=_bad_records(context.catalog, name, options, properties),
             schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
         )
-        report = _Report()
+        log = _StatusLog()
 
         def reopen(lower: Frontier | None, upper: Frontier) -> tuple[BatchWriter, str]:
-            again = replace(self, lower=lower, upper=upper)
-            table = again._table_stream(relation, options, label, begin)
+            model = replace(self, lower=lower, upper=upper)
+            table = model._table_stream(relation, options, label, begin)
             return table.writer, table.schema_id
 
         def on_commit(status: StreamStatus) -> None:
             if status.snapshot_id is not None:
                 context.after_commit(name, status.snapshot_id)
-            report.tell(status)
+            log.add(status)
 
         status = StreamStatus(label)
         return TableStream(writer, status, on_commit, schema_id=self._columns[0], reopen=reopen)
 
-    def _spelled(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
-        """Columns in the letters in which the table has them."""
+    def _table_columns(self, name: Name, options: StreamOptions) -> list[tuple[str, DataType]]:
+        """Return the columns, with names in the table's letter case."""
         existing = {c.name.lower(): c.name for c in self.context.catalog.columns(name)}
         return [(existing.get(name.lower(), name), kind) for name, kind in self.columns(options)]
 
-    def _loaded(self, name: Name) -> LoadedTable:
+    def _load(self, name: Name) -> LoadedTable:
         table = self.context.catalog.load(name)
         if table is None:
-            raise StreamError(f"The table {'.'.join(name)} was dropped under its stream.")
+            raise StreamError(f"The table {'.'.join(name)} was dropped while its stream ran.")
         return table
 
     def _partition(self, name: Name) -> tuple[PartitionSpec, str]:
-        table = self._loaded(name)
+        table = self._load(name)
         target = WriteTarget.of(table.metadata, table.io)
         catalog = self.context.credentials.database
         return target.spec, partition_sql(catalog, target.spec, target.schema)
 
 
-class _Report:
-    """A line about a stream, now and then."""
+class _StatusLog:
+    """Logs the status of a stream, at most once in `LOG_SECONDS`."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._logged = time.monotonic()
 
-    def tell(self, status: StreamStatus) -> None:
-        if time.monotonic() - self._last >= REPORT_SECONDS:
-            self._last = time.monotonic()
+    def add(self, status: StreamStatus) -> None:
+        if time.monotonic() - self._logged >= LOG_SECONDS:
+            self._logged = time.monotonic()
             logger.info(status.line())
 
 
@@ -295,9 +327,9 @@ def _bad_records(
 ) -> BadRecords:
     schema, table = name[0], f"{name[1]}__dead_letters"
 
-    def keep(rows: pa.Table) -> None:
+    def write(rows: pa.Table) -> None:
         mode = Mode.CREATE_APPEND
-        # Tables of older versions have no column for the reason.
+        # Tables that older versions of the adapter created have no column for the reason.
         existing = catalog.load((schema, table))
         if existing is not None:
             updates = evolving(existing.metadata, rows.schema, f"{schema}.{table}")
@@ -305,5 +337,5 @@ def _bad_records(
                 catalog.commit(existing, (), updates)
         ingest(catalog, (schema, table), rows.to_reader(), mode, snapshot_properties=properties)
 
-    wanted = options.bad_records == "dead_letters"
-    return BadRecords(keep if wanted else None, f"{schema}.{table}", options.bad_record_limit)
+    stored = options.bad_records == "dead_letters"
+    return BadRecords(write if stored else None, f"{schema}.{table}", options.bad_record_limit)

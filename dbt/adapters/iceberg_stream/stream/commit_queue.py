@@ -1,4 +1,4 @@
-"""Commits of a stream, made in the background while the next batches are written."""
+"""Commit batches of a stream in the background while the next ones are written."""
 
 from __future__ import annotations
 
@@ -11,51 +11,58 @@ from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 
-# Files of batches that are to be committed: their descriptors are held in memory.
-MOST_FILES = 2000
+# Pending files after which a commit is due, because memory holds their descriptors.
+MAX_PENDING_FILES = 2000
 
 
 class CommitQueue:
-    """Commits the pending batches of a stream's tables, one commit after the other.
+    """Commits the pending batches of a stream's tables, one commit at a time.
 
     Args:
-        interval: seconds between two commits, unless MOST_FILES or more files are pending.
+        interval: seconds between two commits; `MAX_PENDING_FILES` pending files end it early.
     """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="stream-commit")
         self._running: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
-        self._last = time.monotonic()
+        self._submitted = time.monotonic()
 
     def is_due(self, tables: Sequence[TableStream]) -> bool:
-        """Whether it is time for the next commit."""
+        """Return whether it is time for the next commit.
+
+        Args:
+            tables: the tables with their pending batches.
+        """
         pending = [batch for table in tables for batch in table.pending]
-        if sum(len(batch.files) for batch in pending) >= MOST_FILES:
+        if sum(len(batch.files) for batch in pending) >= MAX_PENDING_FILES:
             return True
-        return time.monotonic() - self._last >= self._interval
+        return time.monotonic() - self._submitted >= self._interval
 
     def submit(self, tables: Sequence[TableStream]) -> None:
-        """Begin to commit what is pending, once the commit before is done.
+        """Start to commit the pending batches, after the commit that is running.
+
+        Args:
+            tables: the tables with their pending batches.
 
         Raises:
-            StreamError: the commit before has failed.
+            StreamError: the commit that was running failed.
         """
         self.wait()
-        # A table that was created by the last batch has nothing of the batches before.
+        # A table that the last batch created has no pending batches yet.
         changed = [table for table in tables if table.pending]
         if not changed:
             return
         parts = [(table.sink, table.take_pending()) for table in changed]
-        self._last = time.monotonic()
+        self._submitted = time.monotonic()
         commit = self._executor.submit(commit_batches, uuid.uuid4().hex, parts)
         self._running = changed, commit
 
     def wait(self) -> None:
-        """Wait for the commit that is under way.
+        """Wait for the running commit, and report it to its tables.
 
         Raises:
-            StreamError: it has failed.
+            StreamError: the commit failed.
         """
         if self._running is None:
             return
@@ -64,21 +71,35 @@ class CommitQueue:
             committed = commit.result()
         except OSError as error:
             raise tables[0].storage_error(error) from error
-        for table, done in zip(tables, committed, strict=True):
-            if done is not None:
-                table.report_commit(done)
+        for table, result in zip(tables, committed, strict=True):
+            if result is not None:
+                table.report_commit(result)
 
     def flush(self, tables: Sequence[TableStream]) -> None:
-        """Commit what is pending, and wait for it; raises as `wait` does."""
+        """Commit the pending batches, and wait for the commit.
+
+        Args:
+            tables: the tables with their pending batches.
+
+        Raises:
+            StreamError: the commit failed.
+        """
         self.submit(tables)
         self.wait()
 
     def settle(self, tables: Sequence[TableStream]) -> None:
-        """Record progress that no snapshot has; raises as `wait` does."""
+        """Wait for the running commit, then record progress that is in no snapshot.
+
+        Args:
+            tables: the tables whose progress to record.
+
+        Raises:
+            StreamError: the commit failed.
+        """
         self.wait()
         for table in tables:
             table.record_progress()
 
     def close(self) -> None:
-        """Wait for the commit that is under way, whatever becomes of it."""
+        """Wait for the running commit, and ignore its result."""
         self._executor.shutdown()

@@ -1,6 +1,6 @@
-"""Commit groups: models that read one source and are committed together.
+"""Run the models of a commit group as one stream, with one commit for all of them.
 
-dbt runs each model in a thread of its own; the threads of a group meet here.
+dbt runs each model in a thread; the threads of a group wait for each other here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.stream.options import StreamOptions
     from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
-# Options that members of a group must share, because their batches are the same.
-SHARED = ("batch_interval", "commit_interval", "batch_rows", "idle_interval", "on_no_transactions")
-CHECK_SECONDS = 0.5
+# Options that all members must set alike, because they share their batches.
+SHARED_OPTIONS = (
+    "batch_interval",
+    "commit_interval",
+    "batch_rows",
+    "idle_interval",
+    "on_no_transactions",
+)
+# Seconds between two calls of `poll`.
+POLL_SECONDS = 0.5
 
 
 @dataclass
@@ -79,32 +86,32 @@ class Group:
             start([self._tables[name] for name in sorted(self._tables)])
 
     def _set_outcome(self, _: object, error: BaseException | None, __: object) -> None:
-        """Wake the members that wait, however the stream has ended."""
+        """Pass the result or the error of the stream to the waiting members."""
         if error is None:
             self._outcome.set_result(None)
         else:
             self._outcome.set_exception(error)
 
     def node_finished(self, node: str) -> None:
-        """Fail the group if a node of dbt's graph that has ended is a member that never arrived.
+        """Fail the group if an ended node of dbt's graph is a member that never arrived.
 
         Args:
-            node: unique id of any node that has ended.
+            node: unique id of any ended node.
         """
         with self._lock:
             missing = node in self.members and node not in self._tables
             if missing and not self._outcome.done():
                 self._outcome.set_exception(
                     StreamError(
-                        f"{node} of the commit group `{self.name}` was not run, and the others "
-                        "are committed together with it. Fix or select it, and run the group again."
+                        f"{node} of the commit group `{self.name}` was not run, so the group was "
+                        "not committed. Fix or select it, and run the group again."
                     )
                 )
 
     def _wait(self, poll: Callable[[], None]) -> None:
         while True:
             try:
-                return self._outcome.result(CHECK_SECONDS)
+                return self._outcome.result(POLL_SECONDS)
             except FutureTimeoutError:
                 poll()
 
@@ -118,16 +125,16 @@ class Group:
             raise StreamError(
                 f"{member if refresh else other} is rebuilt (`full_refresh`) and "
                 f"{other if refresh else member} is not, and both are in the commit group "
-                f"`{self.name}`. Set `full_refresh` alike for all of them."
+                f"`{self.name}`. Set `full_refresh` to the same value for all of them."
             )
         if source_identity != others_source:
             raise StreamError(
                 f"{member} and {other} are in the commit group `{self.name}` and read different "
-                "sources. Let all models of a group read one source, such as one topic: only one "
-                "source says which changes belong together."
+                "sources. All models of a group must read one source, such as one topic, because "
+                "only one source tells which changes belong together."
             )
         for table in self._tables.values():
-            for name in SHARED:
+            for name in SHARED_OPTIONS:
                 theirs, ours = getattr(table.writer.options, name), getattr(options, name)
                 if theirs != ours:
                     raise StreamError(
@@ -151,7 +158,7 @@ class Groups:
         listen(self._on_event)
 
     def get(self, name: str, members: frozenset[str]) -> Group:
-        """Return a group for one of its members, the same one for all of them.
+        """Return the group; all members get the same object.
 
         Args:
             name: the `commit_group`.
@@ -165,7 +172,7 @@ class Groups:
         return group
 
     def _on_event(self, event: Any) -> None:
-        """Report each node that ends: a member may fail or be skipped before it arrives."""
+        """Pass on each ended node: a member may fail or be skipped before it arrives."""
         if event.info.name != "NodeFinished":
             return
         with self._lock:
@@ -192,7 +199,7 @@ class Grouping:
 
     @classmethod
     def of(cls, nodes: Mapping[str, Mapping[str, Any]], selected: Sequence[str]) -> Grouping:
-        """Collect the groups of a graph.
+        """Collect the commit groups of dbt's graph.
 
         Args:
             nodes: the nodes of dbt's graph by their unique ids.
@@ -201,7 +208,7 @@ class Grouping:
         members: dict[str, list[str]] = {}
         for name, node in nodes.items():
             group = node["config"].get("commit_group")
-            # A value that is no text is an error of that model's own config.
+            # The model itself reports a value that is not a string.
             if isinstance(group, str) and node["config"].get("materialized") == "stream":
                 members.setdefault(group, []).append(name)
         reads = {
@@ -209,7 +216,7 @@ class Grouping:
         }
         return cls(members, reads, frozenset(selected))
 
-    def require_whole(self, group: str, threads: int) -> None:
+    def check_runnable(self, group: str, threads: int) -> None:
         """Check that all members of a group can run at the same time.
 
         Args:
@@ -227,7 +234,7 @@ class Grouping:
                 f"leaves out {', '.join(missing)}. Select all of them, for example by "
                 f"--select config.commit_group:{group}"
             )
-        if through := self._reads_itself(group):
+        if through := self._find_cycle(group):
             raise StreamError(
                 f"{through} waits for the commit group `{group}` to end, and a model of the group "
                 "waits for it. Models of a group must not read each other, directly or through "
@@ -240,8 +247,8 @@ class Grouping:
                 f"threads. Set `threads: {needed}` in the profile, or run with --threads {needed}."
             )
 
-    def _reads_itself(self, group: str) -> str | None:
-        """Return a node that reads a group and that the group reads; a group ends as a whole."""
+    def _find_cycle(self, group: str) -> str | None:
+        """Return a node that reads the group and is read by it, if there is one."""
         group_of = {name: group for group, models in self.members.items() for name in models}
         pending, visited = list(self.members[group]), set(self.members[group])
         while pending:

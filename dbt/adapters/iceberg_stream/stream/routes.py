@@ -1,4 +1,4 @@
-"""Routes: a column of each row (`route_by`) names the table that the row goes to."""
+"""Write each row to the table that its `route_by` column names."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def route_table_name(model: str, route: str) -> str:
 
 
 def route_options(options: StreamOptions, route: str) -> StreamOptions:
-    """Return the model's options with those that its `routes` override for a route.
+    """Return the model's options with the overrides of a route.
 
     Args:
         options: the model's options.
-        route: the route, in lower case; one that `routes` does not name overrides nothing.
+        route: the route, in lower case; without an entry in `routes` it has no overrides.
     """
     overrides = options.routes.get(route) or {}
     changes: dict[str, Any] = {}
@@ -58,11 +58,11 @@ def route_options(options: StreamOptions, route: str) -> StreamOptions:
 
 
 def list_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
-    """Return the routes of a model, sorted: those of its config and of earlier runs.
+    """Return the sorted routes of a model: those in its config, and those of earlier runs.
 
     Args:
         catalog: the catalog of the model's table.
-        name: of the model's own table.
+        name: name of the model's own table.
         options: the model's options.
     """
     schema, model = name
@@ -78,16 +78,17 @@ def list_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> 
 def create_route_table(
     catalog: IcebergCatalog, own: Metadata, name: Name, columns: Sequence[str], begin: Progress
 ) -> None:
-    """Create a route's table if it is missing, like the model's own table.
+    """Create the table of a route, unless it exists.
 
-    It has the own table's properties, and its partition fields as far as it has their columns.
+    It gets the properties of the model's own table, and those of its partition fields whose
+    columns it has.
 
     Args:
         catalog: the catalog.
         own: metadata of the model's own table.
-        name: of the route's table.
-        columns: names of the own table's columns that the route's table has.
-        begin: the progress that the route's table begins with.
+        name: name of the route's table.
+        columns: names of the columns to copy from the own table.
+        begin: the initial progress of the route's table.
 
     Raises:
         StreamError: the table exists and was not created by this stream.
@@ -134,10 +135,10 @@ class Router:
 
     Attributes:
         column: column of the query that names the route (`route_by`).
-        own: the model's own table, for rows of no route.
-        open_route: returns the table of a route, created if it is missing; the batch is the first
-            one with rows of it, or None for a route that is known before the stream begins.
-        creates: whether new routes get tables by themselves (`create_tables`).
+        own: the model's own table, for rows without a route.
+        open_route: returns the table of a route, created if it is missing. Its second argument is
+            the first batch with rows of the route, or None for a route that is known at the start.
+        creates: whether to create tables for new routes (`create_tables`).
     """
 
     column: str
@@ -147,10 +148,10 @@ class Router:
     _routes: dict[str, TableStream] = field(default_factory=dict)
 
     def open(self, routes: Sequence[str]) -> list[TableStream]:
-        """Return all tables of the stream, the model's own first.
+        """Open and return all tables of the stream, the model's own first.
 
         Args:
-            routes: the routes that are known before the stream begins.
+            routes: the routes that are known at the start.
 
         Raises:
             StreamError: the query does not return the `route_by` column.
@@ -165,11 +166,11 @@ class Router:
             self._open(route, None)
         return [self.own, *self._routes.values()]
 
-    def grow(self, session: Session, batch_range: BatchRange) -> list[TableStream]:
-        """Return tables of the routes that a batch is the first to have rows for.
+    def add_tables(self, session: Session, batch_range: BatchRange) -> list[TableStream]:
+        """Create and return the tables of routes that first appear in a batch.
 
         Args:
-            session: of the engine.
+            session: the engine's session.
             batch_range: the batch.
         """
         if not self.creates:
@@ -178,7 +179,7 @@ class Router:
         frame = writer.readable_records(session, batch_range)
         sql = (
             f"select distinct {self._route} as route from (\n{writer.query.change_sql}\n) "
-            f"where {self._is_rest} and {self._route} not in ('', '{NO_ROUTE}') "
+            f"where {self._has_no_table} and {self._route} not in ('', '{NO_ROUTE}') "
             f"and {self._route} not rlike '[^{LETTERS}]'"
         )
         routes = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
@@ -189,7 +190,7 @@ class Router:
         table.writer.query = replace(table.writer.query, where=f"{self._route} = '{route}'")
         self._routes[route] = table
         own = self.own.writer
-        own.query = replace(own.query, where=self._is_rest)
+        own.query = replace(own.query, where=self._has_no_table)
         return table
 
     @property
@@ -197,7 +198,7 @@ class Router:
         return f"lower(cast({quote(self.column)} as string))"
 
     @property
-    def _is_rest(self) -> str:
+    def _has_no_table(self) -> str:
         if not self._routes:
             return "true"
         routes = ", ".join(f"'{route}'" for route in self._routes)

@@ -1,4 +1,4 @@
-"""Streams that run until they are stopped, with their health and metrics."""
+"""Run streams until they are stopped, and report their health and metrics."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ COUNTERS = {
     "commits": "Snapshots committed.",
     "bad_records": "Records that could not be read.",
 }
+# Attribute of the status: name in the metric, and description.
 GAUGES = {
-    "looked": "Time of the last poll of the source, in seconds since the epoch.",
-    "committed": "Time of the last commit, in seconds since the epoch.",
+    "polled": ("looked", "Time of the last poll of the source, in seconds since the epoch."),
+    "committed": ("committed", "Time of the last commit, in seconds since the epoch."),
 }
 
 
 @dataclass(eq=False)
 class Service:
-    """The streams of this process; without a service, a stream model runs until it is drained.
+    """The streams of this process, which run until they are stopped.
+
+    Without a service, a stream model ends when its source is drained.
 
     Attributes:
-        stop: set to have all streams commit their pending batches and end.
+        stop: once set, all streams commit their pending batches and end.
         stop_requested: whether a user asked the service itself to end, not only its streams.
         engine_lost: whether the streams ended because Spark was lost.
         streams: status of each stream by its model's unique id.
@@ -67,7 +70,7 @@ class Service:
             self.stop.set()
 
     def healthy(self) -> bool:
-        """Return whether no stream has failed or waits for its engine."""
+        """Return whether all streams run: none failed, none waits for a new engine."""
         unhealthy = ("failed", "restarting")
         return not any(status.state in unhealthy for status in self.streams.values())
 
@@ -79,13 +82,13 @@ class Service:
             for status in streams:
                 counter.add_metric([status.name], getattr(status, name))
             yield counter
-        for name, text in GAUGES.items():
+        for attribute, (name, text) in GAUGES.items():
             gauge = GaugeMetricFamily(f"{PREFIX}_{name}_timestamp_seconds", text, labels=["model"])
             for status in streams:
-                gauge.add_metric([status.name], getattr(status, name))
+                gauge.add_metric([status.name], getattr(status, attribute))
             yield gauge
         lag = GaugeMetricFamily(
-            f"{PREFIX}_lag", "What the source has that is not read yet.", labels=["model", "unit"]
+            f"{PREFIX}_lag", "Data of the source that is not read yet.", labels=["model", "unit"]
         )
         up = GaugeMetricFamily(f"{PREFIX}_up", "1 while a stream has not failed.", labels=["model"])
         for status in streams:

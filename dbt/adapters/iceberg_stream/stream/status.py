@@ -1,4 +1,4 @@
-"""The status of a running stream, for logs and metrics."""
+"""Count what a stream does, for logs and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Lag
 
 @dataclass
 class StreamStatus:
-    """Counts since the run began; times in seconds since the epoch.
+    """The status of one table of a stream; times in seconds since the epoch.
 
     Attributes:
         name: name of the model, or of the table of a route.
@@ -21,10 +21,10 @@ class StreamStatus:
         batches: batches that were written.
         commits: snapshots that were committed.
         bad_records: records that could not be read.
-        lag: what the source has that is not written yet; None before it is measured.
-        began: when the run began.
-        looked: when the source was polled last; 0 if it was not.
-        committed: when something was committed last; 0 if nothing was.
+        lag: data of the source that is not written yet; None before the first measurement.
+        started: start of the run.
+        polled: last poll of the source; 0 before the first.
+        committed: last commit; 0 before the first.
         snapshot_id: the snapshot of the last commit.
     """
 
@@ -37,14 +37,15 @@ class StreamStatus:
     commits: int = 0
     bad_records: int = 0
     lag: Lag | None = None
-    began: float = field(default_factory=time.time)
-    looked: float = 0.0
+    started: float = field(default_factory=time.time)
+    polled: float = 0.0
     committed: float = 0.0
     snapshot_id: int | None = None
 
     @property
     def seconds(self) -> float:
-        return time.time() - self.began
+        """Return the run's duration so far."""
+        return time.time() - self.started
 
     def line(self) -> str:
         """Return the status as one line of a log."""

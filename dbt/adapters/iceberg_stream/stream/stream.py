@@ -1,4 +1,4 @@
-"""A stream: batches planned, written and committed, until it is drained or told to stop.
+"""Run a stream: plan, write and commit batches until the source is drained or the run stops.
 
 Article on the streaming sink, "Minting Batch Descriptions Ahead of Time".
 """
@@ -20,10 +20,10 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, 
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.stream.write_window import WriteWindow
 
-# Between two looks at what a busy stream has still before it: a folder is listed for it.
+# Seconds between two measurements of the lag: each lists the source's folder.
 LAG_SECONDS = 5.0
-# How often another writer may be faster, with nothing committed between.
-MOST_TURNS = 20
+# Conflicts in a row, with no commit between them, after which the stream fails.
+MAX_CONFLICTS = 20
 
 
 @dataclass
@@ -31,38 +31,50 @@ class Stream:
     """One run of a stream.
 
     Attributes:
-        session: gives the engine's session, with a token that is good now.
-        tables: that it feeds, from one source, whose batches are committed together.
-        window: batches that are written at once.
-        grow: gives tables that a batch is the first to have rows for; for a window of one.
+        session: returns the engine's session, with a valid token.
+        tables: the tables that the stream writes; they share one source, and one commit has the
+            batches of all of them.
+        window: number of batches that are written at the same time.
+        add_tables: returns new tables that a batch has the first rows for; needs a window of 1.
     """
 
     session: Callable[[], Session]
     tables: list[TableStream]
     window: int = 1
-    grow: Callable[[Session, BatchRange], Sequence[TableStream]] | None = None
-    # The tables that batches go to: all, or one that has to catch up.
-    _fed: Sequence[TableStream] = field(init=False)
-    _last_lag: float = float("-inf")
+    add_tables: Callable[[Session, BatchRange], Sequence[TableStream]] | None = None
+    # The tables that get the next batches: all of them, or one that catches up.
+    _active_tables: Sequence[TableStream] = field(init=False)
+    _lag_measured: float = float("-inf")
+    # The end of the last planned batch.
     _planned: Frontier | None = None
-    _until: Frontier | None = None
-    _overtaken: tuple[int, int] = (0, 0)
+    # Where planning ends; None while the stream follows its source.
+    _end: Frontier | None = None
+    # Conflicts since the last commit, and the number of commits at that time.
+    _conflicts: int = 0
+    _commits_at_conflict: int = 0
 
     def __post_init__(self) -> None:
-        self._fed = self.tables
+        self._active_tables = self.tables
         self._writing = WriteWindow(self.window, self.session)
         self._commits = CommitQueue(self._options.commit_interval)
 
     def drain(self, refresh: bool = False) -> None:
-        """Take in what the source has now; with refresh, in place of all that is in the tables.
+        """Write everything that the source has at the start of the run.
+
+        Args:
+            refresh: whether it replaces all rows of the tables.
 
         Raises:
-            StreamError: the stream cannot go on; what was committed before is in the tables.
+            StreamError: the stream failed; its earlier commits stay in the tables.
         """
         self._run(Event(), False, refresh)
 
     def follow(self, stop: Event, refresh: bool = False) -> None:
-        """Take in what comes, until told to stop; then what was begun is committed.
+        """Write what arrives until `stop` is set, then commit the batches that were started.
+
+        Args:
+            stop: ends the run.
+            refresh: as for `drain`.
 
         Raises:
             StreamError: as for `drain`.
@@ -80,58 +92,60 @@ class Stream:
     def _run(self, stop: Event, follow: bool, refresh: bool) -> None:
         with closing(self._writing), closing(self._commits), ExitStack() as undo:
             undo.callback(self._fail)
-            while not self._done(stop, follow, refresh):
+            while not self._try_run(stop, follow, refresh):
                 refresh = refresh and not any(table.status.commits for table in self.tables)
             undo.pop_all()
-        self._tell("stopped")
+        self._set_state("stopped")
 
-    def _done(self, stop: Event, follow: bool, refresh: bool) -> bool:
-        """Go on until the end; False if it has to begin again from what is committed."""
+    def _try_run(self, stop: Event, follow: bool, refresh: bool) -> bool:
+        """Run to the end; return False if the stream must restart from its last commit."""
         try:
             try:
-                self._go_on(stop, follow, refresh)
+                self._run_batches(stop, follow, refresh)
                 return True
             except SchemaChanged as changed:
                 self._follow_schema(changed.upper)
         except StreamConflict as error:
-            # An older run was faster once more, and is fenced now; or another writer has changed
-            # what was looked up.
+            # An older run of the stream committed once more and is fenced now, or another writer
+            # changed rows that this stream had looked up.
             self._abandon()
-            self._let_pass(error, stop)
+            self._wait_after_conflict(error, stop)
         return False
 
-    def _let_pass(self, error: StreamConflict, stop: Event) -> None:
-        """Wait a moment for a busy writer, but not for ever."""
+    def _wait_after_conflict(self, error: StreamConflict, stop: Event) -> None:
+        """Wait longer after each conflict in a row; fail after `MAX_CONFLICTS`."""
         commits = sum(table.status.commits for table in self.tables)
-        turns = self._overtaken[1] + 1 if self._overtaken[0] == commits else 1
-        self._overtaken = commits, turns
-        if turns > MOST_TURNS:
+        if commits != self._commits_at_conflict:
+            self._commits_at_conflict, self._conflicts = commits, 0
+        self._conflicts += 1
+        if self._conflicts > MAX_CONFLICTS:
             raise StreamError(
-                f"The commit conflicted with other writers {turns} times in a row. {error} Pause "
-                "them, or set `delete_encoding: equality`, which looks nothing up in the table."
+                f"The commit conflicted with other writers {self._conflicts} times in a row. "
+                f"{error} Pause them, or set `delete_encoding: equality`, which looks nothing up "
+                "in the table."
             ) from error
-        stop.wait(min(0.05 * 2**turns, 5.0))
+        stop.wait(min(0.05 * 2**self._conflicts, 5.0))
 
-    def _go_on(self, stop: Event, follow: bool, refresh: bool) -> None:
+    def _run_batches(self, stop: Event, follow: bool, refresh: bool) -> None:
         self._begin(stop, follow, refresh)
         while not stop.is_set():
-            if not self._next(refresh) and not self._rest(stop, follow):
+            if not self._take_batch(refresh) and not self._idle(stop, follow):
                 break
         if stop.is_set() and refresh and self._replaces:
-            # A part of what is to replace the tables would be worse than what they have.
+            # The tables keep their old rows: only a complete refresh may replace them.
             self._abandon()
             return
-        self._finish()
+        self._commit_all()
         if refresh and self._replaces:
-            self._replace_with_nothing()
+            self._empty_tables()
 
     @property
     def _replaces(self) -> bool:
         return any(table.sink.replaces for table in self.tables)
 
-    def _replace_with_nothing(self) -> None:
-        """The source is empty, and so are the tables then."""
-        if self._until is not None or self._planned is not None:
+    def _empty_tables(self) -> None:
+        """Replace the tables' rows by none, if the source has never had a batch."""
+        if self._end is not None or self._planned is not None:
             return
         for table in self.tables:
             table.pending.append(WrittenBatch(BatchRange(None, None), []))
@@ -143,14 +157,14 @@ class Stream:
         if not refresh:
             self._catch_up(stop)
         self._planned = self.tables[0].frontier
-        self._until = self._source.present(self._planned) if refresh or not follow else None
-        self._tell("running")
+        self._end = self._source.present(self._planned) if refresh or not follow else None
+        self._set_state("running")
 
     def _catch_up(self, stop: Event) -> None:
-        """Tables that are behind come to where the others are, each by itself.
+        """Bring each table that is behind to the frontier of the others, one table at a time.
 
-        One may be new, or without changes when the others were committed; and not every catalog
-        commits to all at once.
+        A table is behind if it is new, if it had no changes when the others were committed, or if
+        the catalog cannot commit several tables at once.
         """
         ahead = self.tables[0].frontier
         for table in self.tables[1:]:
@@ -158,24 +172,24 @@ class Stream:
                 ahead = table.frontier
         for table in self.tables:
             if self._is_behind(table.frontier, ahead):
-                self._fed, self._planned, self._until = [table], table.frontier, ahead
-                while not stop.is_set() and self._next(False):
+                self._active_tables = [table]
+                self._planned, self._end = table.frontier, ahead
+                while not stop.is_set() and self._take_batch(False):
                     pass
-                self._finish()
+                self._commit_all()
                 if stop.is_set():
                     break
-                self._check_has_come_to(ahead, table)
+                self._check_caught_up(ahead, table)
             table.frontier = ahead
-        self._fed = self.tables
+        self._active_tables = self.tables
 
-    def _check_has_come_to(self, ahead: Frontier | None, table: TableStream) -> None:
-        # Where the source has nothing any more for one that is new, that begins with the others.
+    def _check_caught_up(self, ahead: Frontier | None, table: TableStream) -> None:
+        # A new table for which the source has nothing left starts where the others are.
         if table.frontier is not None and self._is_behind(table.frontier, ahead):
             raise StreamError(
                 f"{table.status.name} stands at {describe(table.frontier)}, and other tables of "
-                f"its group are ahead, at {describe(ahead)}. The source gives nothing of what "
-                "lies between, so that the table would lose it. Rebuild the table with "
-                "--full-refresh."
+                f"its group are ahead, at {describe(ahead)}. The source no longer has the data "
+                "between, so the table would lose it. Rebuild the table with --full-refresh."
             )
 
     def _is_behind(self, lower: Frontier | None, other: Frontier | None) -> bool:
@@ -185,121 +199,121 @@ class Stream:
             return True
         return self._source.is_behind(lower, other)
 
-    def _next(self, refresh: bool) -> bool:
-        """Take the next batch; False if there is none."""
-        self._mint()
+    def _take_batch(self, refresh: bool) -> bool:
+        """Queue the next written batch for a commit; return False if there is none."""
+        self._plan_batches()
         if not self._writing:
             return False
         batches = self._writing.take(self._flush)
-        if time.monotonic() - self._last_lag >= LAG_SECONDS:
+        if time.monotonic() - self._lag_measured >= LAG_SECONDS:
             self._measure_lag()
         truncates = any(batch.truncates for batch in batches)
         if refresh and self._replaces and not truncates and not self._is_serial:
-            return True  # all in one commit: a reader sees the old rows or the new ones
+            return True  # a refresh is one commit: readers see the old rows or the new ones
         if any(batch.batch_range.lower is None for batch in batches):
-            # Where the stream has begun is told at once: the latest of a topic is another one soon.
+            # Record the stream's start at once: `latest` of a topic moves on.
             self._flush()
-            self._commits.settle(self._fed)
+            self._commits.settle(self._active_tables)
         if self._is_serial:
             self._flush()
-        elif self._commits.is_due(self._fed):
-            self._commits.submit(self._fed)
-        self._record_quiet()
+        elif self._commits.is_due(self._active_tables):
+            self._commits.submit(self._active_tables)
+        self._record_unchanged_tables()
         return True
 
-    def _record_quiet(self) -> None:
-        """Record the progress of tables that have not changed for long; others may all the time."""
+    def _record_unchanged_tables(self) -> None:
+        """Record the progress of tables without a commit for `idle_interval` seconds."""
         now, longest = time.monotonic(), self._options.idle_interval
-        quiet = [table for table in self._fed if now - table.recorded > longest]
-        if quiet:
+        unchanged = [table for table in self._active_tables if now - table.recorded > longest]
+        if unchanged:
             self._flush()
-            for table in quiet:
+            for table in unchanged:
                 table.record_progress()
 
-    def _mint(self) -> None:
-        """Describe batches ahead, and begin to write them."""
+    def _plan_batches(self) -> None:
+        """Plan batches until the window is full, and start to write them."""
         window = 1 if self._is_serial else self._writing.size
         while len(self._writing) < window:
-            # Where the others have come to, a batch ends.
-            whole = self._fed is not self.tables
+            # A table that catches up must end exactly at the frontier of the others.
+            whole = self._active_tables is not self.tables
             upper = self._source.plan_batch(
-                self._planned, self._options.batch_rows, self._until, whole
+                self._planned, self._options.batch_rows, self._end, whole
             )
-            for table in self._fed:
-                table.status.looked = time.time()
+            for table in self._active_tables:
+                table.status.polled = time.time()
             if upper is None:
                 return
             self._check_schema(upper)
-            described = BatchRange(self._planned, upper)
+            batch = BatchRange(self._planned, upper)
             self._planned = upper
-            self._grow(described)
-            self._writing.submit(described, self._fed)
+            self._add_tables(batch)
+            self._writing.submit(batch, self._active_tables)
 
     def _check_schema(self, upper: Frontier) -> None:
-        for table in self._fed:
+        for table in self._active_tables:
             if table.schema_id != table.writer.source.schema_id(self._planned, upper):
                 raise SchemaChanged("The source's next batch has other columns.", upper)
 
     def _follow_schema(self, upper: Frontier) -> None:
-        """Commit what was begun, and open the tables for the columns of the next batch."""
-        self._finish()
-        for table in self._fed:
+        """Commit the batches written so far, and reopen the tables for the new columns."""
+        self._commit_all()
+        for table in self._active_tables:
             table.follow_schema(upper)
 
-    def _grow(self, described: BatchRange) -> None:
-        # A table that catches up has the rows of its own route only.
-        if self.grow is not None and self._fed is self.tables:
-            for table in self.grow(self.session(), described):
+    def _add_tables(self, batch: BatchRange) -> None:
+        # A table that catches up gets only the rows of its own route.
+        if self.add_tables is not None and self._active_tables is self.tables:
+            for table in self.add_tables(self.session(), batch):
                 table.begin(refresh=False)
                 self.tables.append(table)
 
-    def _rest(self, stop: Event, follow: bool) -> bool:
-        """Nothing new: commit what waits; False if that is the end."""
+    def _idle(self, stop: Event, follow: bool) -> bool:
+        """Commit pending batches that are due and wait; return False at the end of a drain."""
         if not follow:
             self._flush()
             return False
-        if self._until is not None or self._commits.is_due(self._fed):
+        if self._end is not None or self._commits.is_due(self._active_tables):
             self._flush()
-        self._until = None
-        self._tell("idle")
+        self._end = None
+        self._set_state("idle")
         self._measure_lag()
-        self._record_quiet()
+        self._record_unchanged_tables()
         stop.wait(self._options.batch_interval)
         return True
 
     def _measure_lag(self) -> None:
-        lag = self._source.lag(self._fed[0].frontier)
-        for table in self._fed:
+        lag = self._source.lag(self._active_tables[0].frontier)
+        for table in self._active_tables:
             table.status.lag = lag
-        self._last_lag = time.monotonic()
+        self._lag_measured = time.monotonic()
 
-    def _finish(self) -> None:
-        """Commit what was begun."""
+    def _commit_all(self) -> None:
+        """Commit every batch that was planned, and record the progress."""
         while self._writing:
             self._writing.take(self._flush)
         self._flush()
-        self._commits.settle(self._fed)
+        self._commits.settle(self._active_tables)
 
     @property
     def _is_serial(self) -> bool:
-        """Whether each batch must see what the one before it has committed."""
-        return any(table.is_serial for table in self._fed)
+        """Return whether a batch can be written only after the commit of the one before."""
+        return any(table.is_serial for table in self._active_tables)
 
     def _flush(self) -> None:
-        """Commit what is pending, and wait for it."""
-        self._commits.flush(self._fed)
+        """Commit the pending batches, and wait for the commit."""
+        self._commits.flush(self._active_tables)
 
     def _abandon(self) -> None:
-        """Remove the files of what is not committed."""
+        """Remove the files of batches that are not committed."""
         self._writing.discard()
         for table in self.tables:
             if pending := table.take_pending():
                 table.sink.discard(pending)
 
     def _fail(self) -> None:
-        self._tell("failed")
+        self._set_state("failed")
         self._abandon()
 
-    def _tell(self, state: str) -> None:
+    def _set_state(self, state: str) -> None:
         for table in self.tables:
             table.status.state = state

@@ -1,4 +1,4 @@
-"""One table that a stream writes to: its batches in order, its progress and its status."""
+"""Write one table of a stream: its batches in order, its progress and its status."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 @dataclass
 class TableStream:
-    """A table and its part of the stream.
+    """One table of a stream.
 
     Attributes:
-        writer: writes the files of batches.
+        writer: writes the files of a batch.
         status: the table's status.
         on_commit: called with the status after each commit.
         schema_id: identifies the source's columns that the writer was opened with.
-        reopen: returns a writer and its schema id for a batch, given by its two frontiers.
-        pending: batches that are written and not committed yet.
+        reopen: returns a writer for the columns of a batch, given its two frontiers, and the
+            writer's schema id.
+        pending: batches that are written but not committed.
         frontier: the end of the last batch in `pending`, or of the last commit.
-        is_late: whether changes have arrived that are older than the rows they change.
-        recorded: when progress was recorded last, by the monotonic clock in seconds.
+        is_late: whether a change arrived that is older than the row it changes.
+        recorded: last record of progress, in seconds of the monotonic clock.
     """
 
     writer: BatchWriter
@@ -54,11 +55,11 @@ class TableStream:
 
     @property
     def is_serial(self) -> bool:
-        """Whether each batch must read the table as the batch before has committed it."""
+        """Return whether a batch can be written only after the commit of the one before."""
         return self.is_late or self.writer.reads_target
 
     def begin(self, refresh: bool) -> None:
-        """Take the table over from other runs of the stream.
+        """Take over the table from earlier runs of the stream.
 
         Args:
             refresh: whether the first commit replaces all rows of the table.
@@ -67,7 +68,7 @@ class TableStream:
             StreamError: the query's columns do not fit the table.
         """
         try:
-            # A replacement that an earlier attempt has prepared is void after a conflict.
+            # After a conflict, drop the replacement that the attempt before had prepared.
             self.sink.replaces, self.sink.updates = False, ()
             self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
@@ -84,36 +85,36 @@ class TableStream:
         Args:
             upper: the end of that batch.
         """
-        assert self.reopen is not None, "a source that changes its columns can be opened again"
+        assert self.reopen is not None, "a source whose columns change has `reopen`"
         where = self.writer.query.where
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(self.writer.query, where=where)
 
     def write(self, session: Session, batch_range: BatchRange, late: bool) -> WrittenBatch:
-        """Write the files of a batch; batches before it may not be committed yet.
+        """Write the files of a batch; the batches before it may still be uncommitted.
 
         Args:
-            session: of the engine.
+            session: the engine's session.
             batch_range: the batch.
             late: whether to drop changes that are older than the rows they change.
 
         Raises:
             StreamError: the batch cannot be written; its files are removed.
         """
-        # Each write has an id of its own in its files' names, so that a failed one can remove its.
+        # The names of the files contain the id, so that a failed write removes its own files.
         name, writer = uuid.uuid4().hex, self.writer
         try:
             return writer.write(session, batch_range, name, late or writer.is_late)
         except OSError as error:
             raise self.storage_error(error) from error
         except StatementError:
-            # Spark's message is about tables; the source knows which files are missing.
+            # Spark's message is about a table; the source knows which files are missing.
             if isinstance(writer.source, VolatileSource) and batch_range.upper is not None:
                 writer.source.require(batch_range.lower, batch_range.upper)
             raise
 
     def storage_error(self, error: OSError) -> StreamError:
-        """Return the error to raise if a file cannot be written, or read from the source.
+        """Return the error for a file that cannot be written, or read from the source.
 
         Args:
             error: the storage's error.
@@ -131,17 +132,17 @@ class TableStream:
     def reconcile(
         self, batch: WrittenBatch, session: Callable[[], Session], flush: Callable[[], None]
     ) -> WrittenBatch:
-        """Return the batch as it must be after the batches before it.
+        """Return the batch, checked against the batches before it.
 
-        It is written again if some of its changes are older than rows that are written already.
+        The batch is written again if some of its changes are older than the rows they change.
 
         Args:
             batch: the next batch to commit.
             session: returns the engine's session.
             flush: commits the batches before it.
         """
-        if self._comes_late(batch):
-            # Which changes are older than their rows only the table's rows show.
+        if self._has_late_changes(batch):
+            # Only the committed rows show which changes are older than their rows.
             self.sink.discard([batch])
             self.is_late = True
             flush()
@@ -152,7 +153,7 @@ class TableStream:
         return replace(batch, watermark=as_json(self._next_watermark(batch)))
 
     def enqueue(self, batch: WrittenBatch) -> None:
-        """Add a batch to those that wait for a commit."""
+        """Add a batch to the pending ones."""
         self.pending.append(batch)
         self.frontier = batch.batch_range.upper
         self._watermark = from_json(batch.watermark)
@@ -178,13 +179,13 @@ class TableStream:
         self.on_commit(self.status)
 
     def record_progress(self) -> None:
-        """Record progress that no snapshot has, in the table's property."""
+        """Record progress that is in no snapshot, in the table's property."""
         recorded = self.frontier in (None, self.sink.progress.frontier)
         if self.frontier is not None and not recorded and not self.pending:
             self.sink.record(self.frontier)
         self.recorded = time.monotonic()
 
-    def _comes_late(self, batch: WrittenBatch) -> bool:
+    def _has_late_changes(self, batch: WrittenBatch) -> bool:
         first = from_json(batch.first)
         if first is None or self._watermark is None or batch.not_late or self.writer.reads_target:
             return False
@@ -199,6 +200,6 @@ class TableStream:
         return bool(first < self._watermark or (several and first == self._watermark))
 
     def _next_watermark(self, batch: WrittenBatch) -> Any:
-        """Return the highest value of the first `sequence_by` column, of all batches so far."""
+        """Return the highest value of the first `sequence_by` column in all batches so far."""
         values = (self._watermark, from_json(batch.last))
         return max((value for value in values if value is not None), default=None)

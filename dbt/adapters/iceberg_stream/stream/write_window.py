@@ -1,4 +1,4 @@
-"""Batches of a stream that are being written, several at once, in the order of the source."""
+"""Write several batches of a stream at the same time, and return them in the source's order."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
 @dataclass(frozen=True)
 class _Writing:
-    """A batch that is being written, and the tables that it goes to."""
+    """A batch that is being written, and its tables."""
 
     tables: Sequence[TableStream]
-    files: Future[list[WrittenBatch]]
+    written: Future[list[WrittenBatch]]
 
 
 class WriteWindow:
     """Writes batches ahead of their commits.
 
     Args:
-        size: batches that are written at once.
-        session: gives the engine's session, with a token that is good now.
+        size: number of batches that are written at the same time.
+        session: returns the engine's session, with a valid token.
     """
 
     def __init__(self, size: int, session: Callable[[], Session]) -> None:
@@ -39,23 +39,31 @@ class WriteWindow:
         return len(self._writing)
 
     def submit(self, batch: BatchRange, tables: Sequence[TableStream]) -> None:
-        """Begin to write a batch."""
+        """Start to write a batch.
+
+        Args:
+            batch: the range of the source to write.
+            tables: the tables to write it to.
+        """
         tables = list(tables)
         late = [table.is_late for table in tables]
-        files = self._executor.submit(_write, self._session(), batch, late, tables)
-        self._writing.append(_Writing(tables, files))
+        written = self._executor.submit(_write, self._session(), batch, late, tables)
+        self._writing.append(_Writing(tables, written))
 
     def take(self, flush: Callable[[], None]) -> list[WrittenBatch]:
-        """Have the oldest batch wait for its commit, as it must be after those before it.
+        """Wait for the oldest batch, and queue it for the next commit of its tables.
 
         Args:
             flush: commits the batches before it.
 
+        Returns:
+            The batch, once for each table.
+
         Raises:
-            StreamError: it cannot be written; nothing of it is left behind.
+            StreamError: the batch cannot be written; its files are removed.
         """
         writing = self._writing.popleft()
-        written = writing.files.result()
+        written = writing.written.result()
         with ExitStack() as undo:
             undo.callback(_discard, writing.tables, written)
             for number, table in enumerate(writing.tables):
@@ -66,27 +74,27 @@ class WriteWindow:
         return written
 
     def discard(self) -> None:
-        """Remove the files of all batches that nobody has taken."""
+        """Remove the files of all batches that were not taken."""
         writing, self._writing = self._writing, deque()
-        for one in writing:
-            if one.files.exception() is None:
-                _discard(one.tables, one.files.result())
+        for batch in writing:
+            if batch.written.exception() is None:
+                _discard(batch.tables, batch.written.result())
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the batches that are being written."""
         self._executor.shutdown()
 
 
 def _write(
     session: Session, batch: BatchRange, late: Sequence[bool], tables: Sequence[TableStream]
 ) -> list[WrittenBatch]:
-    """The files of a batch for each table; none is left if one fails."""
+    """Write a batch for each table; if one fails, remove the files of all."""
     written: list[WrittenBatch] = []
     with ExitStack() as undo:
         for table, is_late in zip(tables, late, strict=True):
-            files = table.write(session, batch, is_late)
-            undo.callback(table.sink.discard, [files])
-            written.append(files)
+            result = table.write(session, batch, is_late)
+            undo.callback(table.sink.discard, [result])
+            written.append(result)
         undo.pop_all()
     return written
 
