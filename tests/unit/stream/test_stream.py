@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
+from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, StatementError
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
@@ -81,6 +82,9 @@ class Table:
 
     def discard(self, batches: list[WrittenBatch]) -> None:
         self.discarded += [batch.batch_range.upper for batch in batches]
+
+    def storage_advice(self, error: OSError) -> str:
+        return storage_advice(error, None)
 
 
 @dataclass
@@ -293,6 +297,60 @@ def test_a_full_disk(where: str) -> None:
     assert str(e.value).endswith(
         "The stream stands at the beginning; the next run continues there."
     )
+
+
+@pytest.mark.parametrize("where", ["write", "commit"])
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("AWS Error ACCESS_DENIED during PutObject operation", True),
+        ("AWS Error UNKNOWN (HTTP status 403) during HeadObject operation", True),
+        ("AWS Error NETWORK_CONNECTION: curlCode: 28, Timeout was reached", False),
+        ("[Errno 28] No space left on device", False),
+    ],
+)
+def test_a_storage_that_refuses_the_credentials(where: str, text: str, refused: bool) -> None:
+    writer = writer_of(1)
+
+    def fail(*_: Any) -> Any:
+        raise OSError(text)
+
+    setattr(writer if where == "write" else writer.sink, where, fail)
+    with pytest.raises(StreamError) as error:
+        stream_of(writer).drain()
+    assert text in str(error.value)
+    assert (CREDENTIALS_REFUSED in str(error.value)) == refused
+    assert ("refused" in str(error.value)) == refused
+
+
+@pytest.mark.parametrize("first_commits", [False, True])
+def test_a_failed_commit_names_all_its_tables(
+    first_commits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without transactions, the first tables may be committed already."""
+    writers = [writer_of(1), writer_of(1)]
+    writers[1].source = writers[0].source
+    tables = [
+        TableStream(cast(Any, writer), StreamStatus(name))
+        for writer, name in zip(writers, ("orders", "items"), strict=True)
+    ]
+
+    def fail(*_: Any) -> Any:
+        if first_commits:
+            writers[0].sink.progress.frontier = {"n": 1}
+        raise OSError("Timeout was reached")
+
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches", fail)
+    with pytest.raises(
+        StreamError, match="orders, items: a file cannot be written or read: Timeout"
+    ) as error:
+        Stream(cast(Any, object), tables).drain()
+    expected = (
+        'orders at {"n": 1}, items at the beginning. The next run continues there.'
+        if first_commits
+        else "The stream stands at the beginning; the next run continues there."
+    )
+    assert str(error.value).endswith(expected)
 
 
 def test_what_is_missing_is_told_by_the_source() -> None:

@@ -11,6 +11,10 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
 ACCESS_KEY_ID = "s3.access-key-id"
+# The storage refused the credentials, as PyArrow words its answers.
+REFUSED = r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE|\w+ \(HTTP status 40[13]\))"
+# Any answer of the storage: the errors of an unknown host or a timeout are not among them.
+ANSWERED = r"AWS Error (?!NETWORK)"
 
 
 class CatalogFileIO(PyArrowFileIO):
@@ -27,7 +31,20 @@ class CatalogFileIO(PyArrowFileIO):
 
 
 class StorageError(OSError):
-    """The storage refused a table's files: its error, and what to do."""
+    """The files of a table cannot be written or read: the storage's error, and what to do."""
+
+
+def storage_advice(error: OSError, io: FileIO | None) -> str:
+    """Return what a user can do about PyArrow's error of a storage; empty if nothing is known.
+
+    Args:
+        error: PyArrow's error.
+        io: the table's FileIO; None if the table was not loaded.
+    """
+    anonymous = isinstance(io, CatalogFileIO) and ACCESS_KEY_ID not in io.properties
+    if anonymous and re.search(ANSWERED, str(error)):
+        return NO_CREDENTIALS
+    return CREDENTIALS_REFUSED if re.search(REFUSED, str(error)) else ""
 
 
 def storage_error(error: OSError, io: FileIO, location: str) -> StorageError:
@@ -36,12 +53,8 @@ def storage_error(error: OSError, io: FileIO, location: str) -> StorageError:
     Args:
         error: PyArrow's error.
         io: the table's FileIO.
-        location: of the file or folder, for the message.
+        location: location of the file or folder, for the message.
     """
-    advice = ""
-    anonymous = isinstance(io, CatalogFileIO) and ACCESS_KEY_ID not in io.properties
-    if anonymous and re.search(r"AWS Error (?!NETWORK)", str(error)):
-        advice = NO_CREDENTIALS
-    elif re.search(r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE)", str(error)):
-        advice = CREDENTIALS_REFUSED
-    return StorageError(f"The storage at {location} refuses the files: {error}\n{advice}".strip())
+    if advice := storage_advice(error, io):
+        return StorageError(f"The storage at {location} refuses the files: {error}\n{advice}")
+    return StorageError(f"The files at {location} cannot be written or read: {error}")

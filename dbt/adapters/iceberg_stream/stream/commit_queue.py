@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
-from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream, storage_error
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 
 # Pending files after which a commit is due, because memory holds their descriptors.
@@ -62,7 +62,7 @@ class CommitQueue:
         """Wait for the running commit, and report it to its tables.
 
         Raises:
-            StreamError: the commit failed.
+            StreamError: the commit failed; the message names all its tables.
         """
         if self._running is None:
             return
@@ -70,7 +70,7 @@ class CommitQueue:
         try:
             committed = commit.result()
         except OSError as error:
-            raise tables[0].storage_error(error) from error
+            raise storage_error(error, tables) from error
         for table, result in zip(tables, committed, strict=True):
             if result is not None:
                 table.report_commit(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,7 +74,7 @@ class TableStream:
             if refresh:
                 self.sink.replace_with(self.writer.schema)
         except ColumnError as error:
-            raise StreamError(f"{self.status.name}: {error} {self._position}") from error
+            raise StreamError(f"{self.status.name}: {error} {_position([self])}") from error
         progress = self.sink.progress
         self.frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
@@ -106,28 +106,12 @@ class TableStream:
         try:
             return writer.write(session, batch_range, name, late or writer.is_late)
         except OSError as error:
-            raise self.storage_error(error) from error
+            raise storage_error(error, [self]) from error
         except StatementError:
             # Spark's message is about a table; the source knows which files are missing.
             if isinstance(writer.source, VolatileSource) and batch_range.upper is not None:
                 writer.source.require(batch_range.lower, batch_range.upper)
             raise
-
-    def storage_error(self, error: OSError) -> StreamError:
-        """Return the error for a file that cannot be written, or read from the source.
-
-        Args:
-            error: the storage's error.
-        """
-        return StreamError(
-            f"{self.status.name}: a file cannot be written or read: {error}. Nothing of this batch "
-            f"was written. {self._position}"
-        )
-
-    @property
-    def _position(self) -> str:
-        position = describe(self.sink.progress.frontier)
-        return f"The stream stands at {position}; the next run continues there."
 
     def reconcile(
         self, batch: WrittenBatch, session: Callable[[], Session], flush: Callable[[], None]
@@ -203,3 +187,27 @@ class TableStream:
         """Return the highest value of the first `sequence_by` column in all batches so far."""
         values = (self._watermark, from_json(batch.last))
         return max((value for value in values if value is not None), default=None)
+
+
+def storage_error(error: OSError, tables: Sequence[TableStream]) -> StreamError:
+    """Return the error for a file that cannot be written, or read from the source.
+
+    Args:
+        error: PyArrow's error.
+        tables: the tables of the batch or the commit.
+    """
+    names = ", ".join(table.status.name for table in tables)
+    parts = [f"{names}: a file cannot be written or read: {error}."]
+    # Advice for one table is as good for the others: they are in one catalog.
+    parts += [advice for table in tables[:1] if (advice := table.sink.storage_advice(error))]
+    if len(tables) == 1:
+        parts.append("Nothing of this batch was written.")
+    return StreamError(" ".join([*parts, _position(tables)]))
+
+
+def _position(tables: Sequence[TableStream]) -> str:
+    positions = {table.status.name: describe(table.sink.progress.frontier) for table in tables}
+    if len(set(positions.values())) == 1:
+        return f"The stream stands at {positions.popitem()[1]}; the next run continues there."
+    each = ", ".join(f"{name} at {position}" for name, position in positions.items())
+    return f"The stream stands at different positions: {each}. The next run continues there."

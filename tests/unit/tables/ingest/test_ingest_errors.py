@@ -40,9 +40,9 @@ def test_errors_of_the_source_are_not_the_storages(lake: IcebergCatalog, tmp_pat
 def test_a_storage_that_takes_nothing(lake: IcebergCatalog, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "t").write_text("a file where the table's folder would be")
-    with pytest.raises(StorageError, match="refuses the files"):
+    with pytest.raises(StorageError, match="cannot be written or read"):
         ingest(lake, ("s", "t"), pa.table({"a": [1]}).to_reader(), Mode.CREATE)
-    with pytest.raises(StorageError, match="refuses the files"):
+    with pytest.raises(StorageError, match="cannot be written or read"):
         ingest(lake, ("s", "t"), SCHEMA.empty_table().to_reader(), Mode.CREATE)
 
 
@@ -57,7 +57,11 @@ def test_a_storage_that_takes_nothing(lake: IcebergCatalog, tmp_path: Path) -> N
             "refused the credentials",
         ),
         (PyArrowFileIO({}), "AWS Error ACCESS_DENIED", "refused the credentials"),
+        (PyArrowFileIO({}), "AWS Error UNKNOWN (HTTP status 403)", "refused the credentials"),
+        (PyArrowFileIO({}), "AWS Error UNKNOWN (HTTP status 503)", ""),
         (PyArrowFileIO({}), "AWS Error NO_SUCH_BUCKET", ""),
+        (PyArrowFileIO({}), "[Errno 28] No space left on device", ""),
+        (PyArrowFileIO({}), "curlCode: 28, Timeout was reached", ""),
     ],
 )
 def test_cures(io: PyArrowFileIO, said: str, cure: str) -> None:
@@ -65,3 +69,4 @@ def test_cures(io: PyArrowFileIO, said: str, cure: str) -> None:
     assert said in text
     assert cure in text
     assert bool(cure) == ("\n" in text)
+    assert bool(cure) == ("refuses the files" in text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation
@@ -29,6 +30,7 @@ from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
@@ -115,6 +117,8 @@ class Sink:
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
+        # The FileIO of the last load.
+        self._io: FileIO | None = None
         # The table's metadata when `updates` were derived from its schema.
         self._replaced: Metadata | None = None
         self._summaries = FrontierChain()
@@ -386,7 +390,16 @@ class Sink:
                 f"The table {'.'.join(self.name)} was dropped while its stream ran. Run the model "
                 "again to create it."
             )
+        self._io = base.io
         return base
+
+    def storage_advice(self, error: OSError) -> str:
+        """Return what a user can do about an error of the table's storage; empty if unknown.
+
+        Args:
+            error: PyArrow's error.
+        """
+        return storage_advice(error, self._io)
 
 
 def accept_rollback(catalog: IcebergCatalog, name: Name, sink_id: str) -> Progress:

@@ -93,7 +93,7 @@ def ingest(
             refuses; or the commit conflicted in every attempt. Nothing was written, except maybe
             after CommitStateUnknown.
         ColumnError: the data do not fit the table.
-        StorageError: the storage refuses a file.
+        StorageError: a file cannot be written or read.
     """
     write_id = new_write_id()
     base, updates = _base(catalog, name, data.schema, mode, dict(properties or {}))
