@@ -307,7 +307,7 @@ class TestWithoutGroup:
             ("strange", "`topic` must be one of"),
             (
                 "half",
-                "Name the topic in which Debezium reports transactions by `transaction_topic`",
+                "Set `transaction_topic` to the topic to which Debezium reports",
             ),
             ("scattered", "`transaction_topic: till.public.savings` has 3 partitions"),
             ("unknown", "The topic till.transactions cannot be read"),
@@ -321,6 +321,6 @@ class TestWithoutGroup:
         model = Path(project.project_root) / "models" / "alone.sql"
         model.write_text(model.read_text().replace("'alone'", "'accounts'"))
         _, said = run_dbt_and_capture(["run", "-s", "alone"], expect_pass=False)
-        assert "The stream's progress is that of other topics" in said
+        assert "The stream's progress has the partitions" in said
         run_dbt(["run", "-s", "alone", "--full-refresh"])
         assert rows(project, ALL % "alone") == sorted(bank.tables["accounts"].items())

@@ -176,7 +176,7 @@ class TestFullRefresh:
         land(project, "1", order(1, "old"), item(10, 1))
         run_dbt(["run"])
         _, said = run_dbt_and_capture(["run", "--full-refresh"], expect_pass=False)
-        assert "Set `full_refresh` alike" in said
+        assert "Set `full_refresh` to the same value" in said
         assert rows(project, ALL_ORDERS) == [(1, "old")]
 
 

@@ -94,7 +94,7 @@ class TestMistakes:
         assert "JVM stacktrace" not in said[f"from_{name}"]
 
     def test_of_what_streams(self, said: dict[str, str]) -> None:
-        assert "is materialized as table: set materialized='stream'" in said["a_table"]
+        assert "is materialized as table. Set materialized='stream'" in said["a_table"]
         assert "stream(…) takes a source or a model" in said["a_text"]
 
     def test_a_condition_with_a_comment_is_none(self, said: dict[str, str]) -> None:

@@ -61,35 +61,38 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
     @property
     def principal(self) -> str:
-        """Whose token is used; empty where the catalog knows no users."""
+        """The owner of the token; empty if the catalog has no users."""
         identity = self.resources.identity
         return identity.principal if identity else ""
 
     def current_session(self) -> Session:
-        """This thread's session, with a token that is good now.
+        """Return this thread's session, with a valid token.
 
         Raises:
-            StatementError: there is no such token.
+            StatementError: no valid token is available.
         """
         handle: Handle = self.get_thread_connection().handle
         handle.refresh_token()
         return handle.session
 
     def discard_session(self) -> None:
-        """Give this thread's session to no other node: its settings may not be ours any more."""
+        """Keep this thread's session from other nodes, because code of the user may change it."""
         self.get_thread_connection().handle.reusable = False
 
     def has_default_settings(self) -> bool:
-        """Whether this thread's session has the settings it begins with."""
+        """Return whether this thread's session still has its initial settings."""
         connection = self.get_if_exists()
         if connection is None or connection.state != ConnectionState.OPEN:
             return True
         return bool(connection.handle.reusable)
 
     def refresh_spark(self, name: tuple[str, str]) -> None:
-        """Have Spark drop what it has cached of a table, after a commit that was not Spark's.
+        """Refresh a table in Spark's cache, after a commit that Spark did not make.
 
-        An engine that has not started yet has cached nothing.
+        Does nothing if the engine has not started yet.
+
+        Args:
+            name: the table.
         """
         if self.credentials.method == "embedded":
             server = status(self.credentials.engine_path(self.project_root))
@@ -101,13 +104,17 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             self.current_session().run(sql)
 
     def forget_results(self, name: tuple[str, str]) -> None:
-        """Drop the cached results of queries that read a relation."""
+        """Drop the cached results of queries that read a relation.
+
+        Args:
+            name: the relation.
+        """
         if (results := self.resources.results) is not None:
             results.forget(name)
 
-    # dbt calls it on its manager; a class has no sessions to give.
+    # Not a class method as in dbt's base class, because the manager has the sessions.
     def open(self, connection: Connection) -> Connection:  # type: ignore[override]
-        """Give the connection a session of its own: an idle one, or a new one."""
+        """Open a connection with an idle session or a new one."""
         if connection.state == ConnectionState.OPEN:
             return connection
         try:
@@ -119,11 +126,15 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return connection
 
     def refuse_if_canceled(self) -> None:
-        """Raise StatementError once the command was canceled, by another thread than this."""
+        """Raise StatementError if another thread has canceled the command."""
         self._pool.refuse_if_canceled()
 
     def session_settings(self, token: Token | None) -> dict[str, str]:
-        """Settings of a Spark session: the catalog, as the owner of the token."""
+        """Return the settings of a Spark session that uses the catalog with a token.
+
+        Args:
+            token: the token; None if the profile has none.
+        """
         return session_settings(self.credentials, self.project_root, token)
 
     def _open_handle(self, on_close: Callable[[Handle], None]) -> Handle:
@@ -160,7 +171,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self.resources.close()
 
     def cancel_open(self) -> list[str]:
-        """Cancel what all other threads run, and refuse what they would run next."""
+        """Cancel the statements of all other threads, and refuse their next ones."""
         own = self.get_if_exists()
         with self.lock:
             names = [c.name for c in self.thread_connections.values() if c is not own and c.name]
@@ -170,7 +181,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
     def cancel(self, connection: Connection) -> None:
         handle: Handle = connection.handle
-        logger.debug(f"Canceling what {connection.name} runs")
+        logger.debug(f"Canceling the statement of {connection.name}")
         handle.interrupt()
 
     @contextmanager

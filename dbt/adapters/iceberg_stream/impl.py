@@ -146,15 +146,15 @@ class IcebergStreamAdapter(SQLAdapter):
         )
 
     def debug_query(self) -> None:
-        """The connection test of `dbt debug`: Spark, its Iceberg, the catalog for both clients."""
+        """Test the connection for `dbt debug`: Spark, Iceberg, and both catalog clients."""
         from dbt.adapters.iceberg_stream.engines.server_check import check_server
 
         with self.connections.exception_handler("dbt debug"):
             for line in check_server(self.session, self.catalog.name):
                 logger.info(line)
         self.catalog.namespaces()
-        for capability, there in self.catalog.capabilities().items():
-            logger.info(f"Catalog: {capability}: {'yes' if there else 'no'}")
+        for capability, supported in self.catalog.capabilities().items():
+            logger.info(f"Catalog: {capability}: {'yes' if supported else 'no'}")
 
     def valid_incremental_strategies(self) -> list[str]:
         return list(STRATEGIES)
@@ -206,7 +206,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse_none
     def drop_schema(self, relation: BaseRelation) -> None:
-        """Drop a namespace and all that is in it, files included."""
+        """Drop a namespace with its tables and views, and their files."""
         self._check_database(relation)
         for contained in self.list_relations_without_caching(relation):
             self.drop_relation(contained)
@@ -215,14 +215,14 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse_none
     def drop_from_catalog(self, relation: BaseRelation) -> None:
-        """Drop a table or view with its files. Spark's own purge starts jobs and takes a second."""
+        """Drop a table or view with its files; Spark's own purge takes a second for its jobs."""
         name = table_name(relation)
         self.catalog.drop(name)
         self.connections.forget_results(name)
 
     @available.parse_none
     def note_staged(self, relation: BaseRelation) -> None:
-        """Note a staged object: it is dropped if the model fails before it takes its place."""
+        """Note a staged object, to drop it if the model fails before the swap."""
         self._staged.name = table_name(relation)
 
     @available.parse_none
@@ -230,19 +230,19 @@ class IcebergStreamAdapter(SQLAdapter):
         self._staged.name = None
 
     def post_model_hook(self, config: Mapping[str, Any], context: Any) -> None:
-        """Drop the staged object of a model that failed before it took its place."""
+        """Drop the staged object of a model that failed before the swap."""
         name, self._staged.name = getattr(self._staged, "name", None), None
         if name is None:
             return
         try:
             self.catalog.drop(name)
         except CatalogError as error:
-            logger.warning(f"{'.'.join(name)} is left behind, and no longer needed: {error}")
+            logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
 
     def _check_database(self, relation: BaseRelation) -> None:
         if relation.database and relation.database.lower() != self.catalog.name.lower():
             raise DbtRuntimeError(
-                f"{relation} names the catalog `{relation.database}`, but this profile knows only "
+                f"{relation} names the catalog `{relation.database}`, but this profile has only "
                 f"`{self.catalog.name}`. Remove the `database` config, or set it in the profile."
             )
 
@@ -256,7 +256,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: [])
     def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:
-        """Columns of a query, without running it; a `sql_header` before it is run."""
+        """Return the columns of a query without running it; run its `sql_header`."""
         *header, query = split(sql)
         for statement in header:
             self.execute(statement)
@@ -267,7 +267,7 @@ class IcebergStreamAdapter(SQLAdapter):
         return [self.Column(name, dtype) for name, dtype in columns]
 
     def expand_column_types(self, goal: BaseRelation, current: BaseRelation) -> None:
-        """Nothing to widen: Spark's strings have no length."""
+        """Do nothing: Spark's strings have no length."""
 
     # Documentation and freshness, from the catalog
 
@@ -308,7 +308,7 @@ class IcebergStreamAdapter(SQLAdapter):
     def calculate_freshness_from_metadata_batch(
         self, sources: list[BaseRelation], macro_resolver: Any = None
     ) -> tuple[list[AdapterResponse | None], dict[BaseRelation, Any]]:
-        """Freshness of tables from their current snapshots, without a statement."""
+        """Return the freshness of tables from their current snapshots, without a statement."""
         now = datetime.now(timezone.utc)
         freshness = {
             source: self._create_freshness_response(
@@ -322,7 +322,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: None)
     def check_model(self, model: Mapping[str, Any]) -> Any:
-        """The model's table layout; raises one error with all errors of its config."""
+        """Return the model's table layout; raise one error for all errors of its config."""
         layout = check_model_config(model)
         if model["config"].get("materialized") == "stream":
             parse_stream_options(model)
@@ -330,7 +330,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: True)
     def takes_limit(self, sql: str) -> bool:
-        """Whether a limit may stand behind a statement: not behind `call`, `show`, `describe`."""
+        """Return whether a statement may have a limit; `call`, `show` and `describe` may not."""
         return classify(sql).verb not in ROW_COMMANDS
 
     @available.parse_none
@@ -339,7 +339,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse_none
     def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:
-        """Raise before any data is computed, if the user may not write to the table."""
+        """Check that the user may write to the table, before any data is computed."""
         if existing is not None and existing.is_table:
             self.catalog.check_write(table_name(existing), rows_only)
 
@@ -349,7 +349,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: "append")
     def strategy_of(self, model: Mapping[str, Any]) -> str:
-        """The strategy that an incremental model is built with."""
+        """Return the strategy of an incremental model."""
         config = model["config"]
         strategy = strategy_of(config)
         if config.get("incremental_strategy") == "merge" and strategy == "append":
@@ -357,15 +357,15 @@ class IcebergStreamAdapter(SQLAdapter):
                 is_noted, self._appends_noted = self._appends_noted, True
             if not is_noted:
                 logger.info(
-                    f"{model['unique_id']} has `incremental_strategy: merge` and no `unique_key`: "
-                    "its rows are appended, as those of all models like it. To update rows, name "
-                    "the columns that identify one."
+                    f"{model['unique_id']} has `incremental_strategy: merge` but no `unique_key`, "
+                    "so its rows are appended; the same applies to other models without one. To "
+                    "update rows, set `unique_key` to the columns that identify one."
                 )
         return strategy
 
     @available.parse(lambda *a, **k: [])
     def layout_alterations(self, relation: BaseRelation, layout: Any) -> list[str]:
-        """`alter table` clauses that give a table the layout its model asks for."""
+        """Return the `alter table` clauses that give a table the layout of its model."""
         if layout.is_default:
             return []
         return layout.alterations(self.catalog.table(table_name(relation)))
@@ -377,7 +377,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: False)
     def range_is_aligned(self, relation: BaseRelation, column: str, batch_size: str) -> bool:
-        """Whether a batch of microbatch is a set of whole partitions."""
+        """Return whether a batch of microbatch has only whole partitions."""
         from dbt.adapters.iceberg_stream.catalog.partitions import range_is_aligned
 
         table = self.catalog.table(table_name(relation))
@@ -385,7 +385,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: "")
     def unique_suffix(self) -> str:
-        """A suffix that no other node or run has."""
+        """Return a suffix that is unique to this node and run."""
         return uuid.uuid4().hex[:12]
 
     @available.parse(lambda *a, **k: None)
@@ -396,7 +396,7 @@ class IcebergStreamAdapter(SQLAdapter):
     def changed_column_comments(
         self, relation: BaseRelation, documented: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Comments by column name that differ from what the table says."""
+        """Return the comments that differ from the table's, by column name."""
         columns = self.catalog.columns(table_name(relation))
         current = {column.name.lower(): column for column in columns}
         wanted = {name.lower(): column["description"] for name, column in documented.items()}
@@ -411,10 +411,10 @@ class IcebergStreamAdapter(SQLAdapter):
         """Make columns required, so that every writer must give them a value."""
         self.catalog.require_columns(table_name(relation), columns)
 
-    # Materializations whose rows our own writer writes
+    # Materializations with Python
 
     def context(self) -> MaterializationContext:
-        """What the Python of a materialization works with."""
+        """Return what the Python of a materialization needs of the adapter."""
         connections = self.connections
         return MaterializationContext(
             catalog=self.catalog,
@@ -453,7 +453,7 @@ class IcebergStreamAdapter(SQLAdapter):
         self.execute_macro(USER_HOOK, kwargs=arguments)
 
     def set_macro_resolver(self, macro_resolver: Any) -> None:
-        """Called by dbt as each of its runs begins: commit groups are those of the run."""
+        """Start a run of dbt, which calls this first: each run has its own commit groups."""
         super().set_macro_resolver(macro_resolver)
         self._groups = Groups(_listen)
 
@@ -466,7 +466,7 @@ class IcebergStreamAdapter(SQLAdapter):
         unique_key: str | Sequence[str],
         model: Mapping[str, Any],
     ) -> IcebergStreamResponse:
-        """Merge by rewriting the files that change, or say why the merge is Spark's."""
+        """Merge by rewriting the files that change, or return why Spark must run the merge."""
         from dbt.adapters.iceberg_stream.materializations.incremental import merge_by_rewrite
 
         return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
@@ -474,7 +474,7 @@ class IcebergStreamAdapter(SQLAdapter):
     @available
     @staticmethod
     def get_changed_sql(columns: Sequence[IcebergStreamColumn], target: str, source: str) -> str:
-        """The condition that one of the columns differs between two aliases of a MERGE."""
+        """Return the condition that a column differs between the two aliases of a MERGE."""
         return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
 
     @available
@@ -485,7 +485,7 @@ class IcebergStreamAdapter(SQLAdapter):
         columns: Sequence[IcebergStreamColumn],
         plan: Mapping[str, Any],
     ) -> str:
-        """The MERGE of a staging table into a table, by the plan of the `merge` strategy."""
+        """Return the MERGE of a staging table into a table."""
         from dbt.adapters.iceberg_stream.materializations.incremental import spark_merge_sql
 
         return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
@@ -512,7 +512,7 @@ class IcebergStreamAdapter(SQLAdapter):
         config: Mapping[str, Any],
         view: str,
     ) -> IcebergStreamResponse | None:
-        """Make the table of a seed; None if that is left to Spark, from a temporary view."""
+        """Build the table of a seed; return None if Spark must, from the temporary view."""
         from dbt.adapters.iceberg_stream.materializations.seed import build_seed
 
         return build_seed(self.context(), relation, seed, layout, config, view)
@@ -526,14 +526,14 @@ class IcebergStreamAdapter(SQLAdapter):
         model: Mapping[str, Any],
         view: str,
     ) -> IcebergStreamResponse | None:
-        """Run a Python model and make its table; None if the table is left to Spark."""
+        """Run a Python model and build its table; return None if Spark must, from the view."""
         from dbt.adapters.iceberg_stream.materializations.python_model import build_python_model
 
         return build_python_model(self.context(), relation, code, layout, model, view)
 
     @available.parse_none
     def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
-        """Run a Python model and make its result a temporary view."""
+        """Run a Python model, and register its result as a temporary view."""
         from dbt.adapters.iceberg_stream.materializations.python_model import run_to_view
 
         run_to_view(self.context(), model, code, view)
@@ -546,7 +546,7 @@ class IcebergStreamAdapter(SQLAdapter):
         configured: Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> str:
-        """Note what a stream model reads; the name that it has in the model's query."""
+        """Note the source of a stream model, and return its name in the model's query."""
         from dbt.adapters.iceberg_stream.materializations.stream import (
             require_stream,
             source_definition,
@@ -559,7 +559,7 @@ class IcebergStreamAdapter(SQLAdapter):
 
     @available.parse(lambda *a, **k: [])
     def stream_columns(self, model: Mapping[str, Any], sql: str) -> list[tuple[str, str]]:
-        """Names and types of the columns of a stream model's table."""
+        """Return the names and types of the columns of a stream model's table."""
         from dbt.adapters.iceberg_stream.materializations.stream import stream_columns
 
         return stream_columns(self.context(), sql, model, self._stream_of(model))
@@ -574,7 +574,7 @@ class IcebergStreamAdapter(SQLAdapter):
         nodes: Mapping[str, Mapping[str, Any]],
         selected: Sequence[str],
     ) -> IcebergStreamResponse:
-        """Take in what the model's source has; `nodes` are those of dbt's graph."""
+        """Run the stream of a model; `nodes` are those of dbt's graph."""
         from dbt.adapters.iceberg_stream.materializations.stream import run_stream
 
         source, group = self._stream_of(model), None

@@ -30,7 +30,7 @@ class IcebergStreamRelation(BaseRelation):
         return quote(identifier)
 
     def _render_iterator(self) -> Iterator[tuple[ComponentName | None, str | None]]:
-        """Parts of the name; one without a schema is of the session, where no catalog is named."""
+        """Yield the parts of the name; temporary views have neither a schema nor a catalog."""
         parts = list(super()._render_iterator())
         if dict(parts).get(ComponentName.Schema) is None:
             parts = [part for part in parts if part[0] != ComponentName.Database]
@@ -38,5 +38,9 @@ class IcebergStreamRelation(BaseRelation):
 
 
 def table_name(relation: BaseRelation) -> tuple[str, str]:
-    """The Iceberg identifier of a relation: namespace and name, without the catalog."""
+    """Return the Iceberg identifier of a relation: namespace and name, without the catalog.
+
+    Args:
+        relation: a table or view.
+    """
     return str(relation.schema), str(relation.identifier)

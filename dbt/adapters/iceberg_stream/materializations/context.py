@@ -15,24 +15,24 @@ from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 
 @dataclass(frozen=True)
 class MaterializationContext:
-    """The catalog, Spark and what follows a commit, for one node of a run.
+    """What the Python of a materialization needs of the adapter, for one node of a run.
 
     Attributes:
         catalog: the profile's Iceberg catalog, as its user.
         credentials: the profile.
-        project_root: the folder that paths of the project are relative to.
-        principal: whose token is used; empty where the catalog knows no users.
-        session: returns this thread's Spark session, with a current token.
+        project_root: the project's folder, for relative paths.
+        principal: the owner of the token; empty if the catalog has no users.
+        session: returns this thread's Spark session, with a valid token.
         discard_session: keeps this thread's session from other nodes, after code of the user ran
             in it.
-        has_default_settings: whether this thread's session still has the settings it began with.
-        execute: runs a SQL statement as dbt does, and returns what it did.
-        database_errors: a context that turns errors of a statement, whose text is given, into
-            dbt's.
-        check_canceled: raises StatementError once the command was canceled.
-        after_commit: to be called after each commit that Spark did not make, with the table and
-            the snapshot: Spark reads the table again, cached results go, the project's
-            `iceberg_stream__on_write` is called.
+        has_default_settings: returns whether this thread's session has its initial settings.
+        execute: runs a SQL statement as dbt does, and returns its response.
+        database_errors: returns a context that converts errors of a statement to dbt's errors; its
+            argument is the statement's text.
+        check_canceled: raises StatementError if the command was canceled.
+        after_commit: call it with table and snapshot after each commit that Spark did not make. It
+            refreshes the table in Spark, drops cached results, and calls the project's
+            `iceberg_stream__on_write`.
     """
 
     catalog: IcebergCatalog
@@ -49,5 +49,5 @@ class MaterializationContext:
 
     @property
     def is_remote(self) -> bool:
-        """Whether Spark is a cluster, nearer to the storage than this process."""
+        """Return whether Spark is a cluster, closer to the storage than this process."""
         return self.credentials.method == "connect"

@@ -1,4 +1,4 @@
-"""Merges of incremental models, and changes of rows by key: by rewriting files, or Spark's."""
+"""Merge incremental models and change rows by key, by rewriting files or with Spark's MERGE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.tables.merge.rewrite import in_threads
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 
-NEARER = "with `method: connect`, Spark is nearer to the files"
+REMOTE_REASON = "Spark is a cluster, closer to the files"
 logger = AdapterLogger("Iceberg_Stream")
 
 
@@ -41,33 +41,44 @@ def merge_by_rewrite(
     unique_key: str | Sequence[str],
     model: Mapping[str, Any],
 ) -> IcebergStreamResponse:
-    """What was done, or why the merge is Spark's.
+    """Merge a staging table by rewriting files, unless Spark must run the merge.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the table.
+        staging: the new rows.
+        plan: the plan of the macro `get_merge_plan`.
+        unique_key: columns that identify a row.
+        model: the model's node in dbt's graph.
+
+    Returns:
+        The commit; or the reason why Spark must run the merge.
 
     Raises:
-        DbtRuntimeError: `merge_engine: rewrite` was asked for and cannot do it.
+        DbtRuntimeError: the config says `merge_engine: rewrite`, which cannot run this merge.
     """
     options = model["config"]
     engine = options.get("merge_engine") or "auto"
     if engine == "spark":
-        return _left_to_spark("merge_engine is spark")
+        return _run_by_spark("merge_engine is spark")
     if engine == "auto" and context.is_remote:
-        return _left_to_spark(NEARER)
+        return _run_by_spark(REMOTE_REASON)
     columns = _Columns(context, relation)
     merge_plan = MergePlan(
         columns.keys(unique_key),
-        tuple(columns.named(column.name) for column in plan["updated"]),
+        tuple(columns.spelling(column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
-        _source_deletes(options),
+        _unmatched_deletes(options),
     )
     result = _merge(context, relation, merge_plan, options, f"select * from {staging}")
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
-                f"{model['unique_id']}: merge_engine is rewrite, but {result.spark_because}. Leave "
-                "the merge to Spark: merge_engine: auto."
+                f"{model['unique_id']}: merge_engine is rewrite, but {result.spark_because}. Set "
+                "`merge_engine: auto`, which lets Spark run the merge."
             )
-        logger.debug(f"The merge into {relation} is Spark's: {result.spark_because}")
-        return _left_to_spark(result.spark_because)
+        logger.debug(f"Spark runs the merge into {relation}: {result.spark_because}")
+        return _run_by_spark(result.spark_because)
     return _response(relation, result)
 
 
@@ -78,12 +89,17 @@ def change_rows(
     unique_key: str | Sequence[str] | None,
     action: str,
 ) -> IcebergStreamResponse:
-    """Update or delete rows by key: by rewriting files, or else by Spark's MERGE.
+    """Update or delete rows by key, by rewriting files or else with Spark's MERGE.
 
-    `action` is `update` (all columns of the query but the keys) or `delete`.
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the table.
+        query: returns the keys, and for updates the new values.
+        unique_key: columns that identify a row.
+        action: `update` (all columns of the query except the keys) or `delete`.
 
     Raises:
-        DbtRuntimeError: there is nothing to update.
+        DbtRuntimeError: the query has no column to update.
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
     columns = _Columns(context, relation)
@@ -93,17 +109,17 @@ def change_rows(
         raise DbtRuntimeError(f"{action}_rows of {relation} needs one query and a unique_key.")
     query = queries[0]
     with context.database_errors(query):
-        selected = [columns.named(name) for name, _ in context.session().schema(query)]
+        selected = [columns.spelling(name) for name, _ in context.session().schema(query)]
     if action == "delete":
         plan = MergePlan(keys, (), False, Deletes.MATCHED)
     else:
         plan = MergePlan(keys, tuple(name for name in selected if name not in keys), False)
         if not plan.updates:
             raise DbtRuntimeError(
-                f"update_rows of {relation}: the query has no column but the keys "
-                f"({', '.join(keys)}). Select the columns that are to change as well."
+                f"update_rows of {relation}: the query returns only the keys "
+                f"({', '.join(keys)}). Select the columns to update as well."
             )
-    reason = NEARER if context.is_remote else None
+    reason = REMOTE_REASON if context.is_remote else None
     if reason is None:
         result = _merge(context, relation, plan, {}, query)
         if (reason := result.spark_because) is None:
@@ -119,11 +135,13 @@ def spark_merge_sql(
     columns: Sequence[str],
     plan: Mapping[str, Any],
 ) -> str:
-    """The MERGE of a staging table into a table.
+    """Return Spark's MERGE of a staging table into a table.
 
     Args:
+        relation: the table.
+        staging: the new rows.
         columns: names of the table's columns.
-        plan: of the `merge` strategy, as the macro `get_merge_plan` makes it.
+        plan: the plan of the macro `get_merge_plan`.
     """
     clauses = MergeClauses(
         on=plan["on"],
@@ -148,7 +166,7 @@ def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Co
         update_when=is_changed_sql(updates, target, source),
         deletes=plan.deletes is Deletes.MATCHED,
     )
-    # The query may end with a comment, so the parenthesis goes on a line of its own.
+    # The query may end with a comment, so the parenthesis is on a new line.
     return merge_sql(str(relation), f"(\n{query}\n)", clauses)
 
 
@@ -161,7 +179,7 @@ def _merge(
 ) -> MergeResult:
     name, write_id = table_name(relation), new_write_id()
     with context.database_errors(f"merge into {relation}"):
-        # On a cluster the files are nearer to Spark than to this process.
+        # On a cluster, Spark is closer to the files than this process.
         runner = in_tasks(context.session().map_in_arrow) if context.is_remote else in_threads
         try:
             result = merge(
@@ -175,7 +193,9 @@ def _merge(
                 runner,
             )
         except DuplicateKeys:
-            return MergeResult(spark_because="a key occurs twice, and Spark's MERGE names it")
+            return MergeResult(
+                spark_because="the new rows have duplicate keys, which Spark's error names"
+            )
         except OSError as error:
             raise DbtDatabaseError(
                 f"The files of {relation} cannot be read or written: {error}"
@@ -186,39 +206,40 @@ def _merge(
 
 
 class _Columns:
-    """The columns of a table, whatever the case in which they are named."""
+    """The columns of a table, by their names in any letter case."""
 
     def __init__(self, context: MaterializationContext, relation: BaseRelation) -> None:
         columns = context.catalog.columns(table_name(relation))
-        self._known = {column.name.lower(): column for column in columns}
+        self._columns = {column.name.lower(): column for column in columns}
 
-    def named(self, name: str) -> str:
-        column = self._known.get(name.lower())
+    def spelling(self, name: str) -> str:
+        """Return a column's name in the table's letter case."""
+        column = self._columns.get(name.lower())
         return column.name if column else name
 
     def type_of(self, name: str) -> str:
-        column = self._known.get(name.lower())
+        column = self._columns.get(name.lower())
         return column.type if column else ""
 
     def keys(self, unique_key: str | Sequence[str] | None) -> tuple[str, ...]:
-        """A key that is named twice is one key."""
+        """Return the names of the key's columns, each once."""
         names = [unique_key] if isinstance(unique_key, str) else list(unique_key or ())
-        return tuple(dict.fromkeys(self.named(name.replace("`", "")) for name in names))
+        return tuple(dict.fromkeys(self.spelling(name.replace("`", "")) for name in names))
 
 
-def _source_deletes(options: Mapping[str, Any]) -> Deletes:
+def _unmatched_deletes(options: Mapping[str, Any]) -> Deletes:
     action = str(options.get("not_matched_by_source_action")).strip().lower()
     return Deletes.UNMATCHED if action == "delete" else Deletes.NONE
 
 
-def _left_to_spark(reason: str) -> IcebergStreamResponse:
+def _run_by_spark(reason: str) -> IcebergStreamResponse:
     return IcebergStreamResponse("", merge_engine="spark", merge_engine_reason=reason)
 
 
 def _response(relation: BaseRelation, result: MergeResult) -> IcebergStreamResponse:
-    place = ".".join(table_name(relation))
+    name = ".".join(table_name(relation))
     if result.outcome is None:
         return IcebergStreamResponse(
-            "MERGE 0 rows", code="MERGE", rows_affected=0, relation=place, merge_engine="rewrite"
+            "MERGE 0 rows", code="MERGE", rows_affected=0, relation=name, merge_engine="rewrite"
         )
-    return IcebergStreamResponse.of(result.outcome, "MERGE", place, merge_engine="rewrite")
+    return IcebergStreamResponse.of(result.outcome, "MERGE", name, merge_engine="rewrite")

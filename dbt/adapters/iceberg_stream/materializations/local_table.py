@@ -1,6 +1,6 @@
-"""Rows that lie in this process become a table, written by our own writer.
+"""Write rows of this process into a table without Spark.
 
-Only where the table becomes the one that Spark would make of them; the others go through a view.
+Only if the table is then the same as Spark's; otherwise Spark writes the rows, from a view.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 logger = AdapterLogger("Iceberg_Stream")
 
-# Settings that decide what a time without a zone is.
+# Spark's settings for times without a zone.
 TIME_ZONE, TIMESTAMP_TYPE = "spark.sql.session.timeZone", "spark.sql.timestampType"
 
 
@@ -43,20 +43,29 @@ def build_from_rows(
     config: Mapping[str, Any],
     origin: str,
 ) -> IcebergStreamResponse | None:
-    """Make or replace a table in one commit; None if that is left to Spark.
+    """Create or replace a table in one commit, unless Spark must write it.
 
-    `origin` begins the names of the files.
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the table.
+        rows: its rows.
+        layout: its layout.
+        config: the model's config.
+        origin: first word of the files' names.
+
+    Returns:
+        The commit; None if Spark must write the table.
 
     Raises:
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     name = table_name(relation)
     if (reason := _why_spark(context, name, rows, layout, config)) is not None:
-        logger.debug(f"The rows of {relation} go through Spark: {reason}")
+        logger.debug(f"Spark writes the rows of {relation}: {reason}")
         return None
     properties = snapshot_properties(new_write_id(), context.principal)
     try:
-        done = ingest(
+        ingested = ingest(
             context.catalog,
             name,
             rows.to_reader(),
@@ -65,12 +74,12 @@ def build_from_rows(
             snapshot_properties=properties,
         )
     except ColumnError as error:
-        logger.debug(f"The rows of {relation} go through Spark: {error}")
+        logger.debug(f"Spark writes the rows of {relation}: {error}")
         return None
     except (CatalogError, StorageError) as error:
         raise DbtDatabaseError(str(error)) from error
-    context.after_commit(name, done.outcome.snapshot_id)
-    return IcebergStreamResponse.of(done.outcome, "CREATE", ".".join(name))
+    context.after_commit(name, ingested.outcome.snapshot_id)
+    return IcebergStreamResponse.of(ingested.outcome, "CREATE", ".".join(name))
 
 
 def _why_spark(
@@ -81,24 +90,24 @@ def _why_spark(
     config: Mapping[str, Any],
 ) -> str | None:
     if context.is_remote:
-        return "the cluster is nearer to the storage"
+        return "Spark is a cluster, closer to the storage"
     if not layout.is_default or config.get("contract", {}).get("enforced"):
         return "it has a layout or a contract"
     names = [column.lower() for column in rows.column_names]
     if len(set(names)) < len(names) or any("." in column for column in names):
         return "Spark refuses a column's name"
     metadata = context.catalog.metadata(name)
-    return None if metadata is None else _what_it_would_keep(metadata)
+    return None if metadata is None else _why_not_replaced(metadata)
 
 
-def _what_it_would_keep(metadata: Metadata) -> str | None:
-    """What of a table our way of replacing it keeps, and Spark's does not."""
+def _why_not_replaced(metadata: Metadata) -> str | None:
+    """Return what an ingest would keep of the old table, but Spark would not."""
     if "versions" in metadata:
-        return "a view stands in its place"
+        return "a view has the name"
     spec = partition_spec(metadata, metadata["default-spec-id"])
-    # The order without fields has this number (spec, "Sorting").
-    if spec.fields or metadata["default-sort-order-id"] or metadata["format-version"] != 2:
-        return "the table that it replaces has a layout"
+    # Id 0 is the unsorted order (Iceberg spec, "Sorting").
+    if spec.fields or metadata["default-sort-order-id"] != 0 or metadata["format-version"] != 2:
+        return "the old table has a layout"
     if any(field.doc for field in current_schema(metadata).fields):
-        return "the columns that it replaces have comments"
+        return "columns of the old table have comments"
     return None

@@ -1,4 +1,4 @@
-"""A model's config, read once into typed objects; all its errors in one message."""
+"""Parse a model's config into typed objects, and report all its errors in one message."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ GRANTS_REFUSED = (
 
 
 def check_model_config(model: Mapping[str, Any]) -> TableConfig:
-    """Read the layout and check all options of a model, before any work is done.
+    """Parse the layout and check all options of a model, before it runs.
+
+    Args:
+        model: the model's node in dbt's graph.
 
     Raises:
-        CompilationError: names the model and lists each error and what to do.
+        CompilationError: the config has errors; lists each with what to do.
     """
     config = {k: v for k, v in dict(model["config"]).items() if v is not None}
     layout, errors = parse_table_config(config)
@@ -37,7 +40,7 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     if config.get("grants"):
         errors.append(GRANTS_REFUSED)
     if errors:
-        lines = "\n".join(f"  - {fault}" for fault in errors)
+        lines = "\n".join(f"  - {error}" for error in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     return layout
 
@@ -45,8 +48,12 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
 def check_key_columns(model: Mapping[str, Any], columns: list[str]) -> None:
     """Check that the model's query returns the columns of its unique_key.
 
+    Args:
+        model: the model's node in dbt's graph.
+        columns: the columns that the query returns.
+
     Raises:
-        CompilationError: names the key and the columns there are.
+        CompilationError: the query lacks a column of the key.
     """
     key = model["config"].get("unique_key")
     keys = [key] if isinstance(key, str) else list(key or [])

@@ -1,4 +1,4 @@
-"""Python models: the model's function runs here, its DataFrame on the engine."""
+"""Run Python models: the model's function in this process, its DataFrame in Spark."""
 
 from __future__ import annotations
 
@@ -28,19 +28,28 @@ def build_python_model(
     model: Mapping[str, Any],
     view: str,
 ) -> IcebergStreamResponse | None:
-    """Run a Python model and make its table in one commit.
+    """Run a Python model and build its table in one commit.
 
-    None if that is left to Spark: then the rows are the temporary view.
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the model's table.
+        code: the compiled model.
+        layout: the table's layout.
+        model: the model's node in dbt's graph.
+        view: name of a temporary view for the rows, if Spark must write them.
+
+    Returns:
+        The commit; None if Spark must write the rows.
 
     Raises:
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     name = str(model["unique_id"])
     with context.database_errors(code):
-        # The frame is of this session, whose token is therefore not renewed in between.
+        # Keep the session until the end: a session with a renewed token lacks the frame.
         session = _own_session(context)
         frame = run_python_model(session, name, code)
-        rows = local_rows(frame) if _takes_times_as_utc(session) else None
+        rows = local_rows(frame) if _has_utc_timestamps(session) else None
     if rows is not None:
         response = build_from_rows(context, relation, rows, layout, model["config"], "ctas")
         if response is not None:
@@ -53,7 +62,14 @@ def build_python_model(
 def run_to_view(
     context: MaterializationContext, model: Mapping[str, Any], code: str, view: str
 ) -> None:
-    """Run a Python model and make its result a temporary view."""
+    """Run a Python model, and register its result as a temporary view.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        model: the model's node in dbt's graph.
+        code: the compiled model.
+        view: name of the view.
+    """
     name = str(model["unique_id"])
     with context.database_errors(code):
         session = _own_session(context)
@@ -61,19 +77,25 @@ def run_to_view(
 
 
 def _own_session(context: MaterializationContext) -> Session:
-    """A session whose settings and functions the model's code may change."""
+    """Return a session for this model only: its code may change settings and functions."""
     session = context.session()
     context.discard_session()
     return session
 
 
-def _takes_times_as_utc(session: Session) -> bool:
-    """Whether Spark takes times without a zone as UTC, in the session that the model ran in."""
+def _has_utc_timestamps(session: Session) -> bool:
+    """Return whether the model's session reads times without a zone as UTC."""
     return session.settings((TIME_ZONE, TIMESTAMP_TYPE)) == {TIME_ZONE: "UTC"}
 
 
 def run_python_model(session: Session, name: str, code: str) -> Any:
-    """What a compiled Python model returns."""
+    """Run a compiled Python model, and return its result.
+
+    Args:
+        session: the session that the model gets.
+        name: the model's unique id.
+        code: the compiled model.
+    """
     namespace: dict[str, Any] = {"__name__": f"dbt_{name}", "spark": session.spark}
     session.activate()
     exec(compile(code, f"<python model {name}>", "exec"), namespace)

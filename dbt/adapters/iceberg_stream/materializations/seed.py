@@ -1,4 +1,4 @@
-"""Seeds: the rows of a CSV file, with the types that dbt infers, as a table."""
+"""Build the table of a seed from the rows of its CSV file, with the types that dbt infers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INT64 = range(-(2**63), 2**63)
 # The widest decimal of Iceberg (spec, "Primitive Types").
 MAX_DECIMAL_DIGITS = 38
-# Types of `column_types` whose texts Arrow reads as Spark does, or not at all.
+# Types of `column_types` for which Arrow parses a text as Spark does, or refuses it.
 TEXT_TYPES = {
     "string": pa.string(),
     "int": pa.int32(),
@@ -49,15 +49,24 @@ def build_seed(
     config: Mapping[str, Any],
     view: str,
 ) -> IcebergStreamResponse | None:
-    """Make or replace the table of a seed in one commit.
+    """Create or replace the table of a seed in one commit.
 
-    None if that is left to Spark: then the rows are the temporary view.
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the seed's table.
+        seed: the rows.
+        layout: the table's layout.
+        config: the seed's config.
+        view: name of a temporary view for the rows, if Spark must write them.
+
+    Returns:
+        The commit; None if Spark must write the rows.
 
     Raises:
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     rows = arrow_table(seed)
-    typed = _as_typed(context, rows, config.get("column_types") or {})
+    typed = _cast_columns(context, rows, config.get("column_types") or {})
     response = (
         None if typed is None else build_from_rows(context, relation, typed, layout, config, "seed")
     )
@@ -68,43 +77,47 @@ def build_seed(
 
 
 def arrow_table(rows: agate.Table) -> pa.Table:
-    """All rows and columns of a seed; empty cells are nulls, whatever the column's type."""
+    """Convert a seed to Arrow; empty cells are null in columns of all types.
+
+    Args:
+        rows: the seed.
+    """
     columns = [_column(rows, index) for index in range(len(rows.column_names))]
     return pa.Table.from_arrays(columns, names=list(rows.column_names))
 
 
-def _as_typed(
+def _cast_columns(
     context: MaterializationContext, rows: pa.Table, types: Mapping[str, str]
 ) -> pa.Table | None:
-    """The rows with the types that the seed asks for; None if Spark must read the texts."""
-    if not _takes_times_as_utc(context):
+    """Cast the columns to `column_types`; return None if Spark must parse the texts."""
+    if not _has_utc_timestamps(context):
         return None
-    wanted = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
-    for at, field in enumerate(rows.schema):
-        if (wanted_type := wanted.get(field.name.lower())) is None:
+    configured = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
+    for index, field in enumerate(rows.schema):
+        if (spark_type := configured.get(field.name.lower())) is None:
             continue
-        kind = _arrow_type(wanted_type)
+        kind = _arrow_type(spark_type)
         if kind is None or not pa.types.is_string(field.type):
             return None
         try:
-            rows = rows.set_column(at, field.name, _parsed(rows.column(at), kind))
+            rows = rows.set_column(index, field.name, _parse(rows.column(index), kind))
         except pa.ArrowInvalid:
             return None
     return rows
 
 
-def _takes_times_as_utc(context: MaterializationContext) -> bool:
-    """Whether Spark would take times without a zone as UTC, decided without asking it."""
+def _has_utc_timestamps(context: MaterializationContext) -> bool:
+    """Return whether Spark reads times without a zone as UTC; needs no Spark session."""
     settings = context.credentials.spark_conf
     return settings.keys().isdisjoint((TIME_ZONE, TIMESTAMP_TYPE)) and (
         context.has_default_settings()
     )
 
 
-def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Raises ArrowInvalid for what Arrow does not read; Spark may."""
+def _parse(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Parse texts; raise ArrowInvalid for a text that only Spark may be able to parse."""
     if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, "^-?0[xX]")).as_py():
-        raise pa.ArrowInvalid("Spark reads no hexadecimal numbers")
+        raise pa.ArrowInvalid("Spark parses no hexadecimal numbers")
     if pa.types.is_timestamp(kind):
         return texts.cast(pa.timestamp(kind.unit)).cast(kind)
     return texts.cast(kind)
@@ -113,7 +126,7 @@ def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def _arrow_type(spark_type: str) -> pa.DataType | None:
     if match := DECIMAL.fullmatch(spark_type):
         precision, scale = int(match[1]), int(match[2])
-        return pa.decimal128(precision, scale) if 1 <= precision <= 38 else None
+        return pa.decimal128(precision, scale) if 1 <= precision <= MAX_DECIMAL_DIGITS else None
     return TEXT_TYPES.get(spark_type)
 
 
@@ -134,7 +147,7 @@ def _column(rows: agate.Table, index: int) -> pa.Array:
 
 
 def _numbers(values: list[Decimal | None]) -> pa.Array:
-    """Whole numbers as 64-bit integers, or as decimals where they are larger; others as doubles."""
+    """Convert whole numbers to 64-bit integers, or decimals if too large; others to doubles."""
     present = [v for v in values if v is not None]
     if any(v != int(v) for v in present):
         return pa.array([None if v is None else float(v) for v in values], pa.float64())
@@ -146,5 +159,5 @@ def _numbers(values: list[Decimal | None]) -> pa.Array:
 
 
 def _datetimes(values: list[Any]) -> pa.Array:
-    """Times without a zone are taken as UTC, the time zone of the engine's sessions."""
+    """Convert times; those without a zone are UTC, the time zone of the engine's sessions."""
     return pa.array(values, pa.timestamp("us", tz="UTC"))

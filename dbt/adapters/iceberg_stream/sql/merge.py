@@ -1,4 +1,4 @@
-"""The text of MERGE."""
+"""Build MERGE statements."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 @dataclass(frozen=True)
 class MergeClauses:
-    """What a MERGE does with rows that match, and with those that do not.
+    """The clauses of a MERGE.
 
     Attributes:
-        on: the condition by which rows match.
-        target, source: aliases of the table and of the rows that go into it.
-        updates: columns of a matched row that take the source's values.
-        update_when: which matched rows are updated; empty for all.
-        deletes: whether matched rows are deleted, in place of being updated.
-        inserts: columns of rows without a match that are inserted; none for no insert.
-        insert_when: which of them are inserted; empty for all.
-        source_action: what happens to rows of the table without a match, as `delete` or
-            `update set …`; empty for nothing.
-        source_when: to which of them; empty for all.
+        on: the condition for a match.
+        target, source: aliases of the table and of the new rows.
+        updates: columns that a matched row gets from the source.
+        update_when: condition for updates; empty to update all matched rows.
+        deletes: whether matched rows are deleted instead of updated.
+        inserts: columns to insert of rows without a match; none for no insert.
+        insert_when: condition for inserts; empty to insert all rows without a match.
+        source_action: the action for rows of the table without a match, `delete` or
+            `update set …`; empty for none.
+        source_when: condition for that action; empty for all these rows.
     """
 
     on: str
@@ -38,11 +38,12 @@ class MergeClauses:
 
 
 def merge_sql(target: str, source: str, clauses: MergeClauses) -> str:
-    """A MERGE statement.
+    """Return a MERGE statement.
 
     Args:
         target: the table, as SQL.
         source: a relation, or a query in parentheses.
+        clauses: the clauses.
     """
     lines = [
         f"merge into {target} as {clauses.target}",
@@ -67,7 +68,7 @@ def merge_sql(target: str, source: str, clauses: MergeClauses) -> str:
 
 
 def is_changed_sql(columns: Iterable[tuple[str, str]], target: str, source: str) -> str:
-    """The condition that a matched row differs from its source.
+    """Return the condition that a matched row differs from its source.
 
     Args:
         columns: names and Spark types; none gives a condition that is never true.
@@ -84,11 +85,20 @@ def is_changed_sql(columns: Iterable[tuple[str, str]], target: str, source: str)
 
 
 def is_comparable(kind: str) -> bool:
-    """Whether Spark compares values of a type: it compares neither maps nor variants."""
+    """Return whether Spark compares values of a type; it cannot compare maps and variants.
+
+    Args:
+        kind: the type, in Spark's words.
+    """
     return "map<" not in kind and "variant" not in kind
 
 
 def keys_match_sql(keys: Iterable[str], target: str, source: str) -> str:
-    """The condition that keys are equal, null to null: a null key is a key like any other."""
+    """Return the condition that keys are equal; null equals null.
+
+    Args:
+        keys: names of the key's columns.
+        target, source: aliases.
+    """
     pairs = (f"{target}.{quote(key)} <=> {source}.{quote(key)}" for key in keys)
     return " and ".join(pairs)

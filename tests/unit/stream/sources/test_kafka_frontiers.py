@@ -54,7 +54,7 @@ class Client:
     def topic_ids(self, topics: Any) -> dict[str, str]:
         return {topic: number for topic, number in self.ids.items() if topic in topics}
 
-    def connect(self, much: bool = False) -> None:
+    def connect(self, long_reads: bool = False) -> None:
         """Nobody is asked."""
 
 

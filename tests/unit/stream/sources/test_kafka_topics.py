@@ -40,7 +40,7 @@ def test_models_of_other_topics_read_one_source() -> None:
         ({"topics": []}, "needs `bootstrap_servers`, and `topic` or `topics`"),
         ({"topics": "shop.orders"}, "a list of topics"),
         ({"topic": "shop.people"}, "`topic` must be one of"),
-        ({"transactions": True}, "Name the topic in which Debezium reports transactions"),
+        ({"transactions": True}, "Set `transaction_topic` to the topic to which Debezium"),
         ({**TELLS, "format": "maxwell"}, "needs `format: debezium`"),
         ({"transaction_topic": "shop.items"}, "is one of the topics whose changes are read"),
     ],

@@ -92,7 +92,7 @@ def test_tables_that_are_not_read(log: Log) -> None:
 
 def test_transactions_of_other_tables_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """They make no batch, but are not read over and over."""
-    monkeypatch.setattr(module, "FOREIGN", 10)
+    monkeypatch.setattr(module, "RECORD_AFTER", 10)
     for _ in range(4):
         log.commit(secrets=1)
     log.show_all()

@@ -1,4 +1,4 @@
-"""Kafka topics, read by ranges of offsets."""
+"""Read Kafka topics by ranges of offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
     offsets_of,
-    require_same,
+    require_same_topics,
     with_ids,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
@@ -41,20 +41,20 @@ MESSAGES = (
 
 @dataclass
 class KafkaSource:
-    """Topics; a frontier is the next offset of each partition, with the ids of the topics.
+    """Kafka topics; a frontier has the next offset of each partition and the ids of the topics.
 
     Attributes:
-        topic: whose messages are read; None for those of all topics.
-        options: of Kafka's clients, as librdkafka names them: bootstrap.servers, …
-        envelope: what the messages are.
+        topic: the topic to read; None to read all `topics`.
+        options: options of Kafka's clients, by librdkafka's names, such as bootstrap.servers.
+        envelope: the format of the messages.
         starting: `earliest` or `latest`, for a stream without progress.
-        transactions: whether a batch holds whole transactions of the database.
-        topics: that frontiers are of, where there are several.
-        transaction_topic: where Debezium reports transactions, of which batches then hold whole
-            ones.
+        transactions: whether a batch has only whole transactions of the database.
+        topics: the topics in frontiers, if there are several.
+        transaction_topic: the topic to which Debezium reports transactions; batches then have only
+            whole transactions.
 
     Raises:
-        StreamError: the topics do not fit together.
+        StreamError: the options of the topics contradict each other.
     """
 
     topic: str | None
@@ -72,12 +72,12 @@ class KafkaSource:
 
     @cached_property
     def client(self) -> KafkaClient:
-        """The client that is asked for offsets and ids of topics."""
+        """The client that reads offsets and ids of topics."""
         return KafkaClient(self.options)
 
     @cached_property
     def planner(self) -> OffsetPlanner:
-        """What chooses the offsets of a batch."""
+        """The planner of the offsets of a batch."""
         return OffsetPlanner(
             self._topics, self.client, self.starting, self.transactions, self.envelope.name
         )
@@ -100,7 +100,7 @@ class KafkaSource:
         return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
-        return ""  # the definition says what the columns are
+        return ""  # the source's definition fixes the columns
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         ids, lower = self._topic_ids(lower), offsets_of(lower)
@@ -120,9 +120,9 @@ class KafkaSource:
         return None if upper is None else with_ids(upper, ids)
 
     def _topic_ids(self, frontier: Frontier | None) -> Mapping[str, str]:
-        """Ids of the topics as they are now, which must be those of the frontier."""
+        """Return the current ids of the topics, after a check that the frontier has the same."""
         ids = self.client.topic_ids(self._topics.followed)
-        require_same(frontier, ids)
+        require_same_topics(frontier, ids)
         return ids
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
@@ -156,7 +156,16 @@ class KafkaSource:
         return sum(map(self._topics.is_read, offsets_of(upper) or {}))
 
     def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """The batch as Kafka has it."""
+        """Return the messages of a batch, not decoded.
+
+        Args:
+            spark: the session.
+            lower: the frontier that the batch starts at; None for the source's beginning.
+            upper: the frontier that the batch ends at.
+
+        Raises:
+            StreamError: a topic was created again, or Kafka no longer has the messages.
+        """
         self._topic_ids(upper)
         lower, upper, read = offsets_of(lower), offsets_of(upper) or {}, self._topics.read
         begin = self.planner.begin_of_batch(lower, upper)
@@ -172,4 +181,4 @@ class KafkaSource:
         return reader.load()
 
     def lag(self, frontier: Frontier | None) -> Lag:
-        return Lag(self.planner.waiting(offsets_of(frontier)), "rows")
+        return Lag(self.planner.count_unread(offsets_of(frontier)), "rows")

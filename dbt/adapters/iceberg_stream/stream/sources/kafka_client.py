@@ -1,4 +1,4 @@
-"""Kafka without Spark: partitions, offsets, a few messages."""
+"""Read partitions, offsets and single messages of Kafka without Spark."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
     from confluent_kafka.admin import AdminClient
 
-SECONDS = 30.0
-# Between two looks at what the client says of its connections.
-LOOK_SECONDS = 3.0
-# Between two looks for who has a partition.
-MOVE_SECONDS = 0.2
-# The id of a topic in answers of an older Kafka.
+TIMEOUT_SECONDS = 30.0
+# Seconds between two checks of the client's connection errors.
+ERROR_POLL_SECONDS = 3.0
+# Seconds between two requests while a partition changes its leader.
+LEADER_POLL_SECONDS = 0.2
+# The id that brokers before Kafka 2.8 return for each topic.
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-# With a full memory the client would rest for a second.
-MUCH = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
+# Options for long reads. With a full queue the client would pause for a second by default.
+LONG_READ_OPTIONS = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
 
 
 @dataclass
 class KafkaClient:
-    """A client of one Kafka, which connects when it is asked first.
+    """A client of one Kafka cluster, which connects on first use.
 
     Attributes:
-        options: as librdkafka names them: bootstrap.servers, …
+        options: the client's options, by librdkafka's names, such as bootstrap.servers.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -41,8 +41,15 @@ class KafkaClient:
     def _consumer(self) -> Consumer:
         return self.connect()
 
-    def connect(self, much: bool = False) -> Consumer:
-        """A consumer of its own, for a few messages or for much of a topic."""
+    def connect(self, long_reads: bool = False) -> Consumer:
+        """Return a new consumer.
+
+        Args:
+            long_reads: whether it reads large parts of a topic, and not only single messages.
+
+        Raises:
+            StreamError: the client is not installed, or refuses an option.
+        """
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
@@ -54,20 +61,23 @@ class KafkaClient:
             "enable.auto.commit": "false",
             "fetch.wait.max.ms": "10",
             "enable.partition.eof": "true",
-            # The few messages that it reads need not fill its memory.
-            **(MUCH if much else {"queued.min.messages": "1000"}),
+            # A consumer of single messages needs no large queue.
+            **(LONG_READ_OPTIONS if long_reads else {"queued.min.messages": "1000"}),
         }
         callbacks = {"error_cb": self._errors.append}
         try:
             return Consumer({**defaults, **self.options, **callbacks}, logger=_silent())
         except KafkaException as error:
-            raise StreamError(f"The options of Kafka are refused: {error.args[0].str()}") from error
+            raise StreamError(f"Kafka's client refuses an option: {error.args[0].str()}") from error
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """The first offset and the one behind the last, of each partition.
+        """Return the first offset and the end offset of each partition.
+
+        Args:
+            topic: the topic.
 
         Raises:
-            StreamError: there is no such topic, or Kafka does not answer.
+            StreamError: the topic does not exist, or Kafka does not answer.
         """
         from confluent_kafka import KafkaException
 
@@ -77,17 +87,23 @@ class KafkaClient:
             raise self._unanswered(topic, error.args[0].str()) from error
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Ids of topics, which those that are created again do not share; of Kafka 2.8 on."""
+        """Return the ids of topics; Kafka before 2.8 has none.
+
+        A topic that is deleted and created again gets another id.
+
+        Args:
+            topics: names of the topics.
+        """
         from confluent_kafka import KafkaException, TopicCollection
 
         for topic in topics:
-            self._partitions(topic)  # its errors say more about the connection
+            self._partitions(topic)  # reports connection errors better than the request below
         answers = self._admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=SECONDS
+            TopicCollection(list(topics)), request_timeout=TIMEOUT_SECONDS
         )
         ids = {}
         for topic, future in answers.items():
-            # A request for its offsets reports what is wrong with the topic.
+            # The next request for the topic's offsets reports its error.
             with contextlib.suppress(KafkaException):
                 ids[topic] = str(future.result().topic_id)
         return {topic: number for topic, number in ids.items() if number != NO_ID}
@@ -99,37 +115,37 @@ class KafkaClient:
         return AdminClient(dict(self.options), logger=_silent())
 
     def _offsets(self, topic: str, number: int) -> tuple[int, int]:
-        """Asked several times, for a partition may be on its way to another broker."""
+        """Return the offsets; retry while the partition moves to another broker."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         moving = KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 place = TopicPartition(topic, number)
-                low, high = self._consumer.get_watermark_offsets(place, timeout=SECONDS)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
                 return low, high
             except KafkaException as error:
                 if error.args[0].code() not in moving or time.monotonic() > deadline:
                     raise
-                time.sleep(MOVE_SECONDS)
+                time.sleep(LEADER_POLL_SECONDS)
 
     def _partitions(self, topic: str) -> list[int]:
-        """Asked several times, for the client itself would try a wrong password until the end."""
+        """Return the partitions; stop early on a wrong password, which the client would retry."""
         from confluent_kafka import KafkaError, KafkaException
 
         refusals = KafkaError._AUTHENTICATION, KafkaError._SSL
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         self._consumer.poll(0)
-        self._errors.clear()  # they are of earlier times
+        self._errors.clear()  # of earlier requests
         while True:
             try:
-                topics = self._consumer.list_topics(topic, timeout=LOOK_SECONDS).topics
+                topics = self._consumer.list_topics(topic, timeout=ERROR_POLL_SECONDS).topics
                 break
             except KafkaException as error:
-                self._consumer.poll(0)  # collects the errors of the meantime
+                self._consumer.poll(0)  # calls `error_cb`
                 reported = [e for e in self._errors if e.code() != KafkaError._ALL_BROKERS_DOWN]
-                refused = [each for each in reported if each.code() in refusals]
+                refused = [e for e in reported if e.code() in refusals]
                 if refused or time.monotonic() > deadline:
                     cause = (refused or reported or [error.args[0]])[-1]
                     raise self._unanswered(topic, cause.str()) from error

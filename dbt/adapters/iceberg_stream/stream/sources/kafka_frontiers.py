@@ -1,6 +1,6 @@
-"""Frontiers of Kafka: offsets, and which topics they are of.
+"""Build and compare frontiers of Kafka: offsets, and the ids of their topics.
 
-A topic that is created again has the name of the one before.
+The ids show that a topic was deleted and created again under its name.
 """
 
 from __future__ import annotations
@@ -14,36 +14,55 @@ IDS = "topic-ids"
 
 
 def offsets_of(frontier: Frontier | None) -> Frontier | None:
-    """A frontier without ids of topics."""
+    """Return a frontier without the ids of topics.
+
+    Args:
+        frontier: the frontier.
+    """
     if frontier is None or IDS not in frontier:
         return frontier
     return {name: offset for name, offset in frontier.items() if name != IDS}
 
 
 def with_ids(frontier: Frontier, ids: Mapping[str, str]) -> Frontier:
-    """A frontier that holds the ids of its topics, by their names."""
+    """Return a frontier with the ids of its topics.
+
+    Args:
+        frontier: the offsets.
+        ids: the ids by the topics' names.
+    """
     return {**frontier, IDS: dict(ids)} if ids else frontier
 
 
-def require_same(frontier: Frontier | None, ids: Mapping[str, str]) -> None:
-    """Compare ids with those of a frontier; older versions have stored none.
+def require_same_topics(frontier: Frontier | None, ids: Mapping[str, str]) -> None:
+    """Check that no topic was deleted and created again.
+
+    Args:
+        frontier: the stream's frontier; those of older versions have no ids.
+        ids: the current ids by the topics' names.
 
     Raises:
-        StreamError: a topic is another one.
+        StreamError: a topic has another id.
     """
     stored = (frontier or {}).get(IDS) or {}
     other = [topic for topic, id in ids.items() if stored.get(topic, id) != id]
     if other:
         raise StreamError(
-            f"The topic {', '.join(other)} was deleted and created again: the stream's offsets are "
-            "of the one before. Rebuild the table with --full-refresh if the topic holds all rows, "
-            "else load them from where they come from."
+            f"The topic {', '.join(other)} was deleted and created again, so the stream's offsets "
+            "are no longer valid. Rebuild the table with --full-refresh if the topic has all rows; "
+            "otherwise load them from the system that wrote them."
         )
 
 
-def shares(begin: Mapping[str, int], limit: Mapping[str, int], rows: int) -> dict[str, int]:
-    """Each partition gives its share, so that none is left behind."""
-    waiting = {p: limit[p] - begin[p] for p in begin if limit[p] > begin[p]}
-    share = min(1.0, rows / max(1, sum(waiting.values())))
-    taken = {p: max(1, int(count * share)) for p, count in waiting.items()}
+def limit_rows(begin: Mapping[str, int], limit: Mapping[str, int], rows: int) -> dict[str, int]:
+    """Return the end of a batch of about `rows` messages, the same share of each partition.
+
+    Args:
+        begin: offsets at which the batch starts.
+        limit: the highest offsets at which it may end.
+        rows: number of messages.
+    """
+    unread = {p: limit[p] - begin[p] for p in begin if limit[p] > begin[p]}
+    share = min(1.0, rows / max(1, sum(unread.values())))
+    taken = {p: max(1, int(count * share)) for p, count in unread.items()}
     return {p: begin[p] + taken.get(p, 0) for p in begin}

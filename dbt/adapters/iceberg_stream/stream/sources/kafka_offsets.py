@@ -1,4 +1,4 @@
-"""Which range of offsets comes next, and whether Kafka still has it."""
+"""Plan the range of offsets of the next batch, and check that Kafka still has it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import cached_property
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
-from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import shares
+from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import limit_rows
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Transactions
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
-# For each partition, by its name in a frontier.
+# Offsets by partition, as a frontier names it.
 Offsets = Mapping[str, int]
 
 
 @dataclass
 class OffsetPlanner:
-    """Plans ranges of offsets; frontiers here have no ids of topics.
+    """Plans ranges of offsets; its frontiers have no ids of topics.
 
     Attributes:
-        topics: that are followed.
-        client: which is asked for offsets.
+        topics: the topics that the stream follows.
+        client: reads offsets.
         starting: `earliest` or `latest`, for a stream without progress.
-        transactions: whether a batch of a single topic holds whole transactions.
-        message_format: `debezium` or `maxwell`, where there are transactions.
+        transactions: whether a batch of a single topic has only whole transactions.
+        message_format: `debezium` or `maxwell`, if the messages have transactions.
     """
 
     topics: FollowedTopics
@@ -36,33 +36,37 @@ class OffsetPlanner:
     transactions: bool
     message_format: str
 
-    # Both have a consumer of their own: threads that ask for offsets would take its messages.
+    # Each of the two has its own consumer, because threads that read offsets share the client's.
 
     @cached_property
     def single_topic(self) -> Transactions:
-        """Ends of transactions in the only topic."""
+        """The transactions of the only topic."""
         return Transactions(self.client.connect(), str(self.topics.topic), self.message_format)
 
     @cached_property
     def transaction_topic(self) -> TransactionTopic:
-        """Ends of transactions in the topic in which Debezium reports them."""
+        """The transactions that Debezium reports to the transaction topic."""
         return TransactionTopic(
-            self.client.connect(much=True),
+            self.client.connect(long_reads=True),
             str(self.topics.transaction_topic),
             self.topics.followed,
             self.topics.place,
         )
 
     def bounds(self, lower: Frontier | None) -> tuple[dict[str, int], dict[str, int]]:
-        """The first offset, and the one behind the last, of each partition that is followed.
+        """Return the first offsets and the end offsets of the followed partitions.
+
+        Args:
+            lower: the stream's frontier.
 
         Raises:
-            StreamError: the frontier is of other topics, or Kafka does not answer.
+            StreamError: the frontier has other topics, or Kafka does not answer.
         """
         topics = list(self.topics.followed)
         if self.topics.transaction_topic is not None:
-            # A transaction's changes are sent before its end. A stream that begins with the latest
-            # asks for ends after changes, so that it knows in the midst of which it begins.
+            # Changes are sent before the END of their transaction. A stream that starts at the
+            # latest offsets reads those of the ENDs last, and so knows which transaction it
+            # starts within.
             is_latest = lower is None and self.starting == "latest"
             last = is_latest or self.topics.lacks_transactions(lower)
             topics.insert(len(topics) if last else 0, self.topics.transaction_topic)
@@ -76,8 +80,8 @@ class OffsetPlanner:
             bounds = self.client.bounds(topic)
             if topic == self.topics.transaction_topic and len(bounds) > 1:
                 raise StreamError(
-                    f"`transaction_topic: {topic}` has {len(bounds)} partitions, and must have "
-                    "one: the order of transactions between several is not known."
+                    f"`transaction_topic: {topic}` must have one partition, got {len(bounds)}: the "
+                    "order of transactions in several partitions is unknown."
                 )
             for number, (low, high) in bounds.items():
                 partition = self.topics.partition(topic, number)
@@ -87,17 +91,23 @@ class OffsetPlanner:
     def _check_same_topics(self, lower: Frontier | None, first: Offsets) -> None:
         changes = [p for p in first if not self.topics.is_transactions(p)]
         followed = self.topics.followed_offsets(lower or {})
-        if lower and not any(p in followed for p in changes):  # one topic became several, or back
+        # A frontier names the partitions of one topic otherwise than those of several.
+        if lower and not any(p in followed for p in changes):
             raise StreamError(
-                f"The stream's progress is that of other topics, {', '.join(lower)}, and it reads "
-                f"{', '.join(changes)} now. Rebuild the table with --full-refresh."
+                f"The stream's progress has the partitions {', '.join(lower)}, but the source has "
+                f"{', '.join(changes)}. Rebuild the table with --full-refresh."
             )
 
     def begin(self, lower: Frontier | None, first: Offsets, last: Offsets) -> dict[str, int]:
-        """Where to read on; partitions that are new begin at their first offset.
+        """Return the offsets at which the next batch starts; new partitions start at their first.
+
+        Args:
+            lower: the stream's frontier.
+            first: the first offsets of Kafka.
+            last: the end offsets of Kafka.
 
         Raises:
-            StreamError: Kafka no longer has what comes next.
+            StreamError: Kafka no longer has the next messages.
         """
         if lower is None:
             return dict(last if self.starting == "latest" else first)
@@ -105,8 +115,8 @@ class OffsetPlanner:
         begin = {**first, **{p: at for p, at in followed.items() if p in first}}
         for partition, offset in begin.items():
             if self.topics.is_transactions(partition):
-                # Ends that are gone cost less than changes. A stream that was without them takes
-                # those that are still to come.
+                # Expired ENDs lose no changes. A stream that just got a transaction topic reads
+                # only new ENDs.
                 begin[partition] = max(offset, first[partition])
                 if partition not in lower:
                     begin[partition] = last[partition]
@@ -124,25 +134,33 @@ class OffsetPlanner:
         topic, number = self.topics.place(partition)
         return StreamError(
             f"Kafka no longer has the offsets {offset} to {first - 1} of partition {number} of "
-            f"{topic}: they are older than its retention, and lost to this stream. Rebuild the "
-            "table with --full-refresh if the topic holds all rows, else load them from where they "
-            "come from."
+            f"{topic}: they are older than its retention, so this stream cannot read them. Rebuild "
+            "the table with --full-refresh if the topic has all rows; otherwise load them from the "
+            "system that wrote them."
         )
 
     def begin_of_batch(self, lower: Frontier | None, upper: Frontier) -> dict[str, int]:
-        """Where a batch begins in the topics whose messages are read.
+        """Return the offsets at which a planned batch starts, of the topics that it reads.
+
+        Args:
+            lower: the frontier that the batch starts at.
+            upper: the frontier that it ends at.
 
         Raises:
-            StreamError: Kafka no longer has it.
+            StreamError: Kafka no longer has the messages.
         """
         first, last = self._bounds_of(self.topics.read)
         begin = self.begin(lower, first, last)
-        # A stream that begins with the latest was planned when that was an earlier offset.
+        # For a stream that starts at the latest offsets, these may be later than in the plan.
         read = [p for p in upper if self.topics.is_read(p)]
         return {p: min(begin.get(p, 0), int(upper[p])) for p in read}
 
-    def waiting(self, lower: Frontier | None) -> int:
-        """Messages that are not read yet, those of the transaction topic left out."""
+    def count_unread(self, lower: Frontier | None) -> int:
+        """Count the messages after a frontier, without those of the transaction topic.
+
+        Args:
+            lower: the frontier.
+        """
         first, last = self.bounds(lower)
         begin = self.begin(lower, first, last)
         return sum(last[p] - begin[p] for p in last if not self.topics.is_transactions(p))
@@ -150,13 +168,13 @@ class OffsetPlanner:
     def plan(
         self, lower: Frontier | None, rows: int, until: Frontier | None, whole: bool
     ) -> Frontier | None:
-        """The end of a batch of about so many rows.
+        """Plan the end of a batch of about `rows` rows.
 
         Args:
-            lower: where the batch begins; None for a stream without progress.
-            rows: that it should have.
-            until: that it must not go beyond; None for what Kafka has now.
-            whole: whether it goes up to `until`, in the midst of a transaction if need be.
+            lower: the frontier that the batch starts at; None for a stream without progress.
+            rows: the wanted number of rows.
+            until: the frontier that it must not pass; None for the end of the topics.
+            whole: whether the batches end exactly at `until`, even within a transaction.
 
         Returns:
             The end; None if there is nothing to read.
@@ -165,7 +183,7 @@ class OffsetPlanner:
         begin = self.begin(lower, first, last)
         limit = last
         if until is not None:
-            # Partitions that are newer than `until` begin at their first offset, later.
+            # Partitions that are newer than `until` are read in a later batch.
             ends = self.topics.followed_offsets(until)
             limit = {p: min(offset, ends.get(p, first[p])) for p, offset in last.items()}
         if lower is None:
@@ -185,9 +203,9 @@ class OffsetPlanner:
         if self.topics.transaction_topic is not None:
             upper = self.transaction_topic.last_whole(begin, limit, first, rows, whole)
         else:
-            upper = shares(begin, limit, rows)
+            upper = limit_rows(begin, limit, rows)
             if self.transactions and upper != begin:
-                # What comes after the limit tells whether a transaction ends before it.
+                # The messages after the limit show whether a transaction ends before it.
                 ended = self._whole_transactions(begin, upper, last)
                 upper = ended if all(ended[p] <= limit[p] for p in ended) else begin
         return limit if whole and upper == begin else upper
@@ -200,11 +218,11 @@ class OffsetPlanner:
         until: Frontier | None,
         rows: int,
     ) -> Frontier | None:
-        """Up to what Kafka has now the transaction topic plays no part; behind that it does."""
+        """Plan without the transaction topic up to its current end, and add it there."""
         own = self.topics.transaction_partition
         begin = {p: offset for p, offset in begin.items() if p != own}
         limit = {p: max(offset, begin.get(p, 0)) for p, offset in limit.items()}
-        upper = shares(begin, limit, rows)
+        upper = limit_rows(begin, limit, rows)
         if all(upper[p] == limit[p] for p in begin) and (until is None or own in until):
             return self.topics.with_unfollowed(lower, {**upper, own: limit[own]})
         return self.topics.with_unfollowed(lower, upper) if upper != begin else None
@@ -213,7 +231,7 @@ class OffsetPlanner:
         if len(upper) > 1:
             raise StreamError(
                 f"`transactions: true` needs a topic of one partition, and {self.topics.topic} has "
-                f"{len(upper)}: the order of transactions between them is not known. With "
-                "Debezium, set `transaction_topic`."
+                f"{len(upper)}: the order of transactions in several is unknown. With Debezium, "
+                "set `transaction_topic`."
             )
         return {p: self.single_topic.last_end(begin[p], upper[p], last[p]) for p in upper}

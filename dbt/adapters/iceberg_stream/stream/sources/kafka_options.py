@@ -1,6 +1,7 @@
-"""Options of Kafka's clients: written as librdkafka names them, and translated for Java's.
+"""Translate librdkafka's options for Kafka's Java client, which Spark uses.
 
-The two name what they need of SASL and TLS differently, and Java's takes certificates as PEM only.
+The two clients name the options of SASL and TLS differently, and Java's reads certificates only
+as PEM.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-# Options whose values nobody may see.
+# Options whose values are secret.
 SECRET = re.compile(r"password|secret|jaas|key\.pem$")
 SECURITY = re.compile(r"(enable\.)?(sasl|ssl|security)\.")
 LOGIN = "org.apache.kafka.common.security"
@@ -24,31 +25,37 @@ LOGIN_MODULES = {
     "SCRAM-SHA-256": f"{LOGIN}.scram.ScramLoginModule",
     "SCRAM-SHA-512": f"{LOGIN}.scram.ScramLoginModule",
 }
-# Java reads keys in this form only.
+# Java reads only keys in this form.
 PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
-# A secret among Kafka's options as Spark's query texts show it: a regular expression of Java's, for
-# `spark.sql.redaction.string.regex`.
 REDACTION = "spark.sql.redaction.string.regex"
-IN_QUERY_TEXTS = (
+# Java regular expression of a secret Kafka option in the text of a Spark query.
+SECRET_IN_QUERY = (
     r'"kafka\.(?:sasl\.jaas\.config|ssl\.keystore\.key|ssl\.key\.password)"'
     r'\s+value: "(?:[^"\\]++|\\.)*+"?'
 )
 
 
 def secret_options(options: Mapping[str, str]) -> list[str]:
-    """The names of those whose values nobody may see."""
+    """Return the names of the options whose values are secret.
+
+    Args:
+        options: the options of a Kafka client.
+    """
     return [name for name in options if SECRET.search(name)]
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of librdkafka as Java's client names them.
+    """Translate librdkafka's options for Java's client.
+
+    Args:
+        options: options by librdkafka's names.
 
     Raises:
-        StreamError: one of them has no counterpart, or a file cannot be read.
+        StreamError: Java's client has no such option, or a file cannot be read.
     """
     left = dict(options)
     java = {name: left.pop(name) for name in options if not SECURITY.match(name)}
-    # As librdkafka does it: what transactions have not committed is no change.
+    # librdkafka's default: read no messages of uncommitted transactions.
     java.setdefault("isolation.level", "read_committed")
     if (protocol := left.pop("security.protocol", None)) is not None:
         java["security.protocol"] = protocol.upper()
@@ -67,7 +74,7 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _login(options: dict[str, str]) -> dict[str, str]:
-    """SASL: the name and password go into a line of JAAS."""
+    """Remove the options of SASL, and return them as Java's line of JAAS."""
     mechanisms = options.pop("sasl.mechanisms", None)
     mechanism = options.pop("sasl.mechanism", mechanisms)
     name, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
@@ -84,7 +91,7 @@ def _login(options: dict[str, str]) -> dict[str, str]:
 
 
 def _trust(options: dict[str, str]) -> dict[str, str]:
-    """The authorities whose certificates brokers may have; Java's own without any."""
+    """Remove and return the authorities that sign the brokers' certificates, if they are set."""
     authorities = _pem(options, "ssl.ca")
     if authorities is None:
         return {}
@@ -92,7 +99,7 @@ def _trust(options: dict[str, str]) -> dict[str, str]:
 
 
 def _identity(options: dict[str, str]) -> dict[str, str]:
-    """The client's own certificate and its key."""
+    """Remove and return the client's own certificate and its key."""
     certificate, key = _pem(options, "ssl.certificate"), _pem(options, "ssl.key")
     password = options.pop("ssl.key.password", None)
     if certificate is None and key is None:
@@ -101,7 +108,7 @@ def _identity(options: dict[str, str]) -> dict[str, str]:
         raise StreamError("A Kafka source needs the client's certificate and its key, or neither.")
     if not key.lstrip().startswith(PKCS8):
         raise StreamError(
-            "Spark's Kafka client reads keys in PKCS#8 only. Turn yours into one with: openssl "
+            "Spark's Kafka client reads keys in PKCS#8 only. Convert yours with: openssl "
             "pkcs8 -topk8 -nocrypt -in client.key -out client.pkcs8.key"
         )
     java = {
@@ -113,7 +120,7 @@ def _identity(options: dict[str, str]) -> dict[str, str]:
 
 
 def _pem(options: dict[str, str], name: str) -> str | None:
-    """What an option gives as text, or as the file that holds it: workers may not have the file."""
+    """Return an option's PEM text; read a file here, because Spark's workers may not have it."""
     text, location = options.pop(f"{name}.pem", None), options.pop(f"{name}.location", None)
     if text is not None or location is None:
         return text
@@ -129,7 +136,11 @@ def _quoted(text: str) -> str:
 
 
 def hide_secrets(spark: SparkSession) -> None:
-    """Have Spark leave them out of the texts of queries, which its event log and web pages show."""
+    """Have Spark redact secret Kafka options in its event log and its web pages.
+
+    Args:
+        spark: the session.
+    """
     pattern = spark.conf.get(REDACTION, None)
-    if IN_QUERY_TEXTS not in (pattern or ""):
-        spark.conf.set(REDACTION, f"{pattern}|{IN_QUERY_TEXTS}" if pattern else IN_QUERY_TEXTS)
+    if SECRET_IN_QUERY not in (pattern or ""):
+        spark.conf.set(REDACTION, f"{pattern}|{SECRET_IN_QUERY}" if pattern else SECRET_IN_QUERY)

@@ -1,9 +1,9 @@
-"""The topics that a stream follows, and the names that their partitions have in a frontier.
+"""Name the partitions of a stream's topics in its frontiers.
 
-Of a single topic a frontier has the number of a partition, as text. Where there are several topics,
-and for the transaction topic, it has topic and number: `shop.public.orders/0`. Partitions of topics
-that a source no longer lists stay in the frontier under another name, so that their progress is not
-lost when they are listed again.
+A frontier of a single topic has the numbers of its partitions, as text. If there are several
+topics, and for the transaction topic, it has topic and number: `shop.public.orders/0`. Partitions
+of topics that the source no longer lists stay in the frontier under another name, which keeps
+their progress in case they are listed again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import ENDS
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
-# Stands before a partition whose topic is not followed at present.
+# Prefix of partitions whose topics the source does not list now.
 UNFOLLOWED = "not read: "
 
 
 @dataclass(frozen=True)
 class FollowedTopics:
-    """Which topics a source has.
+    """The topics of a source.
 
     Attributes:
-        topic: whose messages are read; None for those of all topics.
-        topics: of the source, where there are several.
-        transaction_topic: where Debezium reports transactions; None if it is not used.
+        topic: the topic to read; None to read all `topics`.
+        topics: all topics of the source, if there are several.
+        transaction_topic: the topic to which Debezium reports transactions; None without one.
     """
 
     topic: str | None
@@ -37,12 +37,12 @@ class FollowedTopics:
 
     @property
     def followed(self) -> tuple[str, ...]:
-        """Topics of changes whose offsets a frontier has."""
+        """The topics of changes whose offsets are in frontiers."""
         return self.topics or (str(self.topic),)
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Topics whose messages become rows."""
+        """The topics whose messages become rows."""
         return self.followed if self.topic is None else (self.topic,)
 
     @property
@@ -51,12 +51,21 @@ class FollowedTopics:
         return f"{self.transaction_topic}/0"
 
     def partition(self, topic: str, number: int) -> str:
-        """The name of a partition in a frontier."""
+        """Return the name of a partition in a frontier.
+
+        Args:
+            topic: the partition's topic.
+            number: the partition's number.
+        """
         alone = not self.topics and topic == self.topic
         return str(number) if alone else f"{topic}/{number}"
 
     def place(self, partition: str) -> tuple[str, int]:
-        """The topic and the number of a partition that a frontier names."""
+        """Return the topic and the number of a partition.
+
+        Args:
+            partition: its name in a frontier.
+        """
         topic, _, number = partition.rpartition("/")
         return topic or str(self.topic), int(number)
 
@@ -70,9 +79,13 @@ class FollowedTopics:
         return self.place(partition)[0] == self.transaction_topic
 
     def followed_offsets(self, frontier: Frontier) -> dict[str, int]:
-        """Offsets of a frontier, of the partitions that are followed now."""
+        """Return a frontier's offsets of partitions that the source follows now.
+
+        Args:
+            frontier: the frontier.
+        """
         names = {name: name.removeprefix(UNFOLLOWED) for name in frontier}
-        # While the transaction topic was not followed, changes were read past its messages.
+        # An old offset of the transaction topic is useless: later changes were read without it.
         return {
             partition: int(frontier[name])
             for name, partition in names.items()
@@ -81,19 +94,33 @@ class FollowedTopics:
         }
 
     def with_unfollowed(self, lower: Frontier | None, upper: Frontier) -> Frontier:
-        """The upper frontier, with offsets of the lower one whose topics are not followed now."""
+        """Return the upper frontier with the lower one's partitions that are not followed now.
+
+        Args:
+            lower: the frontier before the batch.
+            upper: the frontier after it.
+        """
         names = {name.removeprefix(UNFOLLOWED): at for name, at in (lower or {}).items()}
         others = {UNFOLLOWED + p: at for p, at in names.items() if not self.is_followed(p)}
         return {**others, **upper}
 
     def lacks_transactions(self, lower: Frontier | None) -> bool:
-        """Whether a stream has read its topics without the transaction topic until now."""
+        """Return whether the stream has read its topics without the transaction topic so far.
+
+        Args:
+            lower: the stream's frontier.
+        """
         if lower is None or self.transaction_topic is None:
             return False
         return self.transaction_partition not in lower
 
     def spark_offsets(self, offsets: Mapping[str, int], topics: Collection[str]) -> str:
-        """Offsets of some topics, as Spark's Kafka source takes them."""
+        """Return offsets as JSON for Spark's Kafka source.
+
+        Args:
+            offsets: offsets by partition.
+            topics: the topics to include.
+        """
         by_topic: dict[str, dict[str, int]] = {}
         for partition, offset in offsets.items():
             topic, number = self.place(partition)
@@ -102,14 +129,14 @@ class FollowedTopics:
         return json.dumps(by_topic)
 
     def check(self, message_format: str, transactions: bool) -> None:
-        """Check that the topics fit together.
+        """Check that the options of the topics do not contradict each other.
 
         Args:
             message_format: the source's `format`.
             transactions: its `transactions`.
 
         Raises:
-            StreamError: with the option that is wrong.
+            StreamError: an option is wrong; names it.
         """
         if self.transaction_topic is not None:
             self._check_transaction_topic(message_format)
@@ -120,8 +147,8 @@ class FollowedTopics:
         elif transactions and self.topics:
             raise StreamError(
                 "`transactions: true` needs one topic of one partition: the order of transactions "
-                "between several is not known. Name the topic in which Debezium reports "
-                "transactions by `transaction_topic`."
+                "in several is unknown. Set `transaction_topic` to the topic to which Debezium "
+                "reports transactions."
             )
         if self.topics and self.topic is not None and self.topic not in self.topics:
             raise StreamError(
@@ -138,6 +165,6 @@ class FollowedTopics:
         if self.transaction_topic in self.followed:
             raise StreamError(
                 f"`transaction_topic: {self.transaction_topic}` is one of the topics whose changes "
-                "are read. Name the topic in which Debezium reports transactions, "
+                "are read. Set it to the topic to which Debezium reports transactions, "
                 "`<topic.prefix>.transaction`."
             )

@@ -1,4 +1,4 @@
-"""The messages of a transaction topic, and the order that they give to changes."""
+"""Order changes by the messages of a transaction topic."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
 
-# What is older is visible to all, or has been left out: by a transform, or by Kafka's compaction.
+# Older changes are visible in all partitions, or a transform or Kafka's compaction dropped them.
 SETTLED_SECONDS = 600.0
-# Clocks of brokers differ, and a connector moves to another machine.
+# Clocks of brokers differ, and those of the machines that a connector moves to.
 SKEW_SECONDS = 1.0
-# Of a partition's order: what belongs to the batch in any case, and what comes after all ends.
+# Orders of changes that belong to the batch in any case, and of those after all known ENDs.
 BEFORE, AFTER = -1, math.inf
 
 
@@ -24,10 +24,11 @@ class TransactionEnd:
     """The end of a transaction.
 
     Attributes:
-        after: offset in the topic of transactions, behind the end.
-        counts: of changes, by data collection.
-        is_certain: whether the changes that the stream has not read yet are so many.
-        began: when, in milliseconds, as its end; never, if its BEGIN is not known.
+        after: the offset after the END in the transaction topic.
+        counts: numbers of changes by data collection.
+        is_certain: whether the stream will find all these changes after its frontier.
+        began: time of the BEGIN in milliseconds; infinite if the BEGIN is unknown.
+        ended: time of the END in milliseconds.
     """
 
     after: int
@@ -39,15 +40,16 @@ class TransactionEnd:
 
 @dataclass
 class TransactionLog:
-    """Ends of transactions in their order, as far as a batch may go.
+    """The ENDs that a batch may include, in their order. Times are in milliseconds.
 
     Attributes:
-        low: the offset of the transaction topic from which on they were read.
-        order: of transactions, by id; `BEFORE` for those that ended before the batch.
-        since: the time, in milliseconds, of the last message before the batch.
-        oldest: of the messages from `low` on.
-        gone: what is older has no end that Kafka still has.
-        unsure: the oldest change whose end is not known, though it may have come before `low`.
+        low: the first offset of the transaction topic that was read.
+        ends: the ENDs.
+        order: orders of transactions by id; `BEFORE` for those that ended before the batch.
+        since: time of the last message before the batch.
+        oldest: time of the oldest message that was read.
+        expired: changes before this time have no END in Kafka any more.
+        unsure: time of the oldest change without a known END, which may be before `low`.
     """
 
     low: int
@@ -55,26 +57,41 @@ class TransactionLog:
     order: dict[str, int] = field(default_factory=dict)
     since: float = -math.inf
     oldest: float = math.inf
-    gone: float = -math.inf
+    expired: float = -math.inf
     unsure: float = math.inf
 
     def order_of(self, change: Change) -> float:
-        """Where the change's transaction stands; `BEFORE` if it has none."""
+        """Return the order of the change's transaction; `BEFORE` if it has none.
+
+        Args:
+            change: the change.
+        """
         transaction = transaction_id(change.payload.get("transaction"))
         if transaction is None:
             return BEFORE
         if transaction in self.order:
             return self.order[transaction]
-        # Its end may be gone, or was before the stream began.
-        is_old = change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.gone)
+        # Its END expired, or came before the stream started.
+        is_old = change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.expired)
         return BEFORE if is_old else AFTER
 
-    def knows(self, change: Change) -> bool:
-        """Whether the end of the change's transaction is known."""
+    def has_end_of(self, change: Change) -> bool:
+        """Return whether the END of the change's transaction was read.
+
+        Args:
+            change: the change.
+        """
         return transaction_id(change.payload.get("transaction")) in self.order
 
-    def during(self, change: Change) -> int | None:
-        """The transaction in whose time a change was sent that should name one, and does not."""
+    def unnamed_order(self, change: Change) -> int | None:
+        """Return the order of the transaction during which a change without an id was sent.
+
+        Args:
+            change: the change.
+
+        Returns:
+            The order; None if the change has an id or needs none, as those of snapshots.
+        """
         if (
             not change.payload
             or change.payload.get("transaction")
@@ -82,27 +99,32 @@ class TransactionLog:
         ):
             return None
         order = bisect_left(self.ends, change.milliseconds, key=lambda end: end.ended)
-        is_amid = order < len(self.ends) and self.ends[order].began <= change.milliseconds
-        return order if is_amid else None
+        is_during = order < len(self.ends) and self.ends[order].began <= change.milliseconds
+        return order if is_during else None
 
     @property
     def is_unsure(self) -> bool:
-        """Whether what is taken to come after all ends may have come before them."""
+        """Whether a change that seems to come after all ENDs may belong to an earlier one."""
         return self.unsure <= self.oldest + SKEW_SECONDS * 1000
 
-    def reach_back(self, first: int) -> None:
-        """Once the topic is read from its first offset on, nothing can be found before it."""
+    def mark_expired(self, first: int) -> None:
+        """Set `expired` once the transaction topic is read from its first offset.
+
+        Args:
+            first: the first offset of the topic.
+        """
         if self.low == first and self.oldest < math.inf:
-            self.gone = self.oldest - (0 if first else SKEW_SECONDS * 1000)
+            self.expired = self.oldest - (0 if first else SKEW_SECONDS * 1000)
 
 
 @dataclass
 class Part:
-    """A part of a partition, `[begin, reach)`.
+    """The messages of a partition from the batch's start up to `reach`.
 
     Attributes:
-        is_all: whether nothing more is visible behind it.
-        first: orders that come up in it, each with the offset of the first change.
+        reach: the end offset.
+        is_all: whether the partition has no more messages now.
+        first: the orders of its changes, each with the offset of the first change.
     """
 
     reach: int
@@ -110,28 +132,41 @@ class Part:
     first: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, order: float, offset: int) -> None:
+        """Add a change.
+
+        Args:
+            order: the order of its transaction.
+            offset: its offset.
+        """
         if self.first and self.first[-1][0] == AFTER and BEFORE < order < AFTER:
-            # What came up between is older, then; only its end is not known.
+            # The changes before this one are older, although their END is unknown.
             self.first.pop()
         if order > self.last:
             self.first.append((order, offset))
 
     @property
     def last(self) -> float:
+        """The order of the last transaction."""
         return self.first[-1][0] if self.first else BEFORE
 
     def end_of(self, order: int) -> int:
-        """The offset at which transactions begin that are later."""
+        """Return the offset of the first later transaction.
+
+        Args:
+            order: the order of a transaction.
+        """
         return next((offset for later, offset in self.first if later > order), self.reach)
 
 
 @dataclass
-class Read:
-    """What partitions hold.
+class ReadParts:
+    """The changes of all partitions.
 
     Attributes:
-        counts: of changes, by topic and order.
-        unnamed: of changes that name no transaction, by topic and the one that they came amid.
+        parts: parts by partition.
+        counts: numbers of changes by topic and order.
+        unnamed: numbers of changes without the id of a transaction, by topic and the order of the
+            transaction during which they were sent.
     """
 
     parts: dict[str, Part] = field(default_factory=dict)
@@ -139,14 +174,16 @@ class Read:
     unnamed: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
-def end_of(message: Change, began: int | None) -> TransactionEnd:
-    """The end that an END message reports.
+def parse_end(message: Change, began: int | None) -> TransactionEnd:
+    """Parse an END message.
 
-    Without its BEGIN it is of a transaction in whose midst the stream began.
+    Args:
+        message: the message.
+        began: time of the BEGIN in milliseconds; None if the stream started after it.
     """
     counts = Counter[str]()
-    for one in message.payload.get("data_collections") or ():
-        counts[str(one.get("data_collection"))] += int(one.get("event_count") or 0)
+    for item in message.payload.get("data_collections") or ():
+        counts[str(item.get("data_collection"))] += int(item.get("event_count") or 0)
     is_old = message.milliseconds < (time.time() - SETTLED_SECONDS) * 1000
     is_certain = began is not None and not is_old
     since = math.inf if began is None else began

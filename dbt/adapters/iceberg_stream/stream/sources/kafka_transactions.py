@@ -1,7 +1,7 @@
-"""Where transactions of a database end in a topic, so that a batch holds whole ones.
+"""Find the ends of transactions in a topic, so that batches have only whole ones.
 
-Debezium puts the id of its transaction into each change (`provide.transaction.metadata`), and
-Maxwell marks the last change of one (`commit`).
+Debezium adds the id of its transaction to each change (`provide.transaction.metadata`). Maxwell
+marks the last change of a transaction (`commit`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-# Messages that are looked at together; a batch's end is looked for backwards.
+# Number of messages that are read together; the search for a batch's end goes backwards.
 CHUNK = 500
 READ_SECONDS = 30.0
-# The end of a Debezium transaction is known by the next one, or when nothing has come for so long.
+# A Debezium transaction ends with the start of the next one, or after so many quiet seconds.
 QUIET_SECONDS = 5.0
-# `txID:LSN`. GTIDs and others that have a colon have more than digits around it.
+# `txID:LSN`. Other ids with a colon, such as GTIDs, have more than digits around it.
 POSTGRES_ID = re.compile(r"(\d+):\d+")
 
 
 @dataclass(frozen=True)
 class Change:
-    """A message: its offset, its value as JSON, and its time by Kafka's clock."""
+    """A message.
+
+    Attributes:
+        offset: its offset.
+        payload: its value, parsed as JSON.
+        milliseconds: its time by Kafka's clock.
+    """
 
     offset: int
     payload: Any
@@ -39,21 +45,29 @@ class Change:
 
 @dataclass
 class Transactions:
-    """Ends of transactions in the only partition of a topic.
+    """Finds ends of transactions in the only partition of a topic.
 
     Attributes:
-        consumer: of Kafka, used by nobody else.
-        form: `debezium` or `maxwell`.
+        consumer: a consumer of Kafka for this object only.
+        topic: the topic.
+        message_format: `debezium` or `maxwell`.
     """
 
     consumer: Consumer
     topic: str
-    form: str
+    message_format: str
 
     def last_end(self, begin: int, upper: int, last: int) -> int:
-        """The end of the last transaction that is whole in `[begin, upper)`.
+        """Return the end of the last whole transaction in `[begin, upper)`.
 
-        If there is none, the end of the first one in `[begin, last)`; if it goes on, `begin`.
+        Args:
+            begin: offset at which the batch starts.
+            upper: offset at which it should end.
+            last: the end offset of the partition.
+
+        Returns:
+            The end; without a whole transaction, the end of the first one in `[begin, last)`, or
+            `begin` if that is not complete.
 
         Raises:
             StreamError: the messages cannot be read.
@@ -61,7 +75,7 @@ class Transactions:
         high = upper
         while high > begin:
             low = max(begin, high - CHUNK)
-            # One more, which tells whether a transaction ends before it.
+            # The message after the range shows whether a transaction ends before it.
             if ends := [end for end in self._ends(low, high + 1, last) if end <= upper]:
                 return ends[-1]
             high = low
@@ -77,9 +91,9 @@ class Transactions:
         changes = list(read_changes(self.consumer, self.topic, 0, low, min(high, last)))
         following: Sequence[Change | None] = [*changes[1:], None]
         if changes and high <= last:
-            # What comes after the last of these is not known.
+            # The message after the last one is not known.
             changes, following = changes[:-1], following[:-1]
-        ends_after = ENDS[self.form]
+        ends_after = ENDS[self.message_format]
         return [
             change.offset + 1
             for change, after in zip(changes, following, strict=True)
@@ -90,9 +104,16 @@ class Transactions:
 def read_changes(
     consumer: Consumer, topic: str, partition: int, low: int, high: int
 ) -> Generator[Change, None, None]:
-    """Changes in `[low, high)`; messages without value are none, such as tombstones.
+    """Yield the changes in `[low, high)`, without messages that have no value (tombstones).
 
-    Close it, for its consumer reads one partition at a time.
+    Close the generator before the consumer reads another partition.
+
+    Args:
+        consumer: a consumer of Kafka.
+        topic: the topic.
+        partition: the number of the partition.
+        low: the first offset.
+        high: the end offset.
 
     Raises:
         StreamError: the messages cannot be read.
@@ -102,37 +123,40 @@ def read_changes(
     if low >= high:
         return
     consumer.assign([TopicPartition(topic, partition, low)])
-    until, at = time.monotonic() + READ_SECONDS, low
+    deadline, at = time.monotonic() + READ_SECONDS, low
     try:
         while at < high:
             for message in consumer.consume(min(CHUNK, high - at), timeout=0.1):
                 error, offset = message.error(), int(message.offset() or 0)
                 if error is None:
-                    at, until = offset + 1, time.monotonic() + READ_SECONDS
+                    at, deadline = offset + 1, time.monotonic() + READ_SECONDS
                     yield from _changes(message, offset) if offset < high else []
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at = high
                 else:
                     raise StreamError(f"The topic {topic} cannot be read: {error.str()}.")
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise StreamError(
-                    f"Kafka has given no message of {topic} from offset {at} on for "
-                    f"{READ_SECONDS:.0f} seconds."
+                    f"Kafka returned no message of {topic} from offset {at} on for "
+                    f"{READ_SECONDS:.0f} seconds. Check that its brokers are healthy, and retry."
                 )
     finally:
         consumer.unassign()
 
 
 def transaction_id(block: Any) -> str | None:
-    """The id in a change's `transaction`, or in a message of the transaction topic.
+    """Return the id in a change's `transaction`, or in a message of the transaction topic.
 
-    Debezium appends the place of each single change to the ids of PostgreSQL's transactions.
+    Debezium appends the LSN of each change to the ids of PostgreSQL's transactions.
+
+    Args:
+        block: the `transaction`, or the message; None if the change has none.
     """
     number = block.get("id") if isinstance(block, dict) else None
     if number is None:
         return None
-    with_place = POSTGRES_ID.fullmatch(str(number))
-    return with_place[1] if with_place else str(number)
+    with_lsn = POSTGRES_ID.fullmatch(str(number))
+    return with_lsn[1] if with_lsn else str(number)
 
 
 def _changes(message: Message, offset: int) -> list[Change]:
@@ -142,7 +166,7 @@ def _changes(message: Message, offset: int) -> list[Change]:
     try:
         payload = orjson.loads(value)
     except orjson.JSONDecodeError:
-        return []  # a bad record, which belongs to no transaction
+        return []  # a bad record is in no transaction
     payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
     payload = payload if isinstance(payload, dict) else {}
     return [Change(offset, payload, message.timestamp()[1])]
