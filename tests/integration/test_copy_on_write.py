@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write, runners
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import CopyOnWrite, in_threads
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import Loss, RowRemoval
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import RowRemoval, RowsToRemove
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from tests.integration.replica import Replica
@@ -183,9 +183,9 @@ def test_another_writer_meanwhile(bed: MakeBed) -> None:
     commits: list[str] = []
 
     def slowly(
-        session: Session, removal: RowRemoval, losses: Sequence[Loss]
+        session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
     ) -> list[WrittenFile | None]:
-        done = in_threads(session, removal, losses)
+        done = in_threads(session, removal, items)
         if not commits:
             commits.append(f"insert into s.{made.name} values (1, 'other', 0, 0), (8, 'o', 0, 0)")
             session.run(commits[0])
@@ -207,9 +207,9 @@ def test_a_run_that_fails_leaves_nothing(bed: MakeBed) -> None:
         made.drain()
 
     def failing(
-        session: Session, removal: RowRemoval, losses: Sequence[Loss]
+        session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
     ) -> list[WrittenFile | None]:
-        removal.run(losses[0])
+        removal.run(items[0])
         raise OSError("no space left on device")
 
     before = made.rows()

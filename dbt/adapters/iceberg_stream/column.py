@@ -58,7 +58,7 @@ class IcebergStreamColumn(Column):
         return 256
 
     def can_expand_to(self, other_column: Any) -> bool:
-        """Whether Iceberg can widen this column to the other's type without a rewrite."""
+        """Return whether Iceberg can widen this column to the other's type without a rewrite."""
         ours, theirs = self.dtype.lower(), other_column.dtype.lower()
         if (ours, theirs) in self.WIDENINGS:
             return True

@@ -173,7 +173,7 @@ class IcebergCatalog:
 
     @property
     def commits_together(self) -> bool:
-        """Whether the catalog can commit to several tables atomically."""
+        """Return whether the catalog can commit to several tables atomically."""
         return self.capabilities().get(COMMITS_TOGETHER, False)
 
     def drop(self, name: Name) -> None:

@@ -87,7 +87,7 @@ class TableConfig:
 
     @property
     def is_default(self) -> bool:
-        """Whether the model configures no layout."""
+        """Return whether the model configures no layout."""
         return self == TableConfig()
 
     def alterations(self, table: Table) -> list[str]:

@@ -53,7 +53,7 @@ class LoadedTable:
 
     @property
     def exists(self) -> bool:
-        """Whether the catalog has the table: False for a staged one."""
+        """Return whether the catalog has the table: False for a staged one."""
         return bool(self.location)
 
 

@@ -100,10 +100,10 @@ def run(
 
 def _restarted(arguments: list[str], service: Service) -> bool:
     """Restart the streams on a new engine each time theirs is lost; return whether they succeed."""
-    tries, begun = 0, time.monotonic()
+    tries, started = 0, time.monotonic()
     while service.engine_lost or tries:
         # After a stable run the count of restarts begins again.
-        tries = 1 if time.monotonic() - begun > STABLE_SECONDS else tries + 1
+        tries = 1 if time.monotonic() - started > STABLE_SECONDS else tries + 1
         if service.stop_requested or tries > RESTARTS:
             return False
         wait = float(2**tries)
@@ -113,7 +113,7 @@ def _restarted(arguments: list[str], service: Service) -> bool:
         )
         service.restart()
         service.stop.wait(wait)
-        begun = time.monotonic()
+        started = time.monotonic()
         if _dbt(arguments, service):
             return True
     return False

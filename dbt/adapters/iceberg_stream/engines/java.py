@@ -35,7 +35,7 @@ class Java:
 
     @property
     def has_archive(self) -> bool:
-        """Whether it has a CDS archive of its own classes; slim runtimes do not."""
+        """Return whether it has a CDS archive of its own classes; slim runtimes do not."""
         home = self.executable.resolve().parent.parent
         return (home / "lib" / "server" / "classes.jsa").exists()
 

@@ -163,7 +163,7 @@ class StatementError(Exception):
 
     @property
     def canceled(self) -> bool:
-        """Whether the statement was canceled."""
+        """Return whether the statement was canceled."""
         return self.condition == CANCELED
 
     def for_principal(self, principal: str) -> StatementError:
@@ -180,18 +180,18 @@ class StatementError(Exception):
 
     @property
     def token_refused(self) -> bool:
-        """Whether the catalog refused the token, so that nothing was committed."""
+        """Return whether the catalog refused the token, so that nothing was committed."""
         return re.search(UNAUTHORIZED, str(self)) is not None and not self.commit_state_unknown
 
     @property
     def commit_state_unknown(self) -> bool:
-        """Whether the statement may have been committed."""
+        """Return whether the statement may have been committed."""
         pattern = f"{COMMIT_STATE_UNKNOWN}|{POST_FAILED}|{SESSION_GONE}"
         return self.engine_gone or re.search(pattern, str(self)) is not None
 
     @property
     def is_conflict(self) -> bool:
-        """Whether the commit conflicted with another writer's."""
+        """Return whether the commit conflicted with another writer's."""
         return re.search(ADVICE[0][0], str(self)) is not None
 
 
@@ -222,7 +222,7 @@ def explain() -> Iterator[None]:
 
 
 def _connection_lost(error: Exception) -> bool:
-    """Whether the client did not reach the server; errors of the server have subclasses."""
+    """Return whether the client did not reach the server; errors of the server have subclasses."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     own = type(error) is SparkConnectGrpcException

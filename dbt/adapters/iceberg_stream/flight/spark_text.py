@@ -1,4 +1,4 @@
-"""Splits a statement into tokens exactly as Spark's lexer does, without comments and hints."""
+"""Split a statement into tokens exactly as Spark's lexer does, without comments and hints."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class NotAllowed(ValueError):
 
 
 @dataclass(frozen=True)
-class Word:
-    """A token.
+class SparkToken:
+    """A token of a statement.
 
     Attributes:
         token: sqlglot's token.
@@ -50,7 +50,7 @@ class Word:
 
     @property
     def is_name(self) -> bool:
-        """Whether it may be a part of a name."""
+        """Return whether it may be a part of a name."""
         if self.token.token_type in STRINGS:
             return False
         return self.quoted or self.name.replace("_", "a").isalnum()
@@ -92,7 +92,7 @@ def _end_of_comment(sql: str, start: int) -> int:
     raise NotAllowed("A comment has no end.")
 
 
-def words(sql: str) -> list[Word]:
+def tokenize(sql: str) -> list[SparkToken]:
     """Return the tokens of a statement without comments.
 
     Args:
@@ -116,5 +116,5 @@ def words(sql: str) -> list[Word]:
         quoted = token.token_type == TokenType.IDENTIFIER
         text = token.token_type in STRINGS
         name = command[0] if command and index == 0 else token.text
-        result.append(Word(token, "" if text else name.lower(), quoted or text))
+        result.append(SparkToken(token, "" if text else name.lower(), quoted or text))
     return result

@@ -25,9 +25,9 @@ from dbt.adapters.iceberg_stream.flight.functions import (
 from dbt.adapters.iceberg_stream.flight.spark_text import (
     STRINGS,
     NotAllowed,
-    Word,
+    SparkToken,
+    tokenize,
     without_comments,
-    words,
 )
 from dbt.adapters.iceberg_stream.sql.queries import is_common_table
 
@@ -114,7 +114,7 @@ def check_statement(sql: str, catalog: Catalog) -> Allowed:
         CatalogError: the catalog refuses to show a relation of the statement.
     """
     text = without_comments(sql)
-    tokens = words(text)
+    tokens = tokenize(text)
     if not tokens:
         raise NotAllowed("The statement is empty.")
     checker = _Checker(catalog)
@@ -132,11 +132,11 @@ def check_statement(sql: str, catalog: Catalog) -> Allowed:
     return Allowed(text, checker.check_parsed(text, tokens))
 
 
-def _begins_query(tokens: Sequence[Word]) -> bool:
+def _begins_query(tokens: Sequence[SparkToken]) -> bool:
     return bool(tokens) and tokens[0].is_word("query", "select", "with", "values")
 
 
-def _text_from(text: str, tokens: Sequence[Word], count: int) -> str:
+def _text_from(text: str, tokens: Sequence[SparkToken], count: int) -> str:
     if len(tokens) <= count:
         raise NotAllowed("The statement has no end.")
     return text[tokens[count].token.start :]
@@ -148,7 +148,7 @@ class _Checker:
         self._default = default
         self._depth = depth
 
-    def has_form(self, tokens: Sequence[Word], form: re.Pattern[str]) -> bool:
+    def has_form(self, tokens: Sequence[SparkToken], form: re.Pattern[str]) -> bool:
         """Return whether a short statement has a form, after a check of its names."""
         names = _dotted_names(tokens)
         pieces = [p[0].name if p[0].is_word(p[0].name) and len(p) == 1 else "#" for p in names]
@@ -177,10 +177,10 @@ class _Checker:
 
     def check_query(self, sql: str) -> None:
         """Check a query, without its comments."""
-        if not self.check_parsed(sql, words(sql)):
+        if not self.check_parsed(sql, tokenize(sql)):
             raise NotAllowed("Only queries are allowed here.")
 
-    def check_parsed(self, sql: str, tokens: Sequence[Word]) -> bool:
+    def check_parsed(self, sql: str, tokens: Sequence[SparkToken]) -> bool:
         """Check a query or another statement by its syntax tree; return whether it is a query."""
         if any(word.token.token_type == TokenType.PIPE_GT for word in tokens):
             raise NotAllowed("`|>` is not allowed here: write a query with SELECT.")
@@ -204,7 +204,7 @@ class _Checker:
             self._check_relation(table)
         return isinstance(tree, QUERY_ROOTS)
 
-    def _check_words(self, tokens: Sequence[Word], tree: exp.Expr) -> None:
+    def _check_words(self, tokens: Sequence[SparkToken], tree: exp.Expr) -> None:
         """Check tokens that sqlglot may parse differently than Spark."""
         table_names = _names_with_columns(tree)
         for index, word in enumerate(tokens):
@@ -225,7 +225,9 @@ class _Checker:
             elif (word.name not in KEYWORDS or word.quoted) and word.name not in table_names:
                 _require_function(word.name)
 
-    def _check_qualified(self, tokens: Sequence[Word], index: int, table_names: set[str]) -> None:
+    def _check_qualified(
+        self, tokens: Sequence[SparkToken], index: int, table_names: set[str]
+    ) -> None:
         name = tokens[index].name
         qualifier = [word.name for word in tokens[max(index - 4, 0) : index]]
         iceberg = [self._catalog.name.lower(), ".", "system", "."]
@@ -290,9 +292,9 @@ class _Checker:
                 raise NotAllowed(f"The view `{name}` is not allowed here. {error}") from error
 
 
-def _dotted_names(tokens: Sequence[Word]) -> list[list[Word]]:
+def _dotted_names(tokens: Sequence[SparkToken]) -> list[list[SparkToken]]:
     """Group the tokens, with the parts of a dotted name in one group."""
-    names: list[list[Word]] = []
+    names: list[list[SparkToken]] = []
     joined = False
     for word in tokens:
         if word.token.token_type == TokenType.DOT and names and not joined:
@@ -342,7 +344,7 @@ def _require_function(name: str) -> None:
         raise NotAllowed(f"The function `{name}` is not allowed here.")
 
 
-def _may_precede(word: Word) -> bool:
+def _may_precede(word: SparkToken) -> bool:
     """Return whether a word may precede `table` at the beginning of a statement."""
     return word.is_word("create", "replace", "alter", "into", "overwrite")
 

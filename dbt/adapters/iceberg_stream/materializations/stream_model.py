@@ -54,7 +54,7 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from dbt.adapters.iceberg_stream.tables.commit.schema_updates import evolving
+from dbt.adapters.iceberg_stream.tables.commit.schema_updates import evolution_updates
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import snapshot_properties
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
@@ -332,7 +332,7 @@ def _bad_records(
         # Tables that older versions of the adapter created have no column for the reason.
         existing = catalog.load((schema, table))
         if existing is not None:
-            updates = evolving(existing.metadata, rows.schema, f"{schema}.{table}")
+            updates = evolution_updates(existing.metadata, rows.schema, f"{schema}.{table}")
             if updates:
                 catalog.commit(existing, (), updates)
         ingest(catalog, (schema, table), rows.to_reader(), mode, snapshot_properties=properties)

@@ -1,4 +1,4 @@
-"""The store of cached results: bounded in bytes, in memory or in a private file."""
+"""Store cached results, up to a number of bytes, in memory or in a private file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-# One result may take the limit divided by this, so that it does not evict all others.
-LARGEST_SHARE = 8
+# A result may take at most this part of the limit, so that it does not evict all others.
+MAX_SHARE = 1 / 8
 BUSY_SECONDS = 5.0
+# `used` is a counter of accesses; `touched` has the relations that a result reads. Stores of older
+# versions have the same names.
 TABLES = """
 create table if not exists results (
     key text primary key, body blob not null, bytes integer not null, used integer not null
@@ -72,7 +75,7 @@ class ResultStore:
         Raises:
             StoreError: the file is damaged, or its disk is full or missing.
         """
-        with self._guard, _explained():
+        with self._guard, _convert_errors():
             rows = self._db.execute(
                 "update results set used = (select max(used) + 1 from results) "
                 "where key = ? returning body",
@@ -94,9 +97,9 @@ class ResultStore:
         Raises:
             StoreError: the file is damaged, or its disk is full or missing.
         """
-        if len(body) > self._limit // LARGEST_SHARE:
+        if len(body) > self._limit * MAX_SHARE:
             return False
-        with self._guard, _explained():
+        with self._guard, _convert_errors():
             self._db.execute("begin immediate")
             try:
                 self._insert(key, body, relations)
@@ -113,7 +116,7 @@ class ResultStore:
         Args:
             relation: its name, as in `put`.
         """
-        with self._guard, _explained():
+        with self._guard, _convert_errors():
             self._db.execute(
                 "delete from results where key in (select key from touched where relation = ?)",
                 (relation,),
@@ -142,15 +145,13 @@ class ResultStore:
         )
 
 
-class _explained:
-    """Converts SQLite's errors to StoreError."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, sqlite3.Error):
-            raise StoreError(str(error)) from error
+@contextmanager
+def _convert_errors() -> Iterator[None]:
+    """Convert SQLite's errors to StoreError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(str(error)) from error
 
 
 def _require_private(path: Path) -> None:

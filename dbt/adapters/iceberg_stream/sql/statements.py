@@ -38,7 +38,7 @@ class Statement:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes a relation."""
+        """Return whether it changes a relation."""
         return self.target is not None
 
 

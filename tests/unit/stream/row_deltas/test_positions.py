@@ -23,9 +23,9 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     position_deletes,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
-    LOSSES,
-    Loss,
+    ROWS_TO_REMOVE,
     RowRemoval,
+    RowsToRemove,
     read_task_result,
     run_task,
 )
@@ -174,8 +174,8 @@ class TestRowRemoval:
     def removal(self, schema: pa.Schema = LINEAGE) -> RowRemoval:
         return RowRemoval(fs.LocalFileSystem(), schema, ParquetOptions(target_size=1), "w")
 
-    def loss(self, file: Path, *gone: int, **more: Any) -> Loss:
-        return Loss(f"x://{file}", str(file), pa.array(gone, pa.int64()), **more)
+    def rows_to_remove(self, file: Path, *gone: int, **more: Any) -> RowsToRemove:
+        return RowsToRemove(f"x://{file}", str(file), pa.array(gone, pa.int64()), **more)
 
     def written(self, file: Path) -> pq.ParquetFile:
         (path,) = (p for p in file.parent.iterdir() if p != file)
@@ -188,7 +188,9 @@ class TestRowRemoval:
     def test_rows_and_their_lineage(
         self, file: Path, gone: tuple[int, ...], left: list[int], groups: int
     ) -> None:
-        new = self.removal().run(self.loss(file, *gone, first_row_id=100, sequence_number=7))
+        new = self.removal().run(
+            self.rows_to_remove(file, *gone, first_row_id=100, sequence_number=7)
+        )
         assert new is not None
         assert new.row_groups == groups
         rows = self.written(file).read()
@@ -208,28 +210,28 @@ class TestRowRemoval:
             pa.table(columns | {"_last_updated_sequence_number": [1, 2, None]}, schema=LINEAGE),
             file,
         )
-        self.removal().run(self.loss(file, 0, first_row_id=100, sequence_number=7))
+        self.removal().run(self.rows_to_remove(file, 0, first_row_id=100, sequence_number=7))
         rows = self.written(file).read()
         assert rows["_row_id"].to_pylist() == [101, 9]
         assert rows["_last_updated_sequence_number"].to_pylist() == [2, 7]
 
     def test_files_of_before_format_version_3(self, file: Path) -> None:
-        self.removal().run(self.loss(file, 0))
+        self.removal().run(self.rows_to_remove(file, 0))
         assert self.written(file).read()["_row_id"].null_count == 5
 
     def test_tables_without_lineage(self, file: Path) -> None:
         schema = pa.schema(list(LINEAGE)[:2])
-        self.removal(schema).run(self.loss(file, 0, first_row_id=100, sequence_number=7))
+        self.removal(schema).run(self.rows_to_remove(file, 0, first_row_id=100, sequence_number=7))
         assert self.written(file).schema_arrow.names == ["id", "v"]
 
     def test_no_row_is_left(self, file: Path) -> None:
-        assert self.removal().run(self.loss(file, *range(6))) is None
+        assert self.removal().run(self.rows_to_remove(file, *range(6))) is None
         assert list(file.parent.iterdir()) == [file]
 
     def test_a_task(self, file: Path) -> None:
-        losses = [self.loss(file, 0, 3), self.loss(file, *range(6))]
+        items = [self.rows_to_remove(file, 0, 3), self.rows_to_remove(file, *range(6))]
         batch = pa.RecordBatch.from_pylist(
-            [vars(loss) | {"rows": loss.rows.to_pylist()} for loss in losses], LOSSES
+            [vars(item) | {"rows": item.rows.to_pylist()} for item in items], ROWS_TO_REMOVE
         )
         results = [row for b in run_task(self.removal(), [batch]) for row in b.to_pylist()]
         assert [row["replaced"] for row in results] == [f"x://{file}"] * 2
@@ -241,13 +243,13 @@ class TestRowRemoval:
 
     def test_refusals(self, file: Path) -> None:
         with pytest.raises(OSError, match="x://.*lost"):
-            self.removal().run(self.loss(file.with_name("lost")))
+            self.removal().run(self.rows_to_remove(file.with_name("lost")))
         file.write_bytes(b"PAR1 no")
         with pytest.raises(OSError, match="f.parquet: "):
-            self.removal().run(self.loss(file, 0))
+            self.removal().run(self.rows_to_remove(file, 0))
         pq.write_table(pa.table({"id": [1]}), file)
         with pytest.raises(NotByRewriting, match="without field ids"):
-            self.removal().run(self.loss(file, 0))
+            self.removal().run(self.rows_to_remove(file, 0))
         removal = replace(self.removal(), write_id="other")
-        removal.sweep([self.loss(file)])
+        removal.sweep([self.rows_to_remove(file)])
         assert list(file.parent.iterdir()) == [file]

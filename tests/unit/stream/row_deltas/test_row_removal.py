@@ -10,16 +10,16 @@ import pyarrow.fs as fs
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
-    LOSSES,
-    Loss,
+    ROWS_TO_REMOVE,
     RowRemoval,
+    RowsToRemove,
     run_task,
 )
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
 from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
 
 SCHEMA = pa.schema([("id", pa.int64())])
-LOSS = Loss("s3://b/f.parquet", "b/f.parquet", pa.array([0]))
+LOSS = RowsToRemove("s3://b/f.parquet", "b/f.parquet", pa.array([0]))
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Flaky(RowRemoval):
 
     refusals: list[str] = field(default_factory=list)
 
-    def run(self, loss: Loss) -> WrittenFile | None:
+    def run(self, item: RowsToRemove) -> WrittenFile | None:
         if self.refusals:
             raise OSError(self.refusals.pop())
         return None
@@ -41,8 +41,8 @@ def test_a_storage_that_refuses(
     """A task tries again by itself: were it to fail, others would go on to write files."""
     monkeypatch.setattr(file_rewrite.time, "sleep", lambda seconds: None)
     removal = Flaky(fs.LocalFileSystem(), SCHEMA, ParquetOptions(), "w", ["slow down"] * refusals)
-    losses = pa.RecordBatch.from_pylist([vars(LOSS)], LOSSES)
-    (result,) = [row for batch in run_task(removal, [losses], 1) for row in batch.to_pylist()]
+    items = pa.RecordBatch.from_pylist([vars(LOSS)], ROWS_TO_REMOVE)
+    (result,) = [row for batch in run_task(removal, [items], 1) for row in batch.to_pylist()]
     assert (result["failed"], result["attempt"]) == (failed, 1)
 
 
@@ -52,6 +52,6 @@ def test_what_first_attempts_have_left_goes(tmp_path: Path) -> None:
     others = ["stream-w-own-rest-1.parquet", "f.parquet"]
     for name in [*names, *others]:
         (tmp_path / name).touch()
-    loss = Loss("s3://b/f.parquet", str(tmp_path / "f.parquet"), pa.array([0]))
-    removal.sweep([loss], [WrittenFile(f"s3://b/{names[0]}", 1, b"", 1), None])
+    item = RowsToRemove("s3://b/f.parquet", str(tmp_path / "f.parquet"), pa.array([0]))
+    removal.sweep([item], [WrittenFile(f"s3://b/{names[0]}", 1, b"", 1), None])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], *others])

@@ -21,8 +21,8 @@ from pyiceberg.transforms import IdentityTransform
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
-    evolving,
-    replacing,
+    evolution_updates,
+    replacement_updates,
     requirements,
     schemas_changed,
 )
@@ -64,11 +64,11 @@ def columns(schema: Schema) -> list[tuple[int, str, str, bool]]:
 class TestReplacing:
     def test_the_same_columns_change_nothing(self) -> None:
         arrow = pa.schema([("id", pa.int64()), ("x", pa.string())])
-        assert replacing(metadata(SCHEMA), arrow, "s.t") == ()
+        assert replacement_updates(metadata(SCHEMA), arrow, "s.t") == ()
 
     def test_columns_keep_their_ids(self) -> None:
         arrow = pa.schema([("new", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
-        actual = added(replacing(metadata(SCHEMA), arrow, "s.t"))
+        actual = added(replacement_updates(metadata(SCHEMA), arrow, "s.t"))
         # The column x has another type: it is another column.
         assert columns(actual) == [
             (10, "new", "long", False),
@@ -81,35 +81,39 @@ class TestReplacing:
         ab = Schema(field(1, "a"), field(2, "b"), schema_id=4)
         only_a = Schema(field(1, "a"), schema_id=7)
         known = metadata(ab, only_a, current=4)
-        (update,) = replacing(known, pa.schema([("a", pa.int64())]), "s.t")
+        (update,) = replacement_updates(known, pa.schema([("a", pa.int64())]), "s.t")
         assert isinstance(update, SetCurrentSchemaUpdate)
         assert update.schema_id == 7
 
     def test_one_with_other_identifiers_is_another(self) -> None:
         ab = Schema(field(1, "a"), field(2, "b"), schema_id=0)
         keyed = Schema(field(1, "a", required=True), schema_id=1, identifier_field_ids=[1])
-        actual = replacing(metadata(ab, keyed), pa.schema([("a", pa.int64())]), "s.t")
+        actual = replacement_updates(metadata(ab, keyed), pa.schema([("a", pa.int64())]), "s.t")
         assert added(actual).identifier_field_ids == []
 
     def test_the_number_is_above_all_others(self) -> None:
         known = metadata(SCHEMA, Schema(field(5, "y"), schema_id=8))
-        assert added(replacing(known, pa.schema([("n", pa.int64())]), "s.t")).schema_id == 9
+        assert (
+            added(replacement_updates(known, pa.schema([("n", pa.int64())]), "s.t")).schema_id == 9
+        )
 
     def test_identifiers_stay_with_their_columns(self) -> None:
         keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
         arrow = pa.schema([("id", pa.int64()), ("y", pa.int64())])
-        actual = added(replacing(metadata(keyed), arrow, "s.t"))
+        actual = added(replacement_updates(metadata(keyed), arrow, "s.t"))
         assert actual.identifier_field_ids == [1]
         assert columns(actual) == [(1, "id", "long", True), (11, "y", "long", False)]
         same = pa.schema([("id", pa.int64()), ("x", pa.int64())])
-        assert replacing(metadata(keyed), same, "s.t") == ()
+        assert replacement_updates(metadata(keyed), same, "s.t") == ()
 
     @pytest.mark.parametrize("lost", [("other", pa.int64()), ("id", pa.string())])
     def test_identifiers_go_with_their_columns(self, lost: tuple[str, pa.DataType]) -> None:
         keyed = Schema(
             field(1, "id", required=True), field(2, "x", required=True), identifier_field_ids=[1, 2]
         )
-        actual = added(replacing(metadata(keyed), pa.schema([lost, ("x", pa.int64())]), "s.t"))
+        actual = added(
+            replacement_updates(metadata(keyed), pa.schema([lost, ("x", pa.int64())]), "s.t")
+        )
         assert actual.identifier_field_ids == []
         assert not any(f.required for f in actual.fields)
 
@@ -118,24 +122,24 @@ class TestReplacing:
         spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
         known["partition-specs"] = [spec.model_dump(by_alias=True, mode="json")]
         with pytest.raises(ColumnError, match="`x` is missing or has another type"):
-            replacing(known, pa.schema([("id", pa.int64())]), "s.t")
-        assert replacing(known, pa.schema([("x", pa.string())]), "s.t")
+            replacement_updates(known, pa.schema([("id", pa.int64())]), "s.t")
+        assert replacement_updates(known, pa.schema([("x", pa.string())]), "s.t")
 
 
 class TestEvolving:
     def test_nothing_new_changes_nothing(self) -> None:
         arrow = pa.schema([("x", pa.string()), ("id", pa.int64())])
-        assert evolving(metadata(SCHEMA), arrow, "s.t") == ()
+        assert evolution_updates(metadata(SCHEMA), arrow, "s.t") == ()
 
     def test_new_columns_come_last(self) -> None:
         arrow = pa.schema([("n", pa.int32()), ("x", pa.string()), ("id", pa.int64())])
-        actual = added(evolving(metadata(SCHEMA), arrow, "s.t"))
+        actual = added(evolution_updates(metadata(SCHEMA), arrow, "s.t"))
         assert columns(actual)[-1] == (10, "n", "int", False)
         assert actual.schema_id == 1
 
     def test_missing_columns_become_optional(self) -> None:
         known = metadata(Schema(field(1, "id", required=True), field(2, "x")))
-        actual = added(evolving(known, pa.schema([("x", pa.int64())]), "s.t"))
+        actual = added(evolution_updates(known, pa.schema([("x", pa.int64())]), "s.t"))
         assert columns(actual) == [(1, "id", "long", False), (2, "x", "long", False)]
 
     @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ class TestEvolving:
     )
     def test_types_grow(self, old: Any, new: pa.DataType, expected: str) -> None:
         known = metadata(Schema(field(1, "v", old)))
-        actual = added(evolving(known, pa.schema([("v", new)]), "s.t"))
+        actual = added(evolution_updates(known, pa.schema([("v", new)]), "s.t"))
         assert columns(actual) == [(1, "v", expected, False)]
 
     @pytest.mark.parametrize(
@@ -161,7 +165,10 @@ class TestEvolving:
         ],
     )
     def test_wider_ones_stay(self, old: Any, new: pa.DataType) -> None:
-        assert evolving(metadata(Schema(field(1, "v", old))), pa.schema([("v", new)]), "s.t") == ()
+        assert (
+            evolution_updates(metadata(Schema(field(1, "v", old))), pa.schema([("v", new)]), "s.t")
+            == ()
+        )
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -175,35 +182,37 @@ class TestEvolving:
     )
     def test_others_are_refused(self, old: Any, new: pa.DataType) -> None:
         with pytest.raises(ColumnError, match=f"`v` is {old.__str__().split('(')[0]}"):
-            evolving(metadata(Schema(field(1, "v", old))), pa.schema([("v", new)]), "s.t")
+            evolution_updates(metadata(Schema(field(1, "v", old))), pa.schema([("v", new)]), "s.t")
 
     def test_identifiers_stay(self) -> None:
         keyed = Schema(
             field(1, "id", iceberg.IntegerType(), True), field(2, "x"), identifier_field_ids=[1]
         )
         arrow = pa.schema([("id", pa.int64()), ("y", pa.int64())])
-        actual = added(evolving(metadata(keyed), arrow, "s.t"))
+        actual = added(evolution_updates(metadata(keyed), arrow, "s.t"))
         assert actual.identifier_field_ids == [1]
         assert columns(actual)[0] == (1, "id", "long", True)
 
     def test_an_identifier_may_not_be_missing(self) -> None:
         keyed = Schema(field(1, "id", required=True), field(2, "x"), identifier_field_ids=[1])
         with pytest.raises(ColumnError, match="`id` is missing, but is an identifier field of s.t"):
-            evolving(metadata(keyed), pa.schema([("x", pa.int64())]), "s.t")
+            evolution_updates(metadata(keyed), pa.schema([("x", pa.int64())]), "s.t")
 
     def test_a_nested_identifier_is_in_its_column(self) -> None:
         struct = iceberg.StructType(field(2, "n", required=True))
         keyed = Schema(field(1, "s", struct, True), identifier_field_ids=[2])
         arrow = pa.schema([("s", pa.struct([("n", pa.int64())])), ("y", pa.int64())])
-        assert added(evolving(metadata(keyed), arrow, "s.t")).identifier_field_ids == [2]
+        assert added(evolution_updates(metadata(keyed), arrow, "s.t")).identifier_field_ids == [2]
         with pytest.raises(ColumnError, match="is an identifier field"):
-            evolving(metadata(keyed), pa.schema([("y", pa.int64())]), "s.t")
+            evolution_updates(metadata(keyed), pa.schema([("y", pa.int64())]), "s.t")
 
 
 class TestRequirements:
     def test_of_a_change_of_the_schema(self) -> None:
         known = metadata(SCHEMA, last=17)
-        updates = evolving(known, pa.schema([("id", pa.int64()), ("y", pa.int64())]), "s.t")
+        updates = evolution_updates(
+            known, pa.schema([("id", pa.int64()), ("y", pa.int64())]), "s.t"
+        )
         assert requirements(known, updates) == (
             AssertCurrentSchemaId.model_validate({"current-schema-id": 0}),
             AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": 17}),

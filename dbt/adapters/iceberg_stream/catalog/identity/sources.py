@@ -30,7 +30,7 @@ class TokenSource(Protocol):
 
     @property
     def renewable(self) -> bool:
-        """Whether a second `fetch` can return another token."""
+        """Return whether a second `fetch` can return another token."""
 
     def changed(self) -> bool:
         """Return whether the source has another token already, even before the last expires."""

@@ -25,7 +25,7 @@ class Kind:
 
     @property
     def refused(self) -> bool:
-        """Whether Iceberg's own parser refuses the metadata, so that no further check is useful."""
+        """Return whether Iceberg's own parser refuses the metadata, so other checks are useless."""
         return self.effect == _REFUSED
 
 

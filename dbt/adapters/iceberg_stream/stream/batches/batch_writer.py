@@ -85,12 +85,12 @@ class BatchWriter:
 
     @property
     def reads_target(self) -> bool:
-        """Whether each batch must read the table as the batch before has committed it."""
+        """Return whether each batch must read the table as the batch before has committed it."""
         return self._locates_rows or self.query.reads_target
 
     @property
     def is_late(self) -> bool:
-        """Whether each batch leaves out changes that are older than their rows."""
+        """Return whether each batch leaves out changes that are older than their rows."""
         versions = self.options.scd_type == 2
         return self.reads_target and bool(self.options.sequence_by) and not versions
 
@@ -320,7 +320,7 @@ class BatchWriter:
 
     @property
     def _locates_rows(self) -> bool:
-        """Whether the rows that a batch deletes are located in the table."""
+        """Return whether the rows that a batch deletes are located in the table."""
         locates = self.options.delete_encoding in ("position", "copy_on_write")
         return locates and bool(self.query.keys)
 

@@ -21,10 +21,10 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamErro
 from dbt.adapters.iceberg_stream.stream.row_deltas import row_removal
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
-    LOSSES,
+    ROWS_TO_REMOVE,
     TASK_RESULT,
-    Loss,
     RowRemoval,
+    RowsToRemove,
     read_task_result,
     run_task,
 )
@@ -46,43 +46,43 @@ WORKERS = max(1, min(4, os.cpu_count() or 1))
 # The positions are part of the request, and servers accept requests of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
 
-# Rewrites files; returns the new ones in the losses' order, None where no row is left.
-Rewriter = Callable[[Session, RowRemoval, Sequence[Loss]], "list[WrittenFile | None]"]
+# Rewrites files, and returns the new ones in their order; None for files without rows left.
+Rewriter = Callable[[Session, RowRemoval, Sequence[RowsToRemove]], "list[WrittenFile | None]"]
 
 
 def in_threads(
-    session: Session, removal: RowRemoval, losses: Sequence[Loss]
+    session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
 ) -> list[WrittenFile | None]:
     """Rewrite files in this process.
 
     Args:
         session: of the engine; not used.
         removal: rewrites the files.
-        losses: the files and the rows to remove.
+        items: the files and the rows to remove.
 
     Returns:
-        The new files in the order of the losses; None for files without rows.
+        The new files in the order of `items`; None for files without rows left.
     """
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="stream-rest") as pool:
-        return list(pool.map(removal.run, losses))
+        return list(pool.map(removal.run, items))
 
 
 def in_tasks(
-    session: Session, removal: RowRemoval, losses: Sequence[Loss]
+    session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
 ) -> list[WrittenFile | None]:
     """Rewrite files in Spark's tasks, one for each file.
 
     Args:
         session: of the engine.
         removal: rewrites the files.
-        losses: the files and the rows to remove.
+        items: the files and the rows to remove.
 
     Returns:
-        The new files in the order of the losses; None for files without rows.
+        The new files in the order of `items`; None for files without rows left.
     """
-    table = pa.Table.from_pylist([vars(loss) for loss in losses], LOSSES)
+    table = pa.Table.from_pylist([vars(item) for item in items], ROWS_TO_REMOVE)
     if table.nbytes > MOST_BYTES:
-        return in_threads(session, removal, losses)
+        return in_threads(session, removal, items)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -94,8 +94,8 @@ def in_tasks(
     files = {row["replaced"]: read_task_result(row) for row in results}
     if any(row["attempt"] for row in results):
         # The first attempt of a task that Spark has retried may have left files.
-        removal.sweep(losses, files.values())
-    return [files[loss.location] for loss in losses]
+        removal.sweep(items, files.values())
+    return [files[item.location] for item in items]
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class CopyOnWrite:
         """
         data = [new for delta in batch.deltas for sub in delta.sub_batches for new in sub.data]
         with_dead_rows = [new for new in data if len(new.dead)]
-        losses = [
-            Loss(new.file.location, self.plan.path_of(new.file.location), new.dead)
+        items = [
+            RowsToRemove(new.file.location, self.plan.path_of(new.file.location), new.dead)
             for new in with_dead_rows
         ]
-        files = self._rewrite("own", self.plan.schema, losses)
+        files = self._rewrite("own", self.plan.schema, items)
         replacements = {
             new.file.location: file for new, file in zip(with_dead_rows, files, strict=True)
         }
@@ -171,10 +171,10 @@ class CopyOnWrite:
         if other := next((f for f in old if f.file_format != FileFormat.PARQUET), None):
             reason = f"{other.file_path} is in {other.file_format.value}"
             raise StreamError(_cannot_rewrite(self.base.name, reason))
-        losses = [_loss(target, entries[path], rows) for path, rows in positions.items()]
+        items = [_rows_to_remove(target, entries[path], rows) for path, rows in positions.items()]
         v3 = metadata["format-version"] >= 3
         schema = file_schema(with_lineage(target.schema)) if v3 else target.file_schema
-        new = self._rewrite("table", schema, losses)
+        new = self._rewrite("table", schema, items)
         return [RewrittenFile(*pair) for pair in zip(old, new, strict=True)]
 
     def _require_rewritable(self) -> None:
@@ -190,9 +190,9 @@ class CopyOnWrite:
             raise StreamError(_cannot_rewrite(self.base.name, "a column has a default"))
 
     def _rewrite(
-        self, whose: str, schema: pa.Schema, losses: Sequence[Loss]
+        self, whose: str, schema: pa.Schema, items: Sequence[RowsToRemove]
     ) -> list[WrittenFile | None]:
-        if not losses:
+        if not items:
             return []
         plan = self.plan
         # The batch's own files and the table's are rewritten under different ids, so that an error
@@ -201,18 +201,18 @@ class CopyOnWrite:
         removal = RowRemoval(plan.filesystem, schema, plan.options, write_id)
         with ExitStack() as undo:
             # If a thread or task fails, the files of the others are unknown.
-            undo.callback(removal.sweep, losses)
+            undo.callback(removal.sweep, items)
             try:
-                files = self.rewriter(self.session, removal, losses)
+                files = self.rewriter(self.session, removal, items)
             except (NotByRewriting, ColumnError) as error:
                 raise StreamError(_cannot_rewrite(self.base.name, str(error))) from error
             undo.pop_all()
         return files
 
 
-def _loss(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> Loss:
+def _rows_to_remove(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> RowsToRemove:
     file = entry.data_file
-    return Loss(
+    return RowsToRemove(
         file.file_path,
         target.path_of(file.file_path),
         rows,

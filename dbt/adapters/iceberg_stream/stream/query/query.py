@@ -307,7 +307,7 @@ class StreamQuery:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the query returns rows in the source's order, as it does without joins."""
+        """Return whether the query returns rows in the source's order, as it does without joins."""
         tree = sqlglot.parse_one(self.change_sql, dialect="spark")
         inner = [one for one in tree.find_all(exp.Subquery) if not isinstance(one.parent, exp.From)]
         joins = tree.find(exp.Join, exp.Exists) is not None
@@ -315,7 +315,7 @@ class StreamQuery:
 
     @property
     def reads_target(self) -> bool:
-        """Whether changes depend on the table's rows."""
+        """Return whether changes depend on the table's rows."""
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 

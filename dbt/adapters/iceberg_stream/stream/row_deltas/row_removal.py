@@ -34,15 +34,15 @@ ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
 
 
 @dataclass(frozen=True)
-class Loss:
+class RowsToRemove:
     """A data file and the rows to remove from it.
 
     Attributes:
-        location: of the file, in the table's metadata.
-        path: of the file, on the filesystem.
+        location: the file's location in the table's metadata.
+        path: the file's path on the filesystem.
         rows: positions, from 0, of the rows to remove.
-        first_row_id: of the file, for rows without a row id of their own.
-        sequence_number: of the file, for rows without one of their own.
+        first_row_id: the file's first row id, for rows that do not store their id.
+        sequence_number: the file's sequence number, for rows that do not store one.
     """
 
     location: str
@@ -57,11 +57,11 @@ class RowRemoval:
     """Rewrites data files without some of their rows, row group by row group.
 
     Attributes:
-        filesystem: where the files are.
+        filesystem: the filesystem with the files.
         schema: current schema of the table's files, with field ids; in format version 3 with the
             columns of row lineage.
         options: Parquet options of new files.
-        write_id: of the write, in the names of new files.
+        write_id: id of the write, in the names of new files.
     """
 
     filesystem: fs.FileSystem
@@ -69,11 +69,11 @@ class RowRemoval:
     options: ParquetOptions
     write_id: str
 
-    def run(self, loss: Loss) -> WrittenFile | None:
+    def run(self, item: RowsToRemove) -> WrittenFile | None:
         """Write a copy of a file without the rows, in the same folder.
 
         Args:
-            loss: the file and the rows.
+            item: the file and the rows.
 
         Returns:
             The new file; None if no row is left.
@@ -84,51 +84,53 @@ class RowRemoval:
             OSError: the file is damaged, or the storage refuses; names the file.
         """
         try:
-            opened = self.filesystem.open_input_file(loss.path)
+            opened = self.filesystem.open_input_file(item.path)
             with opened, pq.ParquetFile(opened) as parquet:
                 require_ids(parquet, self.schema)
-                return self._write(parquet, loss)
+                return self._write(parquet, item)
         except (OSError, pa.ArrowException) as error:
-            raise OSError(f"{loss.location}: {error}") from error
+            raise OSError(f"{item.location}: {error}") from error
 
-    def sweep(self, losses: Iterable[Loss], keep: Iterable[WrittenFile | None] = ()) -> None:
-        """Remove all files that this write has put beside the data files.
+    def sweep(self, items: Iterable[RowsToRemove], keep: Iterable[WrittenFile | None] = ()) -> None:
+        """Remove all files that this write created beside the data files.
 
         Args:
-            losses: the data files.
+            items: the data files.
             keep: new files that stay.
         """
         files = [file for file in keep if file is not None]
-        sweep_beside(self.filesystem, [loss.path for loss in losses], self._prefix, files)
+        sweep_beside(self.filesystem, [item.path for item in items], self._prefix, files)
 
     @property
     def _prefix(self) -> str:
         return f"stream-{self.write_id}-rest-"
 
-    def _write(self, parquet: pq.ParquetFile, loss: Loss) -> WrittenFile | None:
+    def _write(self, parquet: pq.ParquetFile, item: RowsToRemove) -> WrittenFile | None:
         writer = writer_beside(
-            self.filesystem, self.schema, self.options, loss.location, loss.path, self._prefix
+            self.filesystem, self.schema, self.options, item.location, item.path, self._prefix
         )
         begin = 0
         with writer:
             for group in range(parquet.metadata.num_row_groups):
                 count = parquet.metadata.row_group(group).num_rows
                 positions = pa.array(range(begin, begin + count), pa.int64())
-                mask = pc.invert(pc.is_in(positions, value_set=loss.rows))
+                mask = pc.invert(pc.is_in(positions, value_set=item.rows))
                 if pc.any(mask).as_py():
                     rows = read_rows(parquet, self.schema, group)
-                    rows = self._with_lineage(rows, positions, loss)
+                    rows = self._with_lineage(rows, positions, item)
                     writer.write(rows.filter(mask), may_roll=False)
                 begin += count
             return next(iter(writer.close()), None)
 
-    def _with_lineage(self, rows: pa.Table, positions: pa.Int64Array, loss: Loss) -> pa.Table:
+    def _with_lineage(
+        self, rows: pa.Table, positions: pa.Int64Array, item: RowsToRemove
+    ) -> pa.Table:
         """Return rows with the row ids and sequence numbers that they inherit from their file."""
-        if ROW_ID not in self.schema.names or loss.first_row_id is None:
+        if ROW_ID not in self.schema.names or item.first_row_id is None:
             return rows
         inherited = {
-            ROW_ID: pc.add(positions, loss.first_row_id),
-            LAST_UPDATED: pa.repeat(pa.scalar(loss.sequence_number, pa.int64()), len(positions)),
+            ROW_ID: pc.add(positions, item.first_row_id),
+            LAST_UPDATED: pa.repeat(pa.scalar(item.sequence_number, pa.int64()), len(positions)),
         }
         for name, values in inherited.items():
             index = self.schema.get_field_index(name)
@@ -137,7 +139,7 @@ class RowRemoval:
         return rows
 
 
-LOSSES = pa.schema(
+ROWS_TO_REMOVE = pa.schema(
     [
         ("location", pa.string()),
         ("path", pa.string()),
@@ -168,27 +170,31 @@ def run_task(
 
     Args:
         removal: rewrites the files.
-        batches: rows of LOSSES.
+        batches: rows of ROWS_TO_REMOVE.
         attempt: the number of the task's attempt, from 0.
 
     Yields:
         Rows of TASK_RESULT.
     """
     for batch in batches:
-        for loss in losses_of(batch):
-            result = {"replaced": loss.location, "attempt": attempt}
-            result |= run_with_retries(partial(_file_fields, removal, loss))
+        for item in read_rows_to_remove(batch):
+            result = {"replaced": item.location, "attempt": attempt}
+            result |= run_with_retries(partial(_file_fields, removal, item))
             yield pa.RecordBatch.from_pylist([result], TASK_RESULT)
 
 
-def losses_of(batch: pa.RecordBatch) -> Iterator[Loss]:
-    """Yield the losses in rows of LOSSES."""
+def read_rows_to_remove(batch: pa.RecordBatch) -> Iterator[RowsToRemove]:
+    """Yield the files in rows of `ROWS_TO_REMOVE`.
+
+    Args:
+        batch: the rows.
+    """
     for number, row in enumerate(batch.drop_columns(["rows"]).to_pylist()):
-        yield Loss(rows=batch["rows"][number].values, **row)
+        yield RowsToRemove(rows=batch["rows"][number].values, **row)
 
 
-def _file_fields(removal: RowRemoval, loss: Loss) -> dict[str, Any]:
-    file = removal.run(loss)
+def _file_fields(removal: RowRemoval, item: RowsToRemove) -> dict[str, Any]:
+    file = removal.run(item)
     return vars(file) if file is not None else {}
 
 

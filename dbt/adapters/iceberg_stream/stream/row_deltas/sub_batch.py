@@ -36,7 +36,7 @@ from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
 FILE, POS = "__file", "__pos"
-# Files that are open at once; with more partitions, all files are finished and new ones begun.
+# Files that are open at once; with more partitions, all files are finished and new ones started.
 MAX_OPEN = 64
 # Changes of a sub-batch for each key that it may have: positions of dead rows take memory, too.
 ROWS_PER_KEY = 16

@@ -63,8 +63,8 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
     remove_quietly,
 )
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
-    evolving,
-    replacing,
+    evolution_updates,
+    replacement_updates,
     requirements,
     schemas_changed,
 )
@@ -319,7 +319,7 @@ class Sink:
             # Tables of older versions lack the defaults that many commits of a stream need.
             updates += (SetPropertiesUpdate(updates=dict(TABLE_DEFAULTS)),)
         if schema is not None:
-            updates += evolving(base.metadata, schema, ".".join(self.name))
+            updates += evolution_updates(base.metadata, schema, ".".join(self.name))
         deletes = rewrite_widened_deletes(base, updates, self.properties)
         if deletes is None:
             required = (*_unchanged(base), *requirements(base.metadata, updates))
@@ -348,7 +348,8 @@ class Sink:
         """
         metadata = self._load().metadata
         self._replaced = metadata
-        self.replaces, self.updates = True, replacing(metadata, schema, ".".join(self.name))
+        self.updates = replacement_updates(metadata, schema, ".".join(self.name))
+        self.replaces = True
 
     def table(self) -> LoadedTable:
         """Load the table's current metadata."""

@@ -86,7 +86,7 @@ class Envelope:
 
     @property
     def has_only_records(self) -> bool:
-        """Whether each message with a value is a record, and messages without one are ignored."""
+        """Return whether each message is a record, except those without a value."""
         return self.name == "json" and not self.tombstone_deletes
 
     def fields(self, spark: SparkSession) -> list[StructField]:

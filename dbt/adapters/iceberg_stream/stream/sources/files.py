@@ -250,7 +250,7 @@ class FilesSource:
 
     @property
     def _by_line(self) -> bool:
-        """Whether each line of JSON is checked for required columns."""
+        """Return whether each line of JSON is checked for required columns."""
         return bool(self.required) and self.file_format == "json" and are_lines(self.options)
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
@@ -267,7 +267,7 @@ class FilesSource:
 
     @property
     def _has_file_schemas(self) -> bool:
-        """Whether columns are taken from one file, without `columns` and Spark's `mergeSchema`."""
+        """Return whether one file has the columns: without `columns` and Spark's `mergeSchema`."""
         merges = "mergeschema" in (name.lower() for name in self.options)
         return self.columns is None and self.file_format == "parquet" and not merges
 

@@ -104,7 +104,7 @@ class TransactionLog:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether a change that seems to come after all ENDs may belong to an earlier one."""
+        """Return whether a change without a known END may belong to an older transaction."""
         return self.unsure <= self.oldest + SKEW_SECONDS * 1000
 
     def mark_expired(self, first: int) -> None:

@@ -74,19 +74,19 @@ class Source(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Whether rows of a batch come in the order of the changes of each key."""
+        """Return whether rows of a batch come in the order of the changes of each key."""
 
     @property
     def has_bad(self) -> bool:
-        """Whether there may be records that cannot be read."""
+        """Return whether there may be records that cannot be read."""
 
     @property
     def has_truncates(self) -> bool:
-        """Whether there may be changes that delete all rows."""
+        """Return whether there may be changes that delete all rows."""
 
     @property
     def of_rows(self) -> bool:
-        """Whether the changes are of a table's rows, and not events that name a row."""
+        """Return whether the changes are of a table's rows, and not events that name a row."""
 
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None

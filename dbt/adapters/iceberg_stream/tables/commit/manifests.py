@@ -64,12 +64,15 @@ FormatVersion = Literal[1, 2, 3]
 READ_AHEAD = 8
 # The sequence number of a new manifest until its snapshot's manifest list is written.
 UNASSIGNED = -1
+# Ids of fields in manifests (Iceberg spec, "Manifests").
+STATUS_ID, DATA_FILE_ID, FILE_FORMAT_ID, PARTITION_ID = 0, 2, 101, 102
+CONTENT_ID, EQUALITY_IDS_ID, EQUALITY_IDS_ELEMENT_ID = 134, 135, 136
 # PyIceberg writes partition values of nanosecond timestamps, but does not read them.
 LOGICAL_FIELD_TYPE_MAPPING.setdefault(("timestamp-nanos", "long"), TimestampNanoType())
 # The specification stores equality ids as int; Iceberg Java cannot read a manifest with long.
-EQUALITY_IDS = ListType(136, IntegerType(), element_required=True)
+EQUALITY_IDS = ListType(EQUALITY_IDS_ELEMENT_ID, IntegerType(), element_required=True)
 # PyIceberg writes them as long nevertheless.
-READ_EQUALITY_IDS = ListType(136, LongType(), element_required=True)
+READ_EQUALITY_IDS = ListType(EQUALITY_IDS_ELEMENT_ID, LongType(), element_required=True)
 
 
 @dataclass(frozen=True)
@@ -230,9 +233,9 @@ def partition_types(
 
 def _stored_types(io: FileIO, manifest: ManifestFile) -> dict[int, IcebergType]:
     with AvroFile[ManifestEntry](io.new_input(manifest.manifest_path)) as reader:
-        data_file = reader.schema.find_type(2)
+        data_file = reader.schema.find_type(DATA_FILE_ID)
     assert isinstance(data_file, StructType)
-    partition = next(f.field_type for f in data_file.fields if f.field_id == 102)
+    partition = next(f.field_type for f in data_file.fields if f.field_id == PARTITION_ID)
     assert isinstance(partition, StructType)
     return {field.field_id: field.field_type for field in partition.fields}
 
@@ -250,8 +253,12 @@ def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         READ_ENTRY,
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        read_types={-1: ManifestEntry, DATA_FILE_ID: DataFile},
+        read_enums={
+            STATUS_ID: ManifestEntryStatus,
+            FILE_FORMAT_ID: FileFormat,
+            CONTENT_ID: DataFileContent,
+        },
     ) as reader:
         entries = list(reader)
     next_row_id = first_row_id(manifest)
@@ -387,6 +394,8 @@ def write_manifest_list(
     return next_row_id - begin if format_version >= 3 else 0
 
 
+# Positions of fields in PyIceberg's records.
+REFERENCED_DATA_FILE = [f.name for f in DATA_FILE_TYPE[3].fields].index("referenced_data_file")
 FILE_FIRST_ROW_ID = [f.name for f in DATA_FILE_TYPE[3].fields].index("first_row_id")
 FIRST_ROW_ID = [f.name for f in MANIFEST_LIST_FILE_SCHEMAS[3].fields].index("first_row_id")
 
@@ -400,7 +409,7 @@ def first_row_id(manifest: ManifestFile) -> int | None:
 def _with_data_file(
     version: FormatVersion, partition: StructType, equality_ids: ListType
 ) -> Schema:
-    replaced: dict[int, IcebergType] = {102: partition, 135: equality_ids}
+    replaced: dict[int, IcebergType] = {PARTITION_ID: partition, EQUALITY_IDS_ID: equality_ids}
     data_file = StructType(
         *(
             NestedField(f.field_id, f.name, replaced[f.field_id], required=f.required, doc=f.doc)
@@ -411,7 +420,9 @@ def _with_data_file(
     )
     return Schema(
         *(
-            NestedField(2, "data_file", data_file, required=True) if f.field_id == 2 else f
+            NestedField(DATA_FILE_ID, "data_file", data_file, required=True)
+            if f.field_id == DATA_FILE_ID
+            else f
             for f in MANIFEST_ENTRY_SCHEMAS[version].fields
         )
     )

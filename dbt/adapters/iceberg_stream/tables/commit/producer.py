@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
     DELETED,
     EXISTING,
+    REFERENCED_DATA_FILE,
     ManifestWriter,
     entry,
     iter_manifests,
@@ -347,7 +348,7 @@ def _pool() -> Executor:
 
 
 def _is_removed(file: DataFile, removed: set[tuple[str, str | None]]) -> bool:
-    """Whether a file is removed, or is a delete file whose only data file is removed."""
+    """Return whether a file is removed, or is a delete file whose only data file is removed."""
     if file_key(file) in removed:
         return True
     referenced = referenced_file(file)
@@ -359,10 +360,7 @@ def file_key(file: DataFile) -> tuple[str, str | None]:
     return file.file_path, referenced_file(file)
 
 
-REFERENCED = 17
-
-
 def referenced_file(file: DataFile) -> str | None:
     """Return the only data file that a delete file references; None if it does not say so."""
-    path: str | None = file[REFERENCED] if len(file) > REFERENCED else None
+    path: str | None = file[REFERENCED_DATA_FILE] if len(file) > REFERENCED_DATA_FILE else None
     return path

@@ -34,7 +34,9 @@ from dbt.adapters.iceberg_stream.tables.files.arrow_types import added_fields, r
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 
-def replacing(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
+def replacement_updates(
+    metadata: Metadata, arrow: pa.Schema, table: str
+) -> tuple[TableUpdate, ...]:
     """Return the schema updates for a write that replaces all rows.
 
     The partition spec stays the same.
@@ -68,7 +70,7 @@ def replacing(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUp
     return _updates(metadata, schema)
 
 
-def evolving(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
+def evolution_updates(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:
     """Return the schema updates for a write that keeps the existing rows.
 
     New columns are added at the end, types are widened, and columns that the data lack become
@@ -98,22 +100,22 @@ def evolving(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpd
             raise ColumnError(
                 name, f"is missing, but is an identifier field of {table}: add it to the query"
             )
-    fields = [_evolved(field, data_fields.get(field.name), table) for field in current.fields]
+    fields = [_evolve(field, data_fields.get(field.name), table) for field in current.fields]
     if not added and fields == list(current.fields):
         return ()
     identifiers = current.identifier_field_ids
     return _updates(metadata, Schema(*fields, *added, identifier_field_ids=identifiers))
 
 
-def _evolved(field: NestedField, data_field: NestedField | None, table: str) -> NestedField:
+def _evolve(field: NestedField, data_field: NestedField | None, table: str) -> NestedField:
     if data_field is None:
         return field.model_copy(update={"required": False})
     old, new = field.field_type, data_field.field_type
     if type(old) is type(new) and not isinstance(old, DecimalType):
         return field
-    if _accepts(old, new):
+    if _includes(old, new):
         return field
-    if _accepts(new, old):
+    if _includes(new, old):
         return field.model_copy(update={"field_type": new})
     raise ColumnError(
         field.name,
@@ -122,7 +124,7 @@ def _evolved(field: NestedField, data_field: NestedField | None, table: str) -> 
     )
 
 
-def _accepts(wide: IcebergType, narrow: IcebergType) -> bool:
+def _includes(wide: IcebergType, narrow: IcebergType) -> bool:
     """Return whether a type includes a narrower one (spec, "Schema Evolution")."""
     if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
         return wide.scale == narrow.scale and wide.precision >= narrow.precision

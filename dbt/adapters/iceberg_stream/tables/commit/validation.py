@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, referenced_file
 
+# Id of `file_path` in position delete files (Iceberg spec, "Reserved Field IDs").
 FILE_PATH = 2147483546
 
 

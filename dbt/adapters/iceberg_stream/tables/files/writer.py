@@ -34,7 +34,7 @@ class _Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether a thread is writing."""
+        """Return whether a thread is writing."""
         return self.work is not None and not self.work.done()
 
     def wait(self) -> None:
@@ -113,7 +113,7 @@ class DataFileWriter:
         """Finish all files.
 
         Returns:
-            Their descriptors, in the order in which the files were begun.
+            Their descriptors, in the order in which the files were started.
         """
         for partition in self._open.values():
             self._flush(partition)

@@ -22,7 +22,10 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
-from dbt.adapters.iceberg_stream.tables.commit.schema_updates import replacing, schemas_changed
+from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
+    replacement_updates,
+    schemas_changed,
+)
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID, new_write_id
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import new_schema
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
@@ -141,7 +144,7 @@ def _base(
         raise CatalogError(f"The table {table_name} already exists. Append to it, or replace it.")
     if mode is not Mode.REPLACE:
         return table, ()
-    return table, replacing(table.metadata, arrow, table_name)
+    return table, replacement_updates(table.metadata, arrow, table_name)
 
 
 def _same_schema(

@@ -64,7 +64,7 @@ class Rewritten:
 
     @property
     def replaced(self) -> bool:
-        """Whether some of its rows changed."""
+        """Return whether some of its rows changed."""
         return bool(self.changed or self.deleted)
 
 

@@ -1,9 +1,9 @@
-"""MERGE by rewriting the data files with changed rows.
+"""Run a MERGE by rewriting the data files with changed rows.
 
-Article on the write contract, "Row-Level Writes: Copy-on-Write". Of each file that may have a key
-of the source only the key columns are read at first. The file is rewritten only if a matched row
-changes; its rows keep their order. Rows without a match are appended. All changes are one commit;
-after a conflict only files that other writers changed are processed again.
+Article on the write contract, "Row-Level Writes: Copy-on-Write". The merge first reads only the
+key columns of each file that may have a key of the source. It rewrites a file only if a matched
+row changes, and keeps the order of its rows. It appends rows without a match. All changes are one
+commit; after a conflict, the merge processes only files that other writers changed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RewriteMerge:
         write_id: id of the write.
         properties: snapshot properties.
         runner: processes files.
-        rewrites: number of files that were rewritten, over all attempts.
+        rewrites: number of rewritten files in all attempts.
     """
 
     catalog: IcebergCatalog
@@ -141,7 +141,7 @@ class RewriteMerge:
         """
         while True:
             self._attempt += 1
-            with self._removed_on_error(base):
+            with self._remove_on_error(base):
                 merged, change = self._rewrite(base)
             if change is None:
                 return merged
@@ -150,7 +150,7 @@ class RewriteMerge:
                 committed = Committer(self.catalog, self.name, change, base).commit()
                 return replace(merged, committed=committed)
             except ValidationFailed:
-                with self._removed_on_error(base):
+                with self._remove_on_error(base):
                     current = self.catalog.load(self.name)
                     if current is None or self._attempt == MERGE_ATTEMPTS:
                         raise
@@ -159,30 +159,30 @@ class RewriteMerge:
 
     def _rewrite(self, base: LoadedTable) -> tuple[Merged, Change | None]:
         """Process the files; return the result, and the change to commit if there is one."""
-        if because := self.refuses(base.metadata):
-            raise NotByRewriting(because)
+        if reason := self.refuses(base.metadata):
+            raise NotByRewriting(reason)
         if has_deletes(base.io, base.metadata):
             raise NotByRewriting("the table has delete files")
         target = WriteTarget.of(base.metadata, base.io)
-        tests = self._test_of_files(target)
-        possible = self._test_of_manifests(base.metadata)
-        candidates = live_files(base.io, base.metadata, test=tests, manifests=possible)
+        may_change = self._file_test(target)
+        may_list = self._manifest_test(base.metadata)
+        candidates = live_files(base.io, base.metadata, test=may_change, manifests=may_list)
         if unsupported := next(
             (f for f in candidates if f.file_format != FileFormat.PARQUET), None
         ):
             raise NotByRewriting(f"the table has files in {unsupported.file_format.value}")
-        self._forget_others(base, candidates)
-        for result in self.runner(self._file_merge(target), self._new(target, candidates)):
+        self._drop_stale_results(base, candidates)
+        for result in self.runner(self._file_merge(target), self._unprocessed(target, candidates)):
             self._results[result.location] = result
             self.rewrites += len(result.new_files)
         self._inserted = self._insert(target, candidates)
         replaced = [file for file in candidates if self._results[file.file_path].replaced]
-        merged = self._merged(candidates, replaced)
+        merged = self._summarize(candidates, replaced)
         if not replaced and not self._inserted:
             return merged, None
-        return merged, self._change(base, target, replaced, merged, tests)
+        return merged, self._change(base, target, replaced, merged, may_change)
 
-    def _merged(self, candidates: list[DataFile], replaced: list[DataFile]) -> Merged:
+    def _summarize(self, candidates: list[DataFile], replaced: list[DataFile]) -> Merged:
         results = [self._results[file.file_path] for file in replaced]
         return Merged(
             committed=None,
@@ -193,7 +193,7 @@ class RewriteMerge:
             rewritten=len(replaced),
         )
 
-    def _new(self, target: WriteTarget, candidates: list[DataFile]) -> list[Candidate]:
+    def _unprocessed(self, target: WriteTarget, candidates: list[DataFile]) -> list[Candidate]:
         """Return the candidates that no attempt has processed."""
         locations = [file.file_path for file in candidates if file.file_path not in self._results]
         return [Candidate(location, target.path_of(location)) for location in locations]
@@ -210,20 +210,20 @@ class RewriteMerge:
         )
 
     @contextmanager
-    def _removed_on_error(self, base: LoadedTable) -> Iterator[None]:
+    def _remove_on_error(self, base: LoadedTable) -> Iterator[None]:
         with ExitStack() as undo:
-            undo.callback(self._forget_others, base, [])
+            undo.callback(self._drop_stale_results, base, [])
             undo.callback(self._remove_inserted, base)
             yield
             undo.pop_all()
 
-    def _test_of_files(self, target: WriteTarget) -> Callable[[DataFile], bool]:
+    def _file_test(self, target: WriteTarget) -> Callable[[DataFile], bool]:
         """Return a test of data files: whether the merge may change their rows."""
         if self.plan.deletes is Deletes.UNMATCHED:
             return lambda file: True
         return may_hold(self.source.rows, self.plan.keys, target.schema)
 
-    def _test_of_manifests(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
+    def _manifest_test(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
         if self.plan.deletes is Deletes.UNMATCHED:
             return lambda manifest: True
         return manifests_of(self.source.rows, self.plan.keys, metadata)
@@ -234,11 +234,11 @@ class RewriteMerge:
         target: WriteTarget,
         replaced: list[DataFile],
         merged: Merged,
-        tests: Callable[[DataFile], bool],
+        may_change: Callable[[DataFile], bool],
     ) -> Change:
         snapshot = parent_snapshot(base.metadata, "main")
         new_files = [
-            new for file in replaced for new in self._described(base.metadata, target, file)
+            new for file in replaced for new in self._describe(base.metadata, target, file)
         ]
         return Change(
             Operation.OVERWRITE if replaced else Operation.APPEND,
@@ -250,13 +250,13 @@ class RewriteMerge:
                 f"{MERGE_PREFIX}inserted": str(merged.inserted),
                 f"{MERGE_PREFIX}deleted": str(merged.deleted),
             },
-            validation=Validation(snapshot["snapshot-id"] if snapshot else None, tests),
+            validation=Validation(snapshot["snapshot-id"] if snapshot else None, may_change),
         )
 
-    def _described(self, metadata: Metadata, target: WriteTarget, file: DataFile) -> list[DataFile]:
+    def _describe(self, metadata: Metadata, target: WriteTarget, file: DataFile) -> list[DataFile]:
         """Return the descriptors of the files that replace a file."""
         result = self._results[file.file_path]
-        # Rows keep their positions: only updates of sort columns can break the order.
+        # Rows keep their positions, so only updates of sort columns can break the order.
         in_order = not result.changed or not sorted_by(metadata, file) & set(self.plan.updates)
         return [
             describe_in_place(target.schema, dict(target.properties), file, new, in_order)
@@ -273,13 +273,13 @@ class RewriteMerge:
             positions = positions.filter(pc.invert(is_matched))
         if not len(positions):
             return []
-        # Names differ by attempt, because files of the one before may still be being removed.
+        # The number keeps names unique while the files of the attempt before are removed.
         writer = DataFileWriter(target, "merge", f"{self.write_id}-new{self._attempt}")
         with writer:
             writer.write(self.source.rows.take(positions).to_batches())
             return writer.close()
 
-    def _forget_others(self, base: LoadedTable, candidates: list[DataFile]) -> None:
+    def _drop_stale_results(self, base: LoadedTable, candidates: list[DataFile]) -> None:
         """Remove the new files of replaced files that are no longer candidates."""
         live = {file.file_path for file in candidates}
         for location in [location for location in self._results if location not in live]:
