@@ -205,7 +205,7 @@ class Peer(Contender):
 
 
 class WarmPeer(Peer):
-    """dbt-spark, unmodified, as a client of our own warm server: the sharper peer."""
+    """dbt-spark, unmodified, as a client of our own warm server: the stronger peer."""
 
     label = "dbt-spark on a warm Connect server"
 

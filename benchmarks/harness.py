@@ -54,7 +54,22 @@ def _cpu_model() -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. `ratio` is the median of peer time / our time: higher is better for us."""
+    """One comparison; a higher ratio is better for us.
+
+    Attributes:
+        name: the benchmark's name.
+        peer: what ours is compared with.
+        ratio: the median of the peer's value / our value.
+        low: the lowest ratio.
+        high: the highest ratio.
+        aim: the ratio to reach.
+        runs: number of rounds.
+        ours_seconds: our median; despite its name in `unit`, as the peer's is.
+        peer_seconds: the peer's median.
+        note: what is measured.
+        unit: `s` or `MiB`.
+        machine: the machine and the versions.
+    """
 
     name: str
     peer: str
@@ -66,6 +81,7 @@ class Result:
     ours_seconds: float
     peer_seconds: float
     note: str
+    unit: str = "s"
     machine: dict[str, str | int | float] = field(default_factory=machine)
 
     @classmethod
@@ -77,6 +93,7 @@ class Result:
         theirs: Sequence[float],
         aim: float | None,
         note: str,
+        unit: str = "s",
     ) -> Result:
         """Compare times pair by pair, so that a slow minute of the machine hits both sides."""
         ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
@@ -91,6 +108,7 @@ class Result:
             ours_seconds=round(statistics.median(ours), 3),
             peer_seconds=round(statistics.median(theirs), 3),
             note=note,
+            unit=unit,
         )
 
     def write(self, area: str, folder: Path = RESULTS) -> None:
@@ -103,7 +121,8 @@ class Result:
         aim = "" if self.aim is None else f", aim {self.aim:g}"
         return (
             f"{self.name}: {self.ratio:.2f} ({self.low:.2f}–{self.high:.2f}{aim}), "
-            f"{self.ours_seconds:.2f} s against {self.peer_seconds:.2f} s of {self.peer}"
+            f"{self.ours_seconds:.2f} {self.unit} against {self.peer_seconds:.2f} {self.unit} of "
+            f"{self.peer}"
         )
 
 

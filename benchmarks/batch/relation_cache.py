@@ -53,7 +53,7 @@ def fill(bench: Bench) -> list[Result]:
     name, ours = "relation_cache_500", seconds["ours"]
     return [
         Result.of(name, Peer.label, ours, seconds["peer"], 10, NOTE),
-        Result.of(f"{name}_sharp", WarmPeer.label, ours, seconds["warm peer"], None, NOTE),
+        Result.of(f"{name}_connect_peer", WarmPeer.label, ours, seconds["warm peer"], None, NOTE),
     ]
 
 

@@ -59,10 +59,10 @@ def _warm(
     ours_net = less(seconds["ours"], seconds["ours, ls"])
     peer_net = less(seconds["peer"], seconds["peer, ls"])
     warm_net = less(seconds["warm peer"], seconds["peer, ls"])
-    warm = WarmPeer.label
+    warm, warm_name = WarmPeer.label, f"{name}_connect_peer"
     return [
         Result.of(name, Peer.label, seconds["ours"], seconds["peer"], total, f"{note}."),
         Result.of(f"{name}_net", Peer.label, ours_net, peer_net, net, f"{NET}."),
-        Result.of(f"{name}_sharp", warm, seconds["ours"], seconds["warm peer"], None, f"{note}."),
-        Result.of(f"{name}_sharp_net", warm, ours_net, warm_net, None, f"{NET}."),
+        Result.of(warm_name, warm, seconds["ours"], seconds["warm peer"], None, f"{note}."),
+        Result.of(f"{warm_name}_net", warm, ours_net, warm_net, None, f"{NET}."),
     ]

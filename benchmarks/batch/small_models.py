@@ -36,9 +36,9 @@ def _compare(name: str, trio: Trio, aim: float, runs: int) -> list[Result]:
     )
     note = f"{INCLUDED}; the peer has no warm mode: its start of Spark is in its time."
     warm_note = f"{INCLUDED}; both use the same warm server."
-    sharp_name, warm_label = f"{name}_sharp", WarmPeer.label
+    warm_name, warm_label = f"{name}_connect_peer", WarmPeer.label
     our_seconds = seconds["ours"]
     return [
         Result.of(name, Peer.label, our_seconds, seconds["peer"], aim, note),
-        Result.of(sharp_name, warm_label, our_seconds, seconds["warm peer"], None, warm_note),
+        Result.of(warm_name, warm_label, our_seconds, seconds["warm peer"], None, warm_note),
     ]

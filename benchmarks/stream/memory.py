@@ -57,13 +57,13 @@ def memory(bench: Bench) -> list[Result]:
         note = (
             "Peak of resident memory of the stream's process. "
             f"{few:,} changes: {base}. {many:,}: {more}. {many:,} in one commit: {together}. "
-            "The ratio is the peak of few changes / of many, and what stands as seconds is MiB. "
-            "At most 1.2 times the memory is the aim."
+            "The ratio is the peak of few changes / of many. The aim is at most 1.2 times the "
+            "memory."
         )
         changes, commits = f"memory_changes{label}", f"memory_commits{label}"
         results += [
-            Result.of(changes, f"{few:,} changes", [more.peak], [base.peak], AIM, note),
-            Result.of(commits, "commits a second", [together.peak], [more.peak], AIM, note),
+            Result.of(changes, f"{few:,} changes", [more.peak], [base.peak], AIM, note, "MiB"),
+            Result.of(commits, "commits a second", [together.peak], [more.peak], AIM, note, "MiB"),
         ]
     return results
 

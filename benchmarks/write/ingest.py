@@ -134,10 +134,10 @@ def ingest_memory(bench: Bench) -> list[Result]:
     note = (
         f"Peak of resident memory over the idle process: {peaks[small] / 2**20:.0f} MiB for "
         f"{small:,} rows, {peaks[large] / 2**20:.0f} MiB for {large:,}. The ratio is small / "
-        "large, and what stands as seconds is MiB. At most 1.2 times the memory is the aim."
+        "large. The aim is at most 1.2 times the memory."
     )
     sizes = [[peaks[rows] / 2**20] for rows in (large, small)]
-    return [Result.of("ingest_memory", f"{small:,} rows", *sizes, round(1 / 1.2, 2), note)]
+    return [Result.of("ingest_memory", f"{small:,} rows", *sizes, round(1 / 1.2, 2), note, "MiB")]
 
 
 def _peak(folder: Path, rows: int) -> float:

@@ -193,7 +193,7 @@ def _growth(merger: Merger, random: np.random.Generator) -> Result:
     after = merger.size()
     note = (
         f"After ten scattered merges of 1 % the live files have {after / before:.2f} times the "
-        "size of before. The ratio is before / after, and what stands as seconds is MiB."
+        "size of before. The ratio is before / after."
     )
     sizes = [[after / 2**20], [before / 2**20]]
-    return Result.of("merge_growth_5m", "a fresh table", *sizes, round(1 / 1.1, 2), note)
+    return Result.of("merge_growth_5m", "a fresh table", *sizes, round(1 / 1.1, 2), note, "MiB")
