@@ -309,7 +309,10 @@ class TestWithoutGroup:
                 "half",
                 "Set `transaction_topic` to the topic to which Debezium reports",
             ),
-            ("scattered", "`transaction_topic: till.public.savings` must have one partition, got 3"),
+            (
+                "scattered",
+                "`transaction_topic: till.public.savings` must have one partition, got 3",
+            ),
             ("unknown", "The topic till.transactions cannot be read"),
         ],
     )

@@ -108,6 +108,6 @@ def test_a_write_whose_outcome_cannot_be_read_is_not_run_again(
 
     monkeypatch.setattr(lake, "snapshots", refuse)
     session = Session()
-    with pytest.raises(CatalogError, match=r"was committed to s\.t, but what it did"):
+    with pytest.raises(CatalogError, match=r"was committed to s\.t, but its snapshot"):
         handle_of(session, Source(), lake).cursor().execute("insert into s.t values (1)")
     assert session.ran == 1

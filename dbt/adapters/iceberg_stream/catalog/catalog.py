@@ -287,7 +287,7 @@ def _comment(metadata: Metadata) -> str | None:
 
 
 def _statistics(metadata: Metadata) -> dict[str, tuple[str, str | int]]:
-    """Docs statistics by id: label and value, from the current snapshot's summary."""
+    """Return labels and values of docs statistics by id, from the snapshot's summary."""
     statistics: dict[str, tuple[str, str | int]] = {
         "location": ("Location", metadata["location"]),
         "format_version": ("Format version", metadata["format-version"]),

@@ -282,14 +282,14 @@ class Cursor:
             self.outcome = self._committed(write_id)
 
     def _committed(self, write_id: str) -> Outcome | None:
-        """What the statement has done, by the snapshot that it committed."""
+        """Return the statement's outcome, read from the snapshot that it committed."""
         try:
             return find_outcome(self._snapshots(), write_id)
         except CatalogError as error:
-            # The token may have ended since. No StatementError: those may be run again.
+            # The token may have expired since. Not a StatementError, which could cause a retry.
             raise CatalogError(
-                f"The statement was committed to {'.'.join(self.target or ())}, but what it did "
-                f"there cannot be read: {error}"
+                f"The statement was committed to {'.'.join(self.target or ())}, but its snapshot "
+                f"cannot be read: {error}"
             ) from error
 
     def _run_write(self, sql: str) -> None:

@@ -85,12 +85,12 @@ class BatchWriter:
 
     @property
     def reads_target(self) -> bool:
-        """Return whether each batch must read the table as the batch before has committed it."""
+        """Return whether a batch can be written only after the commit of the one before."""
         return self._locates_rows or self.query.reads_target
 
     @property
     def is_late(self) -> bool:
-        """Return whether each batch leaves out changes that are older than their rows."""
+        """Return whether batches drop changes that are older than their rows."""
         versions = self.options.scd_type == 2
         return self.reads_target and bool(self.options.sequence_by) and not versions
 
@@ -100,10 +100,10 @@ class BatchWriter:
         """Write the files of a batch.
 
         Args:
-            session: of the engine.
+            session: the engine's session.
             batch_range: the range of the source.
-            write_id: of the batch, in the names of its files.
-            late: whether to leave out changes that are older than the rows they change.
+            write_id: id of the batch, in the names of its files.
+            late: whether to drop changes that are older than the rows they change.
 
         Raises:
             StreamError: the batch cannot be written; no file of it is left.
