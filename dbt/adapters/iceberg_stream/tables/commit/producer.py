@@ -16,6 +16,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
+    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestFile,
@@ -312,6 +313,16 @@ def parent_snapshot(metadata: Metadata, branch: str) -> dict[str, Any] | None:
     return next(s for s in reversed(metadata["snapshots"]) if s["snapshot-id"] == snapshot_id)
 
 
+def current_snapshot_id(metadata: Metadata) -> int | None:
+    """Return the id of a table's current snapshot; None for a table without snapshots.
+
+    Args:
+        metadata: of the table.
+    """
+    snapshot = parent_snapshot(metadata, MAIN)
+    return None if snapshot is None else int(snapshot["snapshot-id"])
+
+
 def current_schema(metadata: Metadata) -> Schema:
     """Return the table's current schema."""
     schema_id = metadata["current-schema-id"]
@@ -357,7 +368,8 @@ def _is_removed(file: DataFile, removed: set[tuple[str, str | None]]) -> bool:
 
 def file_key(file: DataFile) -> tuple[str, str | None]:
     """Return a file's identity: deletion vectors of several data files share one path."""
-    return file.file_path, referenced_file(file)
+    is_vector = file.file_format == FileFormat.PUFFIN
+    return file.file_path, referenced_file(file) if is_vector else None
 
 
 def referenced_file(file: DataFile) -> str | None:

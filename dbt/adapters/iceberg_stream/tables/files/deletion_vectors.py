@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +12,10 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFo
 from pyiceberg.typedef import Record
 from pyroaring import BitMap
 
-from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.tables.files import puffin
 from dbt.adapters.iceberg_stream.tables.files.deletes import REFERENCED_DATA_FILE
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
-PUFFIN = b"PFA1"
 BLOB = b"\xd1\xd3\x39\x64"
 ROW_POSITION_FIELD = 2147483645
 FILE_SIZE = [f.name for f in DATA_FILE_TYPE[3].fields].index("file_size_in_bytes")
@@ -34,7 +32,7 @@ class DeletionVector:
     """
 
     data_file: DataFile
-    positions: Sequence[int]
+    positions: Sequence[int] | BitMap
 
 
 def write_deletion_vectors(
@@ -52,7 +50,7 @@ def write_deletion_vectors(
     Returns:
         The descriptor of each vector.
     """
-    content, blobs, files = bytearray(PUFFIN), [], []
+    content, blobs, files = bytearray(puffin.MAGIC), [], []
     location = str(target.locations.new_data_location(f"{name}.puffin"))
     for vector in vectors:
         blob, count = _blob(vector.positions)
@@ -60,7 +58,7 @@ def write_deletion_vectors(
         blobs.append(_blob_metadata(len(content), len(blob), path, count))
         files.append(_described(location, vector.data_file, len(content), len(blob), count))
         content += blob
-    content += _footer(blobs)
+    content += puffin.footer(blobs)
     with target.io.new_output(location).create() as stream:
         stream.write(bytes(content))
     for file in files:
@@ -95,22 +93,29 @@ def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
     return positions
 
 
-def _blob(positions: Sequence[int]) -> tuple[bytes, int]:
+def _blob(positions: Sequence[int] | BitMap) -> tuple[bytes, int]:
     """Return a vector's blob and cardinality.
 
     The blob has the length, a magic number, a 64-bit Roaring bitmap as 32-bit bitmaps by their
     high bits, and a checksum.
     """
-    by_high: dict[int, list[int]] = {}
-    for position in positions:
-        by_high.setdefault(position >> 32, []).append(position & 0xFFFFFFFF)
-    bitmaps = {high: BitMap(low) for high, low in sorted(by_high.items())}
+    bitmaps = _bitmaps(positions)
     vector = BLOB + struct.pack("<q", len(bitmaps))
     for high, bitmap in bitmaps.items():
         bitmap.run_optimize()
         vector += struct.pack("<I", high) + bitmap.serialize()
     framed = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
     return framed, sum(map(len, bitmaps.values()))
+
+
+def _bitmaps(positions: Sequence[int] | BitMap) -> dict[int, BitMap]:
+    """Return the low 32 bits of positions, by their high bits."""
+    if isinstance(positions, BitMap):
+        return {0: positions.copy()} if positions else {}
+    by_high: dict[int, list[int]] = {}
+    for position in positions:
+        by_high.setdefault(position >> 32, []).append(position & 0xFFFFFFFF)
+    return {high: BitMap(low) for high, low in sorted(by_high.items())}
 
 
 def _blob_metadata(offset: int, length: int, path: str, count: int) -> Mapping[str, object]:
@@ -124,12 +129,6 @@ def _blob_metadata(offset: int, length: int, path: str, count: int) -> Mapping[s
         "length": length,
         "properties": {"referenced-data-file": path, "cardinality": str(count)},
     }
-
-
-def _footer(blobs: list[Mapping[str, object]]) -> bytes:
-    properties = {"created-by": f"dbt-iceberg-stream {version}"}
-    payload = json.dumps({"blobs": blobs, "properties": properties}).encode()
-    return PUFFIN + payload + struct.pack("<i", len(payload)) + bytes(4) + PUFFIN
 
 
 def _described(location: str, data: DataFile, offset: int, length: int, count: int) -> DataFile:
