@@ -44,6 +44,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"batches"},
         {"sink", "query"},
         {"row_deltas"},
+        {"key_index"},
         {"service"},
         {"status"},
         {"sources"},

@@ -1,0 +1,190 @@
+"""The data files of a snapshot with their deleted rows, and the keys in them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyroaring import BitMap
+
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.tables.commit.producer import file_key, referenced_file
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file, read_position_deletes
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
+    CONTENT_OFFSET,
+    read_deletion_vector,
+)
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+    NotByRewriting,
+    read_rows,
+    require_ids,
+)
+
+# A position has 32 bits in an index and in Roaring bitmaps.
+MAX_ROWS = 1 << 32
+DeleteKey = tuple[str, "str | None"]
+
+
+class NotIndexable(Exception):
+    """The table's keys cannot be indexed; the message says why."""
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    """A live data file, and the delete files that delete its rows by position.
+
+    Attributes:
+        file: the data file.
+        own_deletes: delete files of this data file only, which newer ones replace.
+        shared_deletes: delete files of several data files, which stay.
+    """
+
+    file: DataFile
+    own_deletes: list[DataFile] = field(default_factory=list)
+    shared_deletes: list[DataFile] = field(default_factory=list)
+
+    @property
+    def delete_keys(self) -> frozenset[tuple[str, int | None]]:
+        """Identify the delete files: files with the same keys have the same deleted rows."""
+        files = (*self.own_deletes, *self.shared_deletes)
+        return frozenset((file_key(f)[0], _offset(f)) for f in files)
+
+
+def _offset(file: DataFile) -> int | None:
+    offset: int | None = file[CONTENT_OFFSET] if file.file_format == FileFormat.PUFFIN else None
+    return offset
+
+
+def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:
+    """Return the data files of a table's current snapshot, by their locations.
+
+    Args:
+        table: the table.
+
+    Raises:
+        NotIndexable: a file has another format than Parquet, or too many rows.
+    """
+    io, metadata = table.io, table.metadata
+    files = {
+        item.data_file.file_path: SnapshotFile(item.data_file)
+        for item in live_entries(io, metadata, ManifestContent.DATA)
+    }
+    for snapshot_file in files.values():
+        _require_indexable(snapshot_file.file)
+    for item in live_entries(io, metadata, ManifestContent.DELETES):
+        delete = item.data_file
+        if delete.content != DataFileContent.POSITION_DELETES:
+            # A row that an equality delete has deleted may be deleted by position once more.
+            continue
+        only = referenced_file(delete) or only_data_file(delete)
+        if only is not None:
+            if only in files:
+                files[only].own_deletes.append(delete)
+        else:
+            _add_shared(table, delete, files)
+    return files
+
+
+def _require_indexable(file: DataFile) -> None:
+    if file.file_format != FileFormat.PARQUET:
+        raise NotIndexable(f"{file.file_path} is in {file.file_format.value}")
+    if file.record_count >= MAX_ROWS:
+        raise NotIndexable(f"{file.file_path} has {file.record_count:,} rows")
+
+
+def _add_shared(table: LoadedTable, delete: DataFile, files: Mapping[str, SnapshotFile]) -> None:
+    if delete.file_format != FileFormat.PARQUET:
+        raise NotIndexable(f"{delete.file_path} has position deletes in {delete.file_format.value}")
+    for path in {path for path, _ in read_position_deletes(table.io, delete, files.keys())}:
+        files[path].shared_deletes.append(delete)
+
+
+def deleted_rows(table: LoadedTable, files: Sequence[SnapshotFile]) -> dict[str, BitMap]:
+    """Read the rows that position deletes and deletion vectors delete.
+
+    Args:
+        table: the table.
+        files: data files.
+
+    Returns:
+        Positions by the location of the data file.
+    """
+    rows: dict[str, BitMap] = {item.file.file_path: BitMap() for item in files}
+    position_deletes: dict[str, DataFile] = {}
+    for item in files:
+        for delete in (*item.own_deletes, *item.shared_deletes):
+            if delete.file_format == FileFormat.PUFFIN:
+                rows[item.file.file_path] |= bitmap(read_deletion_vector(table.io, delete))
+            else:
+                position_deletes[delete.file_path] = delete
+    for delete in position_deletes.values():
+        for path, positions in read_position_deletes(table.io, delete, rows.keys()):
+            rows[path] |= bitmap(positions.to_numpy())
+    return rows
+
+
+def bitmap(positions: Sequence[int] | npt.NDArray[np.integer]) -> BitMap:
+    """Return positions as a Roaring bitmap.
+
+    Args:
+        positions: from 0, below 2**32.
+    """
+    return BitMap(array("I", np.asarray(positions, np.uint32).tobytes()))
+
+
+def read_keys(
+    target: WriteTarget, schema: pa.Schema, location: str
+) -> Iterator[tuple[int, pa.Table]]:
+    """Read the keys of a data file.
+
+    Args:
+        target: the table's storage.
+        schema: of the key columns, with field ids.
+        location: of the data file.
+
+    Yields:
+        The position of a row group's first row, and the keys of its rows.
+
+    Raises:
+        NotIndexable: the file has no field ids, or values that the key columns cannot have.
+        OSError: the storage refuses the file.
+    """
+    begin = 0
+    try:
+        with (
+            target.filesystem().open_input_file(target.path_of(location)) as opened,
+            pq.ParquetFile(opened) as parquet,
+        ):
+            require_ids(parquet, schema)
+            for group in range(parquet.metadata.num_row_groups):
+                rows = read_rows(parquet, schema, group)
+                yield begin, rows
+                begin += rows.num_rows
+    except (NotByRewriting, ColumnError) as error:
+        raise NotIndexable(f"{location}: {error}") from error
+
+
+def by_file(
+    numbers: npt.NDArray[np.int64], positions: npt.NDArray[np.uint32]
+) -> dict[int, npt.NDArray[np.uint32]]:
+    """Group the positions of rows by their data file.
+
+    Args:
+        numbers: the data file of each row.
+        positions: of the rows in their files.
+    """
+    if not len(numbers):
+        return {}
+    order = np.argsort(numbers, kind="stable")
+    unique, begins = np.unique(numbers[order], return_index=True)
+    parts = np.split(positions[order], begins[1:])
+    return {int(number): part for number, part in zip(unique, parts, strict=True)}

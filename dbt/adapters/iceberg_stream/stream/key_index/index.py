@@ -1,0 +1,468 @@
+"""A key index: where the rows of a table's keys are.
+
+Deletes by position need the data file and the position of each row that a batch changes. The index
+has them for all rows of one snapshot, and for the rows of batches that are not committed yet, so
+that a stream never scans its table. It is a cache: it can be built from the data files at any time.
+
+Entries never change. Whether a row is live depends on the snapshot: on its data files, and on their
+position deletes and deletion vectors. Another writer's commit therefore costs what it has changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table.update import TableUpdate
+from pyroaring import BitMap
+
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.codes import Mask, encode
+from dbt.adapters.iceberg_stream.stream.key_index.files import (
+    NotIndexable,
+    SnapshotFile,
+    bitmap,
+    by_file,
+    deleted_rows,
+    read_keys,
+    snapshot_files,
+)
+from dbt.adapters.iceberg_stream.stream.key_index.runs import (
+    Entries,
+    Indices,
+    Rows,
+    Run,
+    RunWriter,
+    merge_entries,
+    merge_runs,
+    pack,
+    unpack,
+)
+from dbt.adapters.iceberg_stream.stream.key_index.storage import (
+    StoredIndex,
+    has_other_statistics,
+    read_index,
+    write_index,
+)
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+
+# Runs of similar size that are merged into one, a power of two; runs of the next size are so many
+# times as long.
+MERGED_RUNS = 8
+SMALLEST_RUN = 1024
+# An index is stored if so many rows, and so large a share of all, are not stored yet.
+STORED_ROWS, STORED_SHARE = 1_000_000, 0.1
+# Rows that are sorted at once when data files are indexed.
+ROWS_PER_RUN = 1 << 20
+
+
+@dataclass
+class IndexedFile:
+    """A data file of the snapshot.
+
+    Attributes:
+        number: of the file in the index.
+        snapshot_file: the data file and its delete files.
+        deleted: positions of rows that the snapshot has deleted.
+    """
+
+    number: int
+    snapshot_file: SnapshotFile
+    deleted: BitMap
+
+
+@dataclass(frozen=True)
+class ChangedKeys:
+    """The last change of each key in some new data files.
+
+    Attributes:
+        keys: the key columns.
+        files: the position in `locations` of the file with the key's row; -1 for a deleted key.
+        positions: of the key's row in its file.
+        locations: of the new data files.
+        deleted: positions of rows in each new file that a later change of the same key replaces.
+    """
+
+    keys: pa.Table
+    files: pa.Array
+    positions: pa.Array
+    locations: Sequence[str]
+    deleted: Sequence[pa.Array]
+
+
+@dataclass
+class IndexedBatch:
+    """A batch whose rows are in the index, and not in the snapshot yet.
+
+    Attributes:
+        deletes: positions of rows to delete, by the number of their data file.
+        numbers: of its new data files, by location.
+        deleted_keys: number that the entries of its deleted keys have in place of a file's.
+    """
+
+    deletes: dict[int, BitMap] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    deleted_keys: int = 0
+
+
+@dataclass(frozen=True)
+class FileDeletes:
+    """All rows of a data file that are deleted after a commit.
+
+    Attributes:
+        location: of the data file.
+        positions: of all its deleted rows.
+        snapshot_file: the file in the snapshot; None for a file that the commit adds.
+    """
+
+    location: str
+    positions: BitMap
+    snapshot_file: SnapshotFile | None
+
+
+class KeyIndex:
+    """Finds the rows of keys in a table that one stream changes, and others may change, too.
+
+    Args:
+        schema: of the key columns, as data files have them, with field ids.
+        max_rows: rows of a table that are indexed, at most.
+    """
+
+    def __init__(self, schema: pa.Schema, max_rows: int) -> None:
+        self.schema = schema
+        self.lock = threading.RLock()
+        self.snapshot_id: int | None = None
+        self._max_rows = max_rows
+        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-keys-")
+        self._names = itertools.count()
+        self._numbers = itertools.count()
+        self._runs: list[Run] = []
+        self._files: dict[str, IndexedFile] = {}
+        # Number and deleted rows of files in a stored index, until it is loaded.
+        self._restored: dict[str, tuple[int, BitMap]] = {}
+        self._stored_rows = 0
+        self._pending: list[IndexedBatch] = []
+        # Whether the next commit replaces the snapshot's rows, whatever they are.
+        self._is_replaced = False
+        # Deleted rows by the number of their file, for files of the snapshot and pending ones.
+        self._deleted: dict[int, BitMap] = {}
+
+    def load(self, table: LoadedTable, is_empty: bool = False) -> None:
+        """Forget pending batches, and index what the table has.
+
+        Args:
+            table: the table.
+            is_empty: whether the next commit replaces all rows.
+
+        Raises:
+            NotIndexable: the table's keys cannot be indexed.
+            OSError: the storage refuses a file.
+        """
+        with self.lock:
+            self._pending, self._is_replaced = [], is_empty
+            self._follow(table)
+
+    def restore(self, table: LoadedTable) -> None:
+        """Open the index that an earlier run has stored beside the table, if there is one.
+
+        Args:
+            table: the table.
+        """
+        with self.lock:
+            stored = read_index(table, self.schema, Path(self._folder.name))
+            if stored is None:
+                return
+            self._runs = [stored.run]
+            # The snapshot's own descriptors and deletes replace these when the index is loaded.
+            self._restored = dict(stored.files)
+            numbers = [number for number, _ in stored.files.values()]
+            self._numbers = itertools.count(max(numbers, default=-1) + 1)
+            self._stored_rows = stored.run.count
+
+    def store(self, table: LoadedTable) -> list[TableUpdate]:
+        """Store the index beside the table, if building it again would take long.
+
+        Args:
+            table: the table, at the snapshot that is indexed.
+
+        Returns:
+            Updates of the table's metadata; none if nothing was written.
+
+        Raises:
+            OSError: the storage refuses the file.
+        """
+        with self.lock:
+            rows = sum(run.count for run in self._runs)
+            unstored = rows - self._stored_rows
+            if self._pending or unstored < max(STORED_ROWS, rows * STORED_SHARE):
+                return []
+            if has_other_statistics(table.metadata):
+                return []
+            self._merge(list(self._runs))
+            files = {path: (item.number, item.deleted) for path, item in self._files.items()}
+            (run,) = self._runs
+            updates = write_index(table, self.schema, StoredIndex(run, files))
+            self._stored_rows = run.count
+            return updates
+
+    def follow(self, table: LoadedTable) -> None:
+        """Index what other writers have committed; pending batches delete rows of their keys, too.
+
+        Args:
+            table: the table, with its current snapshot.
+
+        Raises:
+            NotIndexable: the table's keys cannot be indexed any more.
+            OSError: the storage refuses a file.
+        """
+        with self.lock:
+            self._follow(table)
+
+    def clear(self) -> None:
+        """Leave out all rows of the snapshot, because the next commit replaces them."""
+        with self.lock:
+            self._files, self._is_replaced = {}, True
+            self._update_deleted()
+
+    def add(self, changes: Sequence[ChangedKeys]) -> IndexedBatch:
+        """Add the changes of a batch to the index, and find the rows that they replace.
+
+        Args:
+            changes: the changes, in their order.
+        """
+        with self.lock:
+            batch = IndexedBatch(deleted_keys=next(self._numbers))
+            self._pending.append(batch)
+            for part in changes:
+                self._add(batch, part)
+            self._merge_runs()
+            return batch
+
+    def deletes(self, batches: Sequence[IndexedBatch]) -> list[FileDeletes]:
+        """Return the deletes of pending batches, with the rows that are deleted already.
+
+        Args:
+            batches: the first pending ones.
+        """
+        with self.lock:
+            numbers = {number: path for b in batches for path, number in b.numbers.items()}
+            new: dict[str, BitMap] = {}
+            paths = {item.number: path for path, item in self._files.items()} | numbers
+            for batch in batches:
+                for number, positions in batch.deletes.items():
+                    if number in paths and positions:
+                        path = paths[number]
+                        new[path] = new.get(path, BitMap()) | positions
+            return [
+                FileDeletes(path, positions | self._deleted_before(path), self._snapshot_file(path))
+                for path, positions in sorted(new.items())
+            ]
+
+    def committed(
+        self,
+        batches: Sequence[IndexedBatch],
+        snapshot_id: int | None,
+        files: Mapping[str, SnapshotFile],
+        deletes: Sequence[FileDeletes],
+    ) -> None:
+        """Record that pending batches are in the table's snapshot.
+
+        Args:
+            batches: the first pending ones.
+            snapshot_id: of the commit; None if the batches have changed nothing.
+            files: data files that the commit has added, or whose delete files it has replaced.
+            deletes: all deleted rows of the files that have any.
+        """
+        with self.lock:
+            deleted = {item.location: item.positions for item in deletes}
+            numbers = {path: n for batch in batches for path, n in batch.numbers.items()}
+            for path, snapshot_file in files.items():
+                number = numbers[path] if path in numbers else self._files[path].number
+                positions = deleted.get(path, BitMap())
+                self._files[path] = IndexedFile(number, snapshot_file, positions)
+            for path in deleted.keys() - files.keys():
+                # All its rows are deleted, and the commit has removed it.
+                self._files.pop(path, None)
+            self._pending, self._is_replaced = self._pending[len(batches) :], False
+            if snapshot_id is not None:
+                self.snapshot_id = snapshot_id
+            self._update_deleted()
+
+    def find(self, keys: pa.Table) -> dict[str, list[int]]:
+        """Return the positions of the live rows that have some keys, by data file.
+
+        Args:
+            keys: the key columns.
+        """
+        with self.lock:
+            entries = Entries.at(encode(keys), np.zeros(keys.num_rows, np.uint64))
+            paths = {item.number: path for path, item in self._files.items()}
+            for batch in self._pending:
+                paths |= {number: path for path, number in batch.numbers.items()}
+            live = self._live(self._find(entries)[1])
+            return {paths[number]: list(rows) for number, rows in live.items()}
+
+    def _deleted_before(self, path: str) -> BitMap:
+        item = self._files.get(path)
+        return BitMap() if item is None else item.deleted
+
+    def _snapshot_file(self, path: str) -> SnapshotFile | None:
+        item = self._files.get(path)
+        return None if item is None else item.snapshot_file
+
+    def _add(self, batch: IndexedBatch, part: ChangedKeys) -> None:
+        numbers = np.empty(len(part.locations) + 1, np.int64)
+        numbers[-1] = batch.deleted_keys
+        for place, (location, deleted) in enumerate(zip(part.locations, part.deleted, strict=True)):
+            number = batch.numbers[location] = next(self._numbers)
+            numbers[place] = number
+            batch.deletes[number] = self._deleted[number] = bitmap(deleted.to_numpy())
+        at = numbers[part.files.to_numpy()]
+        positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
+        entries = Entries.at(encode(part.keys), pack(at, positions))
+        self._delete(batch, self._live(self._find(entries)[1]))
+        self._write_run([entries])
+
+    def _delete(self, batch: IndexedBatch, rows: Mapping[int, BitMap]) -> None:
+        for number, positions in rows.items():
+            batch.deletes[number] = batch.deletes.get(number, BitMap()) | positions
+            self._deleted[number] = self._deleted[number] | positions
+
+    def _find(self, entries: Entries) -> tuple[Indices, Rows]:
+        """Return positions of entries, and the rows that have the same keys."""
+        keys = entries.lookup_keys()
+        pairs = [run.find(keys) for run in self._runs]
+        indices = [np.empty(0, np.int64), *(index for index, _ in pairs)]
+        rows = [np.empty(0, np.uint64), *(found for _, found in pairs)]
+        return np.concatenate(indices), np.concatenate(rows)
+
+    def _live(self, rows: Rows) -> dict[int, BitMap]:
+        """Return the positions of those of some rows that are live now, by data file."""
+        return {
+            number: live
+            for number, positions in by_file(*unpack(rows)).items()
+            if number in self._deleted and (live := bitmap(positions) - self._deleted[number])
+        }
+
+    def _follow(self, table: LoadedTable) -> None:
+        files = {} if self._is_replaced else snapshot_files(table)
+        if sum(item.file.record_count for item in files.values()) > self._max_rows:
+            raise NotIndexable(f"it has over {self._max_rows:,} rows")
+        changed = [item for item in files.values() if not self._has(item)]
+        deleted = deleted_rows(table, changed)
+        kept: dict[str, IndexedFile] = {}
+        new: list[IndexedFile] = []
+        for path, item in files.items():
+            known = self._files.get(path)
+            before = (known.number, known.deleted) if known else self._restored.get(path)
+            positions = deleted.get(path, known.deleted if known is not None else BitMap())
+            if before is not None and before[1] <= positions:
+                kept[path] = IndexedFile(before[0], item, positions)
+            else:
+                # Its entries may have been left out of a merge, if rows of it are live again.
+                kept[path] = IndexedFile(next(self._numbers), item, positions)
+                new.append(kept[path])
+        self._files, self._restored = kept, {}
+        self._update_deleted()
+        with ExitStack() as undo:
+            # Files whose keys are not read must not count as indexed in the next attempt.
+            undo.callback(self._files.clear)
+            self._index_files(table, new)
+            undo.pop_all()
+        self.snapshot_id = current_snapshot_id(table.metadata)
+        self._merge_runs()
+
+    def _has(self, item: SnapshotFile) -> bool:
+        known = self._files.get(item.file.file_path)
+        return known is not None and known.snapshot_file.delete_keys == item.delete_keys
+
+    def _update_deleted(self) -> None:
+        deleted = {item.number: item.deleted for item in self._files.values()}
+        for batch in self._pending:
+            for number in batch.numbers.values():
+                deleted.setdefault(number, BitMap())
+            for number, positions in batch.deletes.items():
+                if number in deleted:
+                    deleted[number] = deleted[number] | positions
+        self._deleted = deleted
+
+    def _index_files(self, table: LoadedTable, files: Sequence[IndexedFile]) -> None:
+        target = WriteTarget.of(table.metadata, table.io)
+        pending: list[Entries] = []
+        for entries in self._read(target, files):
+            if self._pending:
+                self._delete_changed(entries)
+            pending.append(entries)
+            if sum(len(part.rows) for part in pending) >= ROWS_PER_RUN:
+                self._write_run(pending)
+                pending = []
+        self._write_run(pending)
+
+    def _read(self, target: WriteTarget, files: Sequence[IndexedFile]) -> Iterator[Entries]:
+        for item in files:
+            location = item.snapshot_file.file.file_path
+            for begin, rows in read_keys(target, self.schema, location):
+                if rows.num_rows:
+                    yield Entries.of(encode(rows), item.number, begin)
+
+    def _delete_changed(self, entries: Entries) -> None:
+        """Let pending batches delete the rows that another writer has added of their keys."""
+        index, rows = self._find(entries)
+        numbers, _ = unpack(rows)
+        for batch, own_numbers in self._owners():
+            own = np.isin(numbers, own_numbers)
+            self._delete(batch, self._live(entries.rows[index[own]]))
+
+    def _owners(self) -> list[tuple[IndexedBatch, list[int]]]:
+        return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]
+
+    def _write_run(self, parts: Sequence[Entries]) -> None:
+        parts = [part for part in parts if len(part.rows)]
+        if not parts:
+            return
+        writer = RunWriter(self._new_folder())
+        writer.append(merge_entries(parts))
+        self._runs.append(writer.close())
+
+    def _merge_runs(self) -> None:
+        """Merge runs of similar size, so that their number grows with the logarithm of the rows."""
+        while (runs := self._similar_runs()) is not None:
+            self._merge(runs)
+
+    def _merge(self, runs: Sequence[Run]) -> None:
+        merged = merge_runs(runs, self._new_folder(), self._stays)
+        self._runs = [run for run in self._runs if run not in runs] + [merged]
+        for run in runs:
+            run.remove()
+
+    def _similar_runs(self) -> list[Run] | None:
+        levels: dict[int, list[Run]] = {}
+        for run in self._runs:
+            level = (run.count // SMALLEST_RUN).bit_length() // (MERGED_RUNS.bit_length() - 1)
+            levels.setdefault(level, []).append(run)
+        return next((runs for runs in levels.values() if len(runs) >= MERGED_RUNS), None)
+
+    def _stays(self, rows: Rows) -> Mask:
+        """Return which entries the index still needs."""
+        numbers, positions = unpack(rows)
+        deleted = {item.number: item.deleted for item in self._files.values()}
+        live = [*deleted, *(number for _, own in self._owners() for number in own)]
+        is_live = np.zeros(max([*live, int(numbers.max(initial=0))]) + 1, np.bool_)
+        is_live[live] = True
+        mask = is_live[numbers]
+        for number, own in by_file(numbers, positions).items():
+            if dead := bitmap(own) & deleted.get(number, BitMap()):
+                gone = pack(number, np.array(dead.to_array(), np.uint64))
+                mask &= ~np.isin(pack(numbers, positions.astype(np.uint64)), gone)
+        return np.asarray(mask, np.bool_)
+
+    def _new_folder(self) -> Path:
+        return Path(self._folder.name) / f"run-{next(self._names)}"

@@ -1,0 +1,218 @@
+"""Keep a key index beside its table, so that the next run need not read the key columns.
+
+The index is a Puffin file among the table's statistics, which readers may ignore (Iceberg spec,
+"Table Statistics"), and which is removed with its snapshot. Its entry in the metadata lists no
+blobs: PyIceberg 0.12 refuses metadata with blob types that it does not know. It is a cache: a file
+that is lost, damaged or of another version is built again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate, TableUpdate
+from pyroaring import BitMap
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.runs import Run, StoredRun
+from dbt.adapters.iceberg_stream.tables.files.puffin import MAGIC, footer, read_footer
+
+BLOB = "iceberg-stream-key-index-v1"
+SUFFIX = f"-{BLOB}.puffin"
+COPIED_AT_ONCE = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StoredIndex:
+    """The content of an index file.
+
+    Attributes:
+        run: the entries.
+        files: the number of each data file, and the positions of its deleted rows.
+    """
+
+    run: Run
+    files: Mapping[str, tuple[int, BitMap]]
+
+
+def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> list[TableUpdate]:
+    """Write the file of an index.
+
+    Args:
+        table: the table, whose current snapshot is indexed.
+        schema: of the key columns.
+        stored: the content.
+
+    Returns:
+        Updates of the table's metadata that add the file, and remove the older one.
+
+    Raises:
+        OSError: the storage refuses the file.
+    """
+    metadata = table.metadata
+    folder = f"{metadata['location']}/metadata"
+    location = f"{folder}/{uuid.uuid4()}{SUFFIX}"
+    blobs: list[dict[str, Any]] = []
+    size = len(MAGIC)
+    with table.io.new_output(location).create() as stream:
+        stream.write(MAGIC)
+        for name, content in stored.run.columns().items():
+            # Numbers are read in place, which is faster where they are aligned.
+            padding = -size % 8
+            stream.write(bytes(padding))
+            size += padding
+            blobs.append(_blob(name, size, len(content), schema, stored.run.count))
+            for begin in range(0, len(content), COPIED_AT_ONCE):
+                stream.write(bytes(content[begin : begin + COPIED_AT_ONCE]))
+                stored.run.release_pages()
+            size += len(content)
+        end = footer(blobs, files=_encode_files(stored.files), schema=_schema_id(schema))
+        stream.write(end)
+    statistics = StatisticsFile.model_validate(
+        {
+            "snapshot-id": metadata["current-snapshot-id"],
+            "statistics-path": location,
+            "file-size-in-bytes": size + len(end),
+            "file-footer-size-in-bytes": len(end),
+            "blob-metadata": [],
+        }
+    )
+    older = [
+        RemoveStatisticsUpdate.model_validate({"snapshot-id": entry["snapshot-id"]})
+        for entry in index_files(metadata)
+    ]
+    added = SetStatisticsUpdate.model_validate({"statistics": statistics})
+    return [*older, added]
+
+
+def index_location(updates: Sequence[TableUpdate]) -> str:
+    """Return the location of the file that updates add.
+
+    Args:
+        updates: from `write_index`.
+    """
+    (added,) = [update for update in updates if isinstance(update, SetStatisticsUpdate)]
+    return added.statistics.statistics_path
+
+
+def index_locations(metadata: Metadata) -> list[str]:
+    """Return the locations of a table's index files.
+
+    Args:
+        metadata: of the table.
+    """
+    return [entry["statistics-path"] for entry in index_files(metadata)]
+
+
+def index_files(metadata: Metadata) -> list[Mapping[str, Any]]:
+    """Return the statistics entries of a table's index files.
+
+    Args:
+        metadata: of the table.
+    """
+    entries = metadata.get("statistics") or []
+    return [entry for entry in entries if entry["statistics-path"].endswith(SUFFIX)]
+
+
+def has_other_statistics(metadata: Metadata) -> bool:
+    """Return whether the current snapshot has a statistics file that is no index.
+
+    A snapshot has one statistics file at most.
+
+    Args:
+        metadata: of the table.
+    """
+    current = metadata.get("current-snapshot-id")
+    return any(
+        entry["snapshot-id"] == current and not entry["statistics-path"].endswith(SUFFIX)
+        for entry in metadata.get("statistics") or []
+    )
+
+
+def read_index(table: LoadedTable, schema: pa.Schema, folder: Path) -> StoredIndex | None:
+    """Open the newest index of a table.
+
+    Args:
+        table: the table.
+        schema: of the key columns.
+        folder: where a file of a remote storage is copied to.
+
+    Returns:
+        The index; None if there is none for these keys, or it cannot be read.
+    """
+    for entry in reversed(index_files(table.metadata)):
+        try:
+            return _open(table.io, entry["statistics-path"], schema, folder)
+        except (OSError, ValueError, KeyError):
+            # Nothing is lost but the time to build it.
+            continue
+    return None
+
+
+def _open(io: FileIO, location: str, schema: pa.Schema, folder: Path) -> StoredIndex:
+    payload = read_footer(io.new_input(location))
+    properties = payload["properties"]
+    if properties["schema"] != _schema_id(schema):
+        raise ValueError("the index has other keys")
+    sections = {
+        blob["properties"]["column"]: (blob["offset"], blob["length"]) for blob in payload["blobs"]
+    }
+    count = int(payload["blobs"][0]["properties"]["count"])
+    return StoredIndex(
+        StoredRun(_local_path(io, location, folder), count, sections),
+        _decode_files(properties["files"]),
+    )
+
+
+def _local_path(io: FileIO, location: str, folder: Path) -> Path:
+    if location.startswith("file:"):
+        return Path("/" + location.removeprefix("file:").lstrip("/"))
+    path = folder / location.rsplit("/", 1)[1]
+    with io.new_input(location).open() as source, path.open("wb") as copy:
+        shutil.copyfileobj(source, copy, COPIED_AT_ONCE)
+    return path
+
+
+def _blob(name: str, offset: int, length: int, schema: pa.Schema, count: int) -> dict[str, Any]:
+    return {
+        "type": BLOB,
+        "fields": [int(field.metadata[b"PARQUET:field_id"]) for field in schema],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": offset,
+        "length": length,
+        "properties": {"column": name, "count": str(count)},
+    }
+
+
+def _schema_id(schema: pa.Schema) -> str:
+    """Identify key columns: an index of others, or of other types, is of no use."""
+    fields = [(int(f.metadata[b"PARQUET:field_id"]), str(f.type)) for f in schema]
+    return json.dumps(fields)
+
+
+def _encode_files(files: Mapping[str, tuple[int, BitMap]]) -> str:
+    return json.dumps(
+        {
+            path: [number, base64.b64encode(deleted.serialize()).decode()]
+            for path, (number, deleted) in files.items()
+        }
+    )
+
+
+def _decode_files(text: str) -> dict[str, tuple[int, BitMap]]:
+    return {
+        path: (number, BitMap.deserialize(base64.b64decode(deleted)))
+        for path, (number, deleted) in json.loads(text).items()
+    }

@@ -1,0 +1,374 @@
+"""A key index beside other writers: what it finds, and what commits leave behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetStatisticsUpdate
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
+from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
+from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink import sink as sink_module
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
+from tests.integration.streams import NAME, Change, make_table, open_sink
+from tests.integration.streams import write as write_batch
+from tests.integration.tables import LATER, duckdb_rows, write
+
+ROWS = pa.table({"id": [1, 2, 3], "part": ["a"] * 3, "value": ["old"] * 3})
+
+
+@pytest.fixture(params=[2, 3])
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def open_indexed(lake: IcebergCatalog) -> Sink:
+    sink = open_sink(lake)
+    sink.load_index(1000, refresh=False)
+    return sink
+
+
+def insert(lake: IcebergCatalog, rows: pa.Table = ROWS) -> None:
+    commit(lake, append(*write(lake, NAME[1], *rows.to_batches()), properties={}))
+
+
+def commit(lake: IcebergCatalog, change: TableChange) -> None:
+    base = lake.load(NAME)
+    assert base is not None
+    Committer(lake, NAME, change, base).commit()
+
+
+def changed(sink: Sink, *changes: Change, upper: int = 1) -> tuple[str, WrittenBatch]:
+    write_id, batch = write_batch(sink, changes, upper, keeps_keys=True)
+    return write_id, sink.add_to_index(batch)
+
+
+def apply(sink: Sink, *changes: Change, upper: int = 1) -> None:
+    write_id, batch = changed(sink, *changes, upper=upper)
+    sink.commit(write_id, [batch])
+
+
+def rows(lake: IcebergCatalog) -> list[tuple[Any, ...]]:
+    return sorted(duckdb_rows(lake, NAME[1], "id, value"))
+
+
+def data_files(lake: IcebergCatalog) -> set[str]:
+    base = lake.load(NAME)
+    assert base is not None
+    return {file.file_path for file in live_files(base.io, base.metadata)}
+
+
+def orphans(lake: IcebergCatalog) -> list[Any]:
+    base = lake.load(NAME)
+    assert base is not None
+    return find_orphans(base, LATER)
+
+
+def positions(index: KeyIndex | None, *keys: int) -> list[int]:
+    assert index is not None
+    rows_by_file = index.find(pa.table({"id": pa.array(keys, pa.int64())}))
+    return sorted(position for positions in rows_by_file.values() for position in positions)
+
+
+def test_no_equality_deletes_are_left(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"), Change(3, None), Change(4, "new"))
+    assert rows(lake) == [(1, "new"), (2, "old"), (4, "new")]
+    base = lake.load(NAME)
+    assert base is not None
+    (delete,) = live_deletes(base.io, base.metadata)
+    assert delete.content == DataFileContent.POSITION_DELETES
+    assert delete.file_format == (FileFormat.PUFFIN if version == 3 else FileFormat.PARQUET)
+    assert delete.record_count == 2
+
+
+def test_data_files_without_live_rows_are_removed(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    insert(lake)
+    (first,) = data_files(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"))
+    assert first in data_files(lake)
+    apply(sink, Change(2, "new"), Change(3, "new"), upper=2)
+    assert first not in data_files(lake)
+    assert rows(lake) == [(1, "new"), (2, "new"), (3, "new")]
+    base = lake.load(NAME)
+    assert base is not None
+    assert live_deletes(base.io, base.metadata) == []
+
+
+def test_rows_that_do_not_last_until_the_commit_are_never_added(
+    lake: IcebergCatalog, version: int
+) -> None:
+    make_table(lake, version)
+    sink = open_indexed(lake)
+    batches = [
+        changed(sink, Change(1, "first")),
+        changed(sink, Change(1, "second"), upper=2),
+        changed(sink, Change(1, None), upper=3),
+    ]
+    assert sink.commit(batches[-1][0], [batch for _, batch in batches]) is None
+    assert rows(lake) == []
+    assert orphans(lake) == []
+    apply(sink, Change(1, "again"), upper=4)
+    assert rows(lake) == [(1, "again")]
+
+
+def test_a_commit_of_others_costs_a_lookup_and_not_the_batch(
+    lake: IcebergCatalog, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other writer is faster after the commit's files are planned."""
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    write_id, batch = changed(sink, Change(1, "new"), Change(2, None))
+    written = set(batch.files)
+    prepare = Committer.prepare
+    raced: list[bool] = []
+
+    def prepare_after_others(committer: Committer) -> Any:
+        if not raced:
+            raced.append(True)
+            insert(lake)
+        return prepare(committer)
+
+    monkeypatch.setattr(Committer, "prepare", prepare_after_others)
+    sink.commit(write_id, [batch])
+    assert rows(lake) == [(1, "new"), (3, "old"), (3, "old")]
+    assert written <= data_files(lake)
+    assert orphans(lake) == []
+
+
+def test_writers_who_are_always_faster(
+    lake: IcebergCatalog, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_module.Sink._commit.retry, "stop", lambda state: True)
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    write_id, batch = changed(sink, Change(1, "new"))
+    prepare = Committer.prepare
+
+    def prepare_after_others(committer: Committer) -> Any:
+        monkeypatch.setattr(Committer, "prepare", prepare)
+        insert(lake)
+        return prepare(committer)
+
+    monkeypatch.setattr(Committer, "prepare", prepare_after_others)
+    with pytest.raises(StreamConflict, match="s.t after the rows to delete were located"):
+        sink.commit(write_id, [batch])
+    assert len(rows(lake)) == 6
+    assert orphans(lake) == []
+
+
+def test_rows_that_another_writer_brings_back(lake: IcebergCatalog, version: int) -> None:
+    """Entries of deleted rows may be gone by then."""
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"))
+    for number in range(2, 10):  # until runs are merged
+        apply(sink, Change(10 + number, "new"), upper=number)
+    assert positions(sink.index, 1) == [0]
+    base = lake.load(NAME)
+    assert base is not None
+    deletes = tuple(live_deletes(base.io, base.metadata))
+    commit(lake, TableChange(Operation.OVERWRITE, removed=deletes))
+    assert rows(lake)[:2] == [(1, "new"), (1, "old")]
+    apply(sink, Change(1, "newest"), upper=6)
+    assert rows(lake)[:2] == [(1, "newest"), (2, "old")]
+
+
+def test_a_refresh_forgets_the_rows(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    sink.claim(refresh=True)
+    sink.replace_with(pa.schema({"id": pa.int64(), "part": pa.string(), "value": pa.string()}))
+    sink.load_index(1000, refresh=True)
+    assert positions(sink.index, 1, 2, 3) == []
+    batches = [changed(sink, Change(1, "a"), Change(2, "a")), changed(sink, Change(1, "b"))]
+    insert(lake)
+    sink.commit(batches[-1][0], [batch for _, batch in batches])
+    assert rows(lake) == [(1, "b"), (2, "a")]
+    apply(sink, Change(2, "c"), upper=2)
+    assert rows(lake) == [(1, "b"), (2, "c")]
+
+
+def test_a_table_with_too_many_rows(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake)
+    open_sink(lake).load_index(3, refresh=False)
+    sink = open_sink(lake)
+    with pytest.raises(NotIndexable, match="over 2 rows"):
+        sink.load_index(2, refresh=False)
+    assert sink.index is None
+
+
+def test_files_without_field_ids(lake: IcebergCatalog, tmp_path: Path) -> None:
+    make_table(lake)
+    (file,) = write(lake, NAME[1], *ROWS.to_batches())
+    pq.write_table(ROWS, file.file_path.removeprefix("file://"))
+    commit(lake, append(file, properties={}))
+    with pytest.raises(NotIndexable, match=r"\.parquet: the table has files without field ids"):
+        open_sink(lake).load_index(1000, refresh=False)
+
+
+def test_a_file_that_cannot_be_read_is_read_by_the_next_attempt(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(lake)
+    insert(lake)
+    sink = open_indexed(lake)
+    insert(lake)
+    write_id, batch = changed(sink, Change(1, "new"))
+    with monkeypatch.context() as broken:
+        broken.setattr(index_module, "read_keys", _refuse)
+        with pytest.raises(OSError, match="no storage today"):
+            sink.commit(write_id, [batch])
+    assert sink.index is not None
+    base = lake.load(NAME)
+    assert base is not None
+    sink.index.load(base)
+    assert positions(sink.index, 1) == [0, 0]
+
+
+def _refuse(*arguments: Any) -> Any:
+    raise OSError("no storage today")
+
+
+def test_the_index_is_gone_with_its_stream(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake)
+    sink = open_indexed(lake)
+    assert sink.index is not None
+    folder = Path(sink.index._folder.name)
+    assert any(folder.iterdir())
+    sink.index = None
+    assert not folder.exists()
+
+
+@pytest.fixture
+def stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "STORED_ROWS", 1)
+
+
+def indexed_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The data files whose keys are read from now on."""
+    read: list[str] = []
+    read_keys = index_module.read_keys
+
+    def noted(target: Any, schema: Any, location: str) -> Any:
+        read.append(location)
+        return read_keys(target, schema, location)
+
+    monkeypatch.setattr(index_module, "read_keys", noted)
+    return read
+
+
+def statistics(lake: IcebergCatalog) -> list[dict[str, Any]]:
+    table = lake.load(NAME)
+    assert table is not None
+    return list(table.metadata.get("statistics") or [])
+
+
+@pytest.mark.usefixtures("stores_at_once")
+def test_the_next_run_reads_only_files_that_are_not_indexed(
+    lake: IcebergCatalog, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"), Change(2, None))
+    sink.store_index()
+    before = data_files(lake)
+    insert(lake, ROWS.slice(2))
+    read = indexed_files(monkeypatch)
+    sink = open_indexed(lake)
+    assert set(read) == data_files(lake) - before
+    apply(sink, Change(1, "newest"), Change(3, "new"), upper=2)
+    assert rows(lake) == [(1, "newest"), (3, "new")]
+    sink.store_index()
+    assert orphans(lake) == []
+    assert len(statistics(lake)) == 1
+    # PyIceberg and Iceberg's own parser (by the fixture `lake`) still read the metadata.
+    assert len(lake.pyiceberg.load_table(NAME).metadata.statistics) == 1
+
+
+@pytest.mark.usefixtures("stores_at_once")
+@pytest.mark.parametrize("damage", ["gone", "cut", "other keys"])
+def test_a_stored_index_that_cannot_be_used_is_built_again(
+    lake: IcebergCatalog, damage: str
+) -> None:
+    make_table(lake)
+    insert(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"))
+    sink.store_index()
+    (entry,) = statistics(lake)
+    path = Path(entry["statistics-path"].removeprefix("file://"))
+    if damage == "gone":
+        path.unlink()
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-7])
+    if damage == "other keys":
+        path.write_bytes(path.read_bytes().replace(b"int64", b"int32"))
+    apply(open_indexed(lake), Change(1, "newest"), Change(3, None), upper=2)
+    assert rows(lake) == [(1, "newest"), (2, "old")]
+
+
+@pytest.mark.usefixtures("stores_at_once")
+def test_statistics_of_others_stay(lake: IcebergCatalog) -> None:
+    """A snapshot has one statistics file at most."""
+    make_table(lake)
+    insert(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"))
+    base = lake.load(NAME)
+    assert base is not None
+    other = {
+        "snapshot-id": base.metadata["current-snapshot-id"],
+        "statistics-path": f"{base.metadata['location']}/metadata/x.stats",
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+    lake.commit(base, (), (SetStatisticsUpdate.model_validate({"statistics": other}),))
+    sink.store_index()
+    assert [entry["statistics-path"] for entry in statistics(lake)] == [other["statistics-path"]]
+
+
+@pytest.mark.usefixtures("stores_at_once")
+def test_an_index_is_not_stored_over_the_commit_of_others(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake)
+    sink = open_indexed(lake)
+    insert(lake)
+    sink.store_index()
+    assert statistics(lake) == []
+    assert orphans(lake) == []
+
+
+def test_a_small_index_is_not_stored(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake)
+    open_indexed(lake).store_index()
+    assert statistics(lake) == []
