@@ -60,7 +60,7 @@ class TestStrategies:
 
     def test_a_merge_without_a_key_appends(self, project: Any, output: str) -> None:
         assert rows(project, "select id from {schema}.no_key") == [(1,), (1,)]
-        assert output.count("has `incremental_strategy: merge` and no `unique_key`") == 1
+        assert output.count("has `incremental_strategy: merge` but no `unique_key`") == 1
 
     def test_delete_insert_keeps_duplicates_of_the_source(self, project: Any) -> None:
         found = rows(

@@ -73,6 +73,9 @@ class TestNoDeleteFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
 
 
+KEY, EQUALITY = "unique_key='id'", "unique_key='id', delete_encoding='equality'"
+
+
 class TestPartitionsThatCome:
     """A table with rows gets partitions: by its key, by days of a time, and by its key again."""
 
@@ -92,8 +95,22 @@ class TestPartitionsThatCome:
             run_dbt(["run"])
             found = rows(project, "select id, status from {schema}.orders order by id")
             assert found == [(key, str(number)) for key in range(4 + number)]
-        days = rows(project, "select count(*) from {schema}.orders.files where spec_id = 2")
+        days = rows(
+            project, "select count(*) from {schema}.orders.all_data_files where spec_id = 2"
+        )
         assert days[0][0] > 1
+
+
+class TestPartitionsThatComeBesideEqualityDeletes(TestPartitionsThatCome):
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        timed = ORDERS.replace("select *", "select *, timestamp_millis(at) as day")
+        return {"orders.sql": timed.replace(KEY, EQUALITY), "sources.yml": SOURCES}
+
+    def test_each_key_has_one_row(self, project: Any) -> None:
+        super().test_each_key_has_one_row(project)
+        deletes = "select distinct content from {schema}.orders.all_delete_files"
+        assert rows(project, deletes) == [(2,)]
 
 
 class TestKeysThatAreAppended:
@@ -295,7 +312,7 @@ class TestWiderKey:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         narrow = SOURCES.replace("id bigint", "id int")
-        return {"orders.sql": ORDERS, "sources.yml": narrow}
+        return {"orders.sql": ORDERS.replace(KEY, EQUALITY), "sources.yml": narrow}
 
     def test_deleted_rows_stay_deleted(self, project: Any) -> None:
         land(project, "1", (1, "new", 1.0, "c"), (2, "new", 1.0, "c"))

@@ -19,7 +19,8 @@ from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, recover
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
@@ -31,7 +32,7 @@ from tests.integration.table_model import KINDS, Row
 
 VIEW = "stream_source"
 OP = "op"
-ENCODINGS = ("equality", "position", "copy_on_write")
+ENCODINGS = ("auto", "equality", "position", "copy_on_write")
 ACTIONS = st.sampled_from(["upsert", "upsert", "upsert", "delete"])
 
 

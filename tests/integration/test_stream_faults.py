@@ -19,7 +19,8 @@ from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.producer import SnapshotProducer
 from tests.integration import stream_writer

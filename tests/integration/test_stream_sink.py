@@ -27,7 +27,8 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import FRONTIER, Progress
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_after
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange

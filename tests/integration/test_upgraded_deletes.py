@@ -26,9 +26,10 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     WrittenBatch,
 )
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.files.deletes import (
     REFERENCED_DATA_FILE,
     write_position_deletes,

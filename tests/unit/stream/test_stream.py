@@ -65,12 +65,22 @@ class Table:
     recorded: list[Any] = field(default_factory=list)
     discarded: list[Any] = field(default_factory=list)
     progress: Any = field(default_factory=lambda: SimpleNamespace(frontier=None, watermark=None))
+    index: None = None
 
     def claim(self, schema: Any, refresh: bool) -> None:
         """No other run is there."""
 
     def replace_with(self, schema: Any) -> None:
         self.replaces = True
+
+    def replace_rows(self) -> None:
+        self.replaces = True
+
+    def store_index(self) -> None:
+        """There is none."""
+
+    def add_to_index(self, batch: WrittenBatch) -> WrittenBatch:
+        return batch
 
     def commit(self, write_id: str, batches: list[WrittenBatch]) -> None:
         self.commits.append([batch.batch_range.upper for batch in batches])
@@ -107,6 +117,9 @@ class Writer:
     query: Query = field(default_factory=Query)
     reads_target: bool = False
     is_late: bool = False
+
+    def open_index(self, refresh: bool) -> None:
+        """It needs none."""
 
     def write(self, session: Any, batch_range: BatchRange, name: str, late: bool) -> WrittenBatch:
         self.late.append(late)

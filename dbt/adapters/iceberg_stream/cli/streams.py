@@ -192,7 +192,7 @@ def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str
     """Resume the streams of TABLE from its current snapshot, after a rollback of the table."""
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
-    from dbt.adapters.iceberg_stream.stream.sink.sink import accept_rollback
+    from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 
 
 class StreamError(CatalogError):
@@ -14,6 +15,15 @@ class StreamError(CatalogError):
 
 class Fenced(StreamError):
     """Another run of the same stream has taken over; this run must not write any more."""
+
+
+class RowsMoved(ValidationFailed):
+    """Another writer committed after the key index had located the rows to delete."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"Another writer committed to {table} after the rows to delete were located.", [], set()
+        )
 
 
 class StreamConflict(StreamError):

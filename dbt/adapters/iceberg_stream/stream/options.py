@@ -45,6 +45,7 @@ NUMBERS: tuple[tuple[str, Callable[[Any], Any], float], ...] = (
     ("commit_interval", float, 0.0),
     ("batch_rows", int, 1),
     ("max_keys", int, 1),
+    ("max_indexed_rows", int, 0),
     ("bad_record_limit", int, 0),
     ("idle_interval", float, 0.0),
 )
@@ -78,6 +79,8 @@ class StreamOptions:
         commit_interval: seconds between commits; sooner if many files are pending.
         batch_rows: rows of the source in a batch, at most.
         max_keys: keys that a batch with one data sequence number remembers, at most.
+        max_indexed_rows: rows of the table whose keys are indexed to delete rows by position, at
+            most.
         sequence_numbers: whether a batch has one data sequence number, or one for each chunk of
             its changes.
         delete_encoding: how deletes are written; `position` for readers that refuse equality
@@ -106,6 +109,7 @@ class StreamOptions:
     commit_interval: float = 10.0
     batch_rows: int = 1_000_000
     max_keys: int = 2_000_000
+    max_indexed_rows: int = 100_000_000
     sequence_numbers: SequenceNumbers = "auto"
     delete_encoding: DeleteEncoding = "auto"
     bad_records: OnBadRecord = "stop"
@@ -116,6 +120,14 @@ class StreamOptions:
     route_by: str | None = None
     routes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     create_tables: bool = False
+
+    @property
+    def indexes_keys(self) -> bool:
+        """Return whether a key index locates the rows that a batch deletes."""
+        encoding = self.delete_encoding
+        # Only equality deletes keep when a key was deleted.
+        by_default = encoding == "auto" and not self.sequence_by
+        return bool(self.keys) and (encoding == "position" or by_default)
 
 
 def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamOptions:

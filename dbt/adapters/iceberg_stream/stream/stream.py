@@ -94,6 +94,8 @@ class Stream:
             undo.callback(self._fail)
             while not self._try_run(stop, follow, refresh):
                 refresh = refresh and not any(table.status.commits for table in self.tables)
+            for table in self.tables:
+                table.store_index()
             undo.pop_all()
         self._set_state("stopped")
 

@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -19,6 +22,8 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Volatile
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+
+logger = AdapterLogger("Iceberg_Stream")
 
 
 @dataclass
@@ -73,6 +78,7 @@ class TableStream:
             self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
                 self.sink.replace_with(self.writer.schema)
+            self.writer.open_index(refresh)
         except ColumnError as error:
             raise StreamError(f"{self.status.name}: {error} {_position([self])}") from error
         progress = self.sink.progress
@@ -86,9 +92,11 @@ class TableStream:
             upper: the end of that batch.
         """
         assert self.reopen is not None, "a source whose columns change has `reopen`"
-        where = self.writer.query.where
+        where, index = self.writer.query.where, self.sink.index
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(self.writer.query, where=where)
+        # Its entries stay good; the next run checks that the keys have the same types.
+        self.sink.index = index
 
     def write(self, session: Session, batch_range: BatchRange, late: bool) -> WrittenBatch:
         """Write the files of a batch; the batches before it may still be uncommitted.
@@ -133,11 +141,12 @@ class TableStream:
             batch = self.write(session(), batch.batch_range, late=True)
         if batch.truncates:
             flush()
-            self.sink.replaces = True
+            self.sink.replace_rows()
         return replace(batch, watermark=as_json(self._next_watermark(batch)))
 
     def enqueue(self, batch: WrittenBatch) -> None:
         """Add a batch to the pending ones."""
+        batch = self.sink.add_to_index(batch)
         self.pending.append(batch)
         self.frontier = batch.batch_range.upper
         self._watermark = from_json(batch.watermark)
@@ -161,6 +170,16 @@ class TableStream:
         self.status.committed = time.time()
         self.status.snapshot_id = committed.snapshot.snapshot_id
         self.on_commit(self.status)
+
+    def store_index(self) -> None:
+        """Store the key index beside the table, so that the next run starts faster."""
+        try:
+            self.sink.store_index()
+        except (CatalogError, OSError) as error:
+            logger.warning(
+                f"The key index of {self.status.name} cannot be stored, so the next run builds it "
+                f"again: {error}"
+            )
 
     def record_progress(self) -> None:
         """Record progress that is in no snapshot, in the table's property."""

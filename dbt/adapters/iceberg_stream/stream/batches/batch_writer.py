@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
@@ -23,6 +24,7 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
 )
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
+from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
@@ -34,7 +36,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     TargetDeletes,
     WrittenBatch,
 )
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, current_snapshot_id
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -47,6 +49,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Source,
     UnorderedSource,
 )
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -56,6 +59,7 @@ ALL_KEYS = 1 << 62
 # Batches in a row that fell back to Spark, after which PyArrow is not tried any more.
 MAX_ARROW_FALLBACKS = 3
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
+logger = AdapterLogger("Iceberg_Stream")
 
 
 @dataclass
@@ -93,6 +97,26 @@ class BatchWriter:
         """Return whether batches drop changes that are older than their rows."""
         versions = self.options.scd_type == 2
         return self.reads_target and bool(self.options.sequence_by) and not versions
+
+    def open_index(self, refresh: bool) -> None:
+        """Index the table's keys, if deletes by position are wanted and possible.
+
+        Args:
+            refresh: whether the run replaces all rows of the table.
+        """
+        if not self.options.indexes_keys:
+            return
+        try:
+            self.sink.load_index(self.options.max_indexed_rows, refresh)
+        except NotIndexable as error:
+            instead = (
+                "Spark scans the table for the rows that each batch changes"
+                if self.options.delete_encoding == "position"
+                else "Its stream writes equality deletes, which slow readers down"
+            )
+            logger.warning(
+                f"The keys of {'.'.join(self.sink.name)} cannot be indexed: {error}. {instead}."
+            )
 
     def write(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool = False
@@ -316,12 +340,16 @@ class BatchWriter:
             ordered=ordered,
             max_keys=self._max_keys(ordered),
             sequence_by=() if versions else self.options.sequence_by,
+            keeps_keys=self.sink.index is not None,
         )
 
     @property
     def _locates_rows(self) -> bool:
-        """Return whether the rows that a batch deletes are located in the table."""
-        locates = self.options.delete_encoding in ("position", "copy_on_write")
+        """Return whether the rows that a batch deletes are located by a query or by rewriting."""
+        encoding = self.options.delete_encoding
+        locates = encoding == "copy_on_write" or (
+            encoding == "position" and self.sink.index is None
+        )
         return locates and bool(self.query.keys)
 
     def _max_keys(self, ordered: bool) -> int:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas import changes, row_delta, sub_batch
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER, row_positions, without
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     TASK_RESULT,
     Delta,
@@ -24,11 +25,18 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     sweep,
     write_changes,
 )
-from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan, NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
+    FILE,
+    POS,
+    DeltaPlan,
+    NewData,
+    SubBatch,
+)
 from dbt.adapters.iceberg_stream.tables.files import casting, parquet, uploads
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -114,7 +122,8 @@ def in_tasks(
         order = [name for name in names if name.startswith(ORDER)]
         keys = [quote(key) for key in plan.keys]
         frame = frame.repartition(*keys).sortWithinPartitions(*order)
-    in_order = replace(plan, ordered=True)
+    # Workers write the changed keys to files: results of tasks have to be small.
+    in_order = replace(plan, ordered=True, keeps_keys=False)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from run_task(in_order, batches)
@@ -125,8 +134,55 @@ def in_tasks(
         rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE, **views).to_pylist()
         if refused := [row["refused"] for row in rows if row["refused"]]:
             raise StreamError(refused[0])
+        deltas = read_deltas(rows)
+        if plan.keeps_keys:
+            deltas = [read_changed_keys(plan, delta) for delta in deltas]
         undo.pop_all()
-    return read_deltas(rows)
+    return deltas
+
+
+def read_changed_keys(plan: DeltaPlan, delta: Delta) -> Delta:
+    """Return a task's delta with its changed keys, in place of the files that have them.
+
+    Args:
+        plan: how the files were written.
+        delta: of a task.
+
+    Raises:
+        OSError: the storage refuses a file.
+    """
+    sub_batches = [_with_changed_keys(plan, sub) for sub in delta.sub_batches]
+    for sub in delta.sub_batches:
+        for file, _ in sub.equality_deletes:
+            plan.filesystem.delete_file(plan.path_of(file.location))
+    return replace(delta, sub_batches=sub_batches)
+
+
+def _with_changed_keys(plan: DeltaPlan, sub: SubBatch) -> SubBatch:
+    schema = pa.schema([plan.schema.field(key) for key in plan.keys])
+    parts = []
+    # A changed key that has a row, too, is no error: the entry of a deleted key has no row.
+    for file, _ in sub.equality_deletes:
+        keys = _read_keys(plan, schema, file)
+        parts.append(_with_places(keys, -1, pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows)))
+    for number, new in enumerate(sub.data):
+        keys = _read_keys(plan, schema, new.file)
+        placed = _with_places(keys, number, row_positions(keys.num_rows))
+        parts.append(without(placed, new.dead))
+    return replace(sub, equality_deletes=[], changed_keys=pa.concat_tables(parts))
+
+
+def _read_keys(plan: DeltaPlan, schema: pa.Schema, file: WrittenFile) -> pa.Table:
+    with (
+        plan.filesystem.open_input_file(plan.path_of(file.location)) as opened,
+        pq.ParquetFile(opened) as parquet,
+    ):
+        return read_rows(parquet, schema)
+
+
+def _with_places(keys: pa.Table, file: int, positions: pa.Int64Array) -> pa.Table:
+    files = pa.repeat(pa.scalar(file, pa.int32()), keys.num_rows)
+    return keys.append_column(FILE, files).append_column(POS, positions)
 
 
 def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.engines.session import Session
@@ -85,6 +86,24 @@ def position_deletes(
         file.spec_id = spec_id
         files.append(file)
     return files
+
+
+def write_deletes_of_file(
+    target: WriteTarget, name: str, file: DataFile, positions: BitMap
+) -> DataFile:
+    """Write a position delete file of one data file (format version 2).
+
+    Args:
+        target: the table's properties and storage.
+        name: of the file, without extension.
+        file: the data file.
+        positions: of its deleted rows.
+    """
+    rows = pa.array(positions.to_array(), pa.uint32()).cast(pa.int64())
+    delete = write_position_deletes(target, name, {file.file_path: rows})
+    delete[PARTITION_FIELD] = file.partition
+    delete.spec_id = file.spec_id
+    return delete
 
 
 def deletion_vectors(

@@ -174,7 +174,7 @@ class DeltaWriter:
     def _finish_sub_batch(self) -> None:
         sub_batch = self._sub_batch.close()
         self._finished.append(self._sub_batch)
-        if sub_batch.data or sub_batch.equality_deletes:
+        if sub_batch.data or sub_batch.equality_deletes or sub_batch.changed_keys is not None:
             self._delta.sub_batches.append(sub_batch)
         self._sub_batch = OpenSubBatch(self._plan, self._uploads)
 

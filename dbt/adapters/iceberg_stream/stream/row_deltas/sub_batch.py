@@ -62,6 +62,8 @@ class DeltaPlan:
         sequence_by: columns of the table that order the changes. Equality deletes have them, too,
             which shows when a key was deleted.
         deletes_by_partition: whether all rows of a key are in the change's own partition.
+        keeps_keys: whether sub-batches have their changed keys in memory, for a key index, in place
+            of equality deletes.
     """
 
     filesystem: fs.FileSystem
@@ -76,6 +78,7 @@ class DeltaPlan:
     ordered: bool = True
     sequence_by: tuple[str, ...] = ()
     deletes_by_partition: bool = False
+    keeps_keys: bool = False
 
     def new_location(self) -> str:
         """Return the location of a new file; unique, because a task may run twice."""
@@ -118,10 +121,14 @@ class SubBatch:
     Attributes:
         data: the data files.
         equality_deletes: the equality delete files, with the stored values of their partitions.
+        changed_keys: each changed key, with the position in `data` of the file that has its row
+            (FILE, -1 for a deleted key) and the row's position (POS); None if equality deletes
+            have the keys.
     """
 
     data: list[NewData] = field(default_factory=list)
     equality_deletes: list[tuple[WrittenFile, Partition]] = field(default_factory=list)
+    changed_keys: pa.Table | None = None
 
 
 class OpenSubBatch:
@@ -193,7 +200,11 @@ class OpenSubBatch:
                 zip(self._files, self._partitions, strict=True)
             )
         ]
-        sub_batch = SubBatch(data, list(self._write_equality_deletes()))
+        if self._plan.keeps_keys and self._last is not None:
+            changed_keys = self._last.select([*self._plan.keys, FILE, POS])
+            sub_batch = SubBatch(data, changed_keys=changed_keys)
+        else:
+            sub_batch = SubBatch(data, list(self._write_equality_deletes()))
         self._last = None
         return sub_batch
 

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
+from dbt.adapters.iceberg_stream.stream.key_index.index import ChangedKeys, IndexedBatch
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
-from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import FILE, POS, NewData, SubBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 
@@ -74,6 +75,7 @@ class WrittenBatch:
         truncates: whether all rows of the table are deleted before this batch's are added.
         not_late: whether changes that are older than their rows were left out.
         target_deletes: rows of the table that it deletes; None if equality deletes do.
+        indexed: its rows and deletes in the key index; None without one.
     """
 
     batch_range: BatchRange
@@ -85,6 +87,7 @@ class WrittenBatch:
     truncates: bool = False
     not_late: bool = False
     target_deletes: TargetDeletes | None = None
+    indexed: IndexedBatch | None = None
 
     @property
     def changes(self) -> int:
@@ -114,6 +117,30 @@ class WrittenBatch:
         """
         batch = self._map_sub_batches(lambda sub: replace(sub, equality_deletes=[]))
         return replace(batch, target_deletes=target_deletes)
+
+    def changed_keys(self) -> list[ChangedKeys]:
+        """Return the changed keys of all sub-batches, in their order."""
+        return [
+            ChangedKeys(
+                sub.changed_keys.drop_columns([FILE, POS]),
+                sub.changed_keys[FILE].combine_chunks(),
+                sub.changed_keys[POS].combine_chunks(),
+                [new.file.location for new in sub.data],
+                [new.dead for new in sub.data],
+            )
+            for delta in self.deltas
+            for sub in delta.sub_batches
+            if sub.changed_keys is not None
+        ]
+
+    def with_index(self, indexed: IndexedBatch) -> WrittenBatch:
+        """Return the batch without its changed keys, which a key index has.
+
+        Args:
+            indexed: the batch in the index.
+        """
+        batch = self._map_sub_batches(lambda sub: replace(sub, changed_keys=None))
+        return replace(batch, indexed=indexed)
 
     def with_files(self, replacements: Mapping[str, WrittenFile | None]) -> WrittenBatch:
         """Return the batch with some of its data files replaced by files without dead rows.

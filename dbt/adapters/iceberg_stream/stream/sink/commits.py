@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, SinkCommit
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, commit_together
@@ -48,12 +49,20 @@ def commit_batches(write_id: str, pending: Sequence[PendingCommit]) -> list[Comm
         if not commits:
             return [None] * len(pending)
         together = pending[0][0].catalog.commits_together
-        committed = dict(_commit_transaction(commits) if together else _commit_each(commits))
+        try:
+            committed = dict(_commit_transaction(commits) if together else _commit_each(commits))
+        except RowsMoved as error:
+            raise StreamConflict(str(error)) from error
         return [committed.get(id(sink)) for sink, _ in pending]
 
 
 def _commit_transaction(commits: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, Committed]]:
-    results = commit_together([commit.committer for _, commit in commits])
+    try:
+        results = commit_together([commit.committer for _, commit in commits])
+    except RowsMoved:
+        for sink, commit in commits:
+            commit.give_up(sink.remove)
+        raise
     return [
         (id(sink), sink.apply_commit(commit, result))
         for (sink, commit), result in zip(commits, results, strict=True)
@@ -64,8 +73,12 @@ def _commit_each(commits: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, 
     results = []
     for number, (sink, commit) in enumerate(commits, start=1):
         with ExitStack() as undo:
-            for _, later in commits[number:]:
-                undo.callback(later.committer.give_up)
-            results.append((id(sink), sink.apply_commit(commit, commit.committer.commit())))
+            for other, later in commits[number:]:
+                undo.callback(later.give_up, other.remove)
+            try:
+                results.append((id(sink), sink.apply_commit(commit, commit.commit(sink.remove))))
+            except RowsMoved:
+                commit.give_up(sink.remove)
+                raise
             undo.pop_all()
     return results

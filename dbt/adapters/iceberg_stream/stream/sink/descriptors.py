@@ -15,6 +15,7 @@ from pyiceberg.partitioning import PartitionKey, PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     deletion_vectors,
@@ -22,7 +23,11 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     position_deletes,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.indexed_commit import (
+    IndexedCommit,
+    write_indexed_deletes,
+)
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
@@ -74,9 +79,7 @@ class Descriptors:
             number: of the sub-batch in the commit, from 0.
             sub_batch: the files.
         """
-        data = [
-            (self._data.describe(new.file, self._key(new.partition)), new) for new in sub_batch.data
-        ]
+        data = self.describe_data(sub_batch)
         with_dead_rows = [(file, new) for file, new in data if len(new.dead)]
         deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
         if with_dead_rows:
@@ -84,6 +87,56 @@ class Descriptors:
             write = self._vectors if self._v3 else self._positions
             deletes += write(name, with_dead_rows)
         return AddedFiles(tuple(file for file, _ in data), tuple(deletes))
+
+    def describe_data(self, sub_batch: SubBatch) -> list[tuple[DataFile, NewData]]:
+        """Describe the data files of a sub-batch.
+
+        Args:
+            sub_batch: the files.
+        """
+        return [
+            (self._data.describe(new.file, self._key(new.partition)), new) for new in sub_batch.data
+        ]
+
+    def describe_all(
+        self, batches: Sequence[WrittenBatch], base: LoadedTable
+    ) -> tuple[tuple[AddedFiles, ...], list[DataFile]]:
+        """Describe the files of batches, and the deletes of the last one that a query has located.
+
+        Args:
+            batches: the batches, in their order.
+            base: the table that the deletes were located in.
+
+        Returns:
+            The files to add, by data sequence number, and the files to remove.
+        """
+        added = tuple(
+            self.describe(number, sub)
+            for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
+        )
+        deletes = batches[-1].target_deletes
+        if deletes is None or not (deletes.positions or deletes.replaced):
+            return added, []
+        files, removed = self.describe_target_deletes(deletes, base)
+        return (files, *added), removed
+
+    def describe_indexed(self, batches: Sequence[WrittenBatch], index: KeyIndex) -> IndexedCommit:
+        """Describe the files of batches, and write the deletes that the index has located.
+
+        Args:
+            batches: the first batches that are pending in the index.
+            index: the key index.
+        """
+        indexed = [batch.indexed for batch in batches if batch.indexed is not None]
+        data = [
+            file
+            for batch in batches
+            for sub_batch in batch.sub_batches()
+            for file, _ in self.describe_data(sub_batch)
+        ]
+        name = f"stream-{self._write_id}-deletes"
+        deletes = index.deletes(indexed)
+        return write_indexed_deletes(self._target, self._v3, name, indexed, data, deletes)
 
     def describe_target_deletes(
         self, deletes: TargetDeletes, base: LoadedTable

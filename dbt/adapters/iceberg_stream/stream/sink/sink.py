@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
-    AssertRefSnapshotId,
-    AssertTableUUID,
     SetPropertiesUpdate,
-    TableRequirement,
     TableUpdate,
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -32,7 +29,10 @@ from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
-from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
+from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
+from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
+from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, index_locations
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     live_deletes,
 )
@@ -47,17 +47,21 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
-    committed_progress,
-    read_property,
     recover,
     require_current_run,
     restart_progress,
 )
+from dbt.adapters.iceberg_stream.stream.sink.sink_commit import (
+    SinkCommit,
+    operation_of,
+    unchanged,
+)
 from dbt.adapters.iceberg_stream.stream.sink.widened_keys import rewrite_widened_deletes
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
-from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.change import Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
+    current_snapshot_id,
     numbered,
     parent_snapshot,
     remove_quietly,
@@ -72,21 +76,8 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 CLAIMS = 10
-
-
-@dataclass(frozen=True)
-class SinkCommit:
-    """A commit to a stream's table that is prepared but not made yet.
-
-    Attributes:
-        committer: makes the commit.
-        ahead: the progress after it.
-        summaries: the chain of summaries after it.
-    """
-
-    committer: Committer
-    ahead: Progress
-    summaries: FrontierChain
+# Commits in which other writers may be faster, until the stream starts again.
+REBASES = 20
 
 
 @dataclass
@@ -103,6 +94,7 @@ class Sink:
         updates: updates of the table's metadata in the next commit, such as a new schema.
         spec_id: the partition spec that rows have values of; by default the table's spec at the
             first `claim`.
+        index: locates the rows to delete; None if equality deletes or a query do.
         lock: held by whoever commits.
     """
 
@@ -114,6 +106,7 @@ class Sink:
     replaces: bool = False
     updates: tuple[TableUpdate, ...] = ()
     spec_id: int | None = None
+    index: KeyIndex | None = None
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -162,8 +155,24 @@ class Sink:
             CommitStateUnknown: it is not known whether the commit was made; the files stay.
         """
         with self.lock:
+            try:
+                return self._commit(write_id, batches)
+            except RowsMoved as error:
+                self.discard(batches)
+                raise StreamConflict(str(error)) from error
+
+    @retry(
+        retry=retry_if_exception_type(RowsMoved),
+        stop=stop_after_attempt(REBASES),
+        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        reraise=True,
+    )
+    def _commit(self, write_id: str, batches: Sequence[WrittenBatch]) -> Committed | None:
+        with ExitStack() as undo:
+            undo.callback(self.discard, batches)
             commit = self.prepare(write_id, batches)
-            return None if commit is None else self.apply_commit(commit, commit.committer.commit())
+            undo.pop_all()
+        return None if commit is None else self.apply_commit(commit, commit.commit(self.remove))
 
     def prepare(self, write_id: str, batches: Sequence[WrittenBatch]) -> SinkCommit | None:
         """Prepare the commit of batches; the caller must hold `lock`.
@@ -185,26 +194,39 @@ class Sink:
             base = self._load()
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         descriptors = Descriptors(target, base.metadata, write_id, self.keys)
-        added = tuple(
-            descriptors.describe(number, sub)
-            for number, sub in enumerate(s for batch in batches for s in batch.sub_batches())
-        )
-        removed: list[DataFile] = []
         deletes = last.target_deletes
-        if deletes is not None and (deletes.positions or deletes.replaced):
-            files, removed = descriptors.describe_target_deletes(deletes, base)
-            added = (files, *added)
-        if not added and not self.replaces:
+        indexed = None
+        if self.index is None:
+            added, removed = descriptors.describe_all(batches, base)
+        else:
+            self._follow(self.index, base)
+            indexed = descriptors.describe_indexed(batches, self.index)
+            added, removed = indexed.added, indexed.removed
+        if not added and not removed and not self.replaces:
+            if self.index is not None and indexed is not None:
+                indexed.record(self.index, None)
+                self.remove(indexed.unused)
             return None
         covered, summaries = self._summaries.next_summary(frontier, write_id)
         change = Change(
-            _operation(added, removed, self.replaces),
+            operation_of(added, removed, self.replaces),
             added,
             removed=tuple(removed),
             removes_all=self.replaces,
             properties={**self.properties, **ahead.summary(covered)},
         )
-        return SinkCommit(self._committer(base, change, ahead, deletes), ahead, summaries)
+        return SinkCommit(self._committer(base, change, ahead, deletes), ahead, summaries, indexed)
+
+    def _follow(self, index: KeyIndex, base: LoadedTable) -> None:
+        if index.snapshot_id == current_snapshot_id(base.metadata) or self.replaces:
+            return
+        try:
+            index.follow(base)
+        except NotIndexable as error:
+            raise StreamConflict(
+                f"The key index of {'.'.join(self.name)} cannot follow another writer's commit: "
+                f"{error}."
+            ) from error
 
     def apply_commit(self, commit: SinkCommit, committed: Committed) -> Committed:
         """Advance the progress after a prepared commit was made.
@@ -218,6 +240,9 @@ class Sink:
         """
         self.progress, self.replaces, self.updates = commit.ahead, False, ()
         self._summaries = commit.summaries
+        if self.index is not None and commit.indexed is not None:
+            commit.indexed.record(self.index, committed.snapshot.snapshot_id)
+            self.remove(commit.indexed.unused)
         return committed
 
     def _committer(
@@ -231,6 +256,9 @@ class Sink:
                     f"Another writer committed to {'.'.join(self.name)} after the rows to delete "
                     "were located."
                 )
+            index = None if self.replaces else self.index
+            if index is not None and index.snapshot_id != current_snapshot_id(metadata):
+                raise RowsMoved(".".join(self.name))
             if self.updates and schemas_changed(self._replaced or base.metadata, metadata):
                 raise StreamError(
                     f"The schema of {'.'.join(self.name)} was changed while it was replaced. "
@@ -263,6 +291,67 @@ class Sink:
                 f"The partition spec of {'.'.join(self.name)} was changed while its stream ran. "
                 "Nothing of this batch was written. Start the stream again."
             )
+
+    def load_index(self, max_rows: int, refresh: bool) -> None:
+        """Index the table's keys, so that commits delete rows by position.
+
+        Args:
+            max_rows: rows of the table that are indexed, at most.
+            refresh: whether the run replaces all rows.
+
+        Raises:
+            NotIndexable: the table's keys cannot be indexed; the sink has no index then.
+            OSError: the storage refuses a file.
+        """
+        base = self._load()
+        index, self.index = self.index, None
+        target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
+        keys = pa.schema([target.file_schema.field(key) for key in self.keys])
+        if index is None or not index.schema.equals(keys, check_metadata=True):
+            index = KeyIndex(keys, max_rows)
+            if not refresh:
+                index.restore(base)
+        index.load(base, refresh)
+        self.index = index
+
+    def store_index(self) -> None:
+        """Store the key index beside the table, for the next run; not if others commit meanwhile.
+
+        Raises:
+            CatalogError: the catalog refuses the commit.
+            OSError: the storage refuses the file.
+        """
+        with self.lock:
+            base = self._load()
+            index = self.index
+            if index is None or index.snapshot_id != current_snapshot_id(base.metadata):
+                return
+            updates = index.store(base)
+            if not updates:
+                return
+            written, older = [index_location(updates)], index_locations(base.metadata)
+            try:
+                self.catalog.commit(base, unchanged(base), updates)
+            except CommitConflict:
+                self.remove(written)
+            else:
+                self.remove(older)
+
+    def add_to_index(self, batch: WrittenBatch) -> WrittenBatch:
+        """Add a batch to the key index, which locates the rows that it deletes.
+
+        Args:
+            batch: the next batch to commit.
+        """
+        if self.index is None:
+            return batch
+        return batch.with_index(self.index.add(batch.changed_keys()))
+
+    def replace_rows(self) -> None:
+        """Let the next commit replace all rows of the table; batches before it are committed."""
+        self.replaces = True
+        if self.index is not None:
+            self.index.clear()
 
     def record(self, frontier: Frontier) -> None:
         """Record progress that changed no rows, in the table's property and without a snapshot.
@@ -322,7 +411,7 @@ class Sink:
             updates += evolution_updates(base.metadata, schema, ".".join(self.name))
         deletes = rewrite_widened_deletes(base, updates, self.properties)
         if deletes is None:
-            required = (*_unchanged(base), *requirements(base.metadata, updates))
+            required = (*unchanged(base), *requirements(base.metadata, updates))
             self.catalog.commit(base, required, updates)
         else:
             Committer(self.catalog, self.name, deletes, base, updates).commit_once()
@@ -337,7 +426,7 @@ class Sink:
         base = self._load()
         recorded = require_current_run(base.metadata, self.progress)
         progress = replace(progress, sequence_number=recorded.sequence_number)
-        self.catalog.commit(base, _unchanged(base), (progress.as_property(),))
+        self.catalog.commit(base, unchanged(base), (progress.as_property(),))
         self.progress = progress
 
     def replace_with(self, schema: pa.Schema) -> None:
@@ -403,69 +492,8 @@ class Sink:
         return storage_advice(error, self._io)
 
 
-def accept_rollback(catalog: IcebergCatalog, name: Name, sink_id: str) -> Progress:
-    """Resume a stream from the table's current snapshot, after the table was rolled back.
-
-    Args:
-        catalog: the catalog.
-        name: of the table.
-        sink_id: of the stream.
-
-    Returns:
-        The progress that the next run continues from.
-
-    Raises:
-        StreamError: there is no such table, or it has no commit of this stream.
-        CommitConflict: another writer committed at the same time.
-    """
-    base = catalog.load(name)
-    table = ".".join(name)
-    if base is None:
-        raise StreamError(f"There is no table {table}.")
-    committed = committed_progress(base.metadata, sink_id)
-    recorded = read_property(base.metadata, sink_id)
-    if committed is None:
-        raise StreamError(
-            f"{table} has no snapshot that {sink_id} has written. Run the model with "
-            "--full-refresh."
-        )
-    version = max(committed.version, recorded.version if recorded else 0) + 1
-    accepted = replace(committed, version=version, run=Progress(sink_id).run)
-    catalog.commit(base, _unchanged(base), (accepted.as_property(),))
-    return accepted
-
-
 def _unpartitioned_spec(metadata: Metadata) -> tuple[TableUpdate, ...]:
     if unpartitioned(metadata) is not None:
         return ()
     number = 1 + max(spec["spec-id"] for spec in metadata["partition-specs"])
     return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=number)),)
-
-
-def current_snapshot_id(metadata: Metadata) -> int | None:
-    """Return the id of a table's current snapshot; None for a table without snapshots.
-
-    Args:
-        metadata: of the table.
-    """
-    snapshot = parent_snapshot(metadata, MAIN)
-    return None if snapshot is None else int(snapshot["snapshot-id"])
-
-
-def _unchanged(base: LoadedTable) -> tuple[TableRequirement, ...]:
-    parent = parent_snapshot(base.metadata, MAIN)
-    reference = {"ref": MAIN, "snapshot-id": parent and parent["snapshot-id"]}
-    return (
-        AssertTableUUID(uuid=base.metadata["table-uuid"]),
-        AssertRefSnapshotId.model_validate(reference),
-    )
-
-
-def _operation(
-    added: Sequence[AddedFiles], removed: Sequence[DataFile], replaces: bool
-) -> Operation:
-    data = any(files.data for files in added)
-    deletes = any(files.deletes for files in added) or bool(removed)
-    if replaces or (data and deletes):
-        return Operation.OVERWRITE
-    return Operation.DELETE if deletes else Operation.APPEND

@@ -1,0 +1,74 @@
+"""Streams whose rows to delete a key index locates, read by Spark and by DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.stream.batches import runners
+from tests.integration.stream_bed import Bed, last_of_each, random_changes
+from tests.integration.tables import LATER, duckdb_rows
+
+POSITIONS, EQUALITY = 1, 2
+MakeBed = Callable[..., Bed]
+
+
+@pytest.fixture
+def bed(lake: IcebergCatalog, spark: Session, tmp_path: Path) -> MakeBed:
+    def make(version: int, by: str = "", tasks: bool = False, **options: Any) -> Bed:
+        layout = f"tblproperties ('format-version' = '{version}')"
+        partition = f"named_struct('f0', `{by}`)" if by else ""
+        return Bed(
+            lake,
+            spark,
+            tmp_path / "landing",
+            runners.in_tasks if tasks else runners.in_process,
+            {"deletes": "op = 'd'", "truncates": "op = 't'", **options},
+            layout=f"partitioned by ({by}) {layout}" if by else layout,
+            partition=partition,
+        )
+
+    return make
+
+
+def contents(made: Bed) -> set[int]:
+    """The contents of all delete files that the table has or had."""
+    sql = f"select distinct content from s.{made.name}.all_delete_files"
+    return {row[0] for row in as_rows(made.spark.query(sql))}
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+@pytest.mark.parametrize("by", ["", "a"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_table_is_the_truth(bed: MakeBed, version: int, by: str, tasks: bool) -> None:
+    made = bed(version, by, tasks)
+    changes = random_changes(7, 60)
+    for begin in range(0, 60, 15):
+        made.land(changes[begin : begin + 15])
+        made.drain()
+        truth = last_of_each(changes[: begin + 15])
+        assert made.rows() == truth
+    assert duckdb_rows(made.lake, made.name) == truth
+    assert contents(made) == {POSITIONS}
+    base = made.lake.load(("s", made.name))
+    assert base is not None
+    assert find_orphans(base, LATER) == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("auto", EQUALITY), ("position", POSITIONS), ("equality", EQUALITY)]
+)
+def test_a_table_that_is_too_large_for_an_index(bed: MakeBed, encoding: str, expected: int) -> None:
+    made = bed(2, delete_encoding=encoding, max_indexed_rows=1)
+    changes = random_changes(3, 45)
+    for begin in range(0, 45, 15):
+        made.land(changes[begin : begin + 15])
+        made.drain()
+        assert made.rows() == last_of_each(changes[: begin + 15])
+    assert expected in contents(made)
