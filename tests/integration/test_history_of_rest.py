@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.update import SetStatisticsUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
@@ -65,3 +66,20 @@ def test_writes_load_no_history(
         {"writer": 1, "n": 7},
         {"writer": 3, "n": 7},
     ]
+
+
+def test_an_older_snapshot_with_statistics(lake: IcebergCatalog, name: Name) -> None:
+    """As Spark's `compute_table_stats` leaves them: the server fails to leave that snapshot out."""
+    table = lake.load(name)
+    assert table is not None
+    oldest = table.metadata["snapshots"][0]["snapshot-id"]
+    statistics = {
+        "snapshot-id": oldest,
+        "statistics-path": f"{table.metadata['location']}/metadata/x.stats",
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+    lake.commit(table, (), (SetStatisticsUpdate.model_validate({"statistics": statistics}),))
+    ingest(lake, name, ROW.to_reader())
+    assert lake.table(name).scan().to_arrow().num_rows == 6

@@ -27,6 +27,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
@@ -156,7 +157,7 @@ class RemoteBackend:
                 if history or not isinstance(catalog, RestClient):
                     table = catalog.load_table((namespace, name))
                 else:
-                    table = catalog.load_head((namespace, name))
+                    table = _load_head(catalog, (namespace, name))
             except NoSuchTableError:
                 return None
             metadata, location = as_json(table.metadata), table.metadata_location
@@ -386,6 +387,14 @@ class RemoteBackend:
             ) from error
         except client_errors() as error:
             raise CatalogError(f"{catalog} failed to {operation}: {_reason(error)}") from error
+
+
+def _load_head(catalog: RestClient, name: tuple[str, str]) -> Table:
+    try:
+        return catalog.load_head(name)
+    except BadRequestError:
+        # Iceberg's server (1.12) fails to leave out a snapshot that has statistics.
+        return catalog.load_table(name)
 
 
 def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
