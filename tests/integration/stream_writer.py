@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.key_index import index
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from tests.integration.streams import NAME, Change, Truth, open_sink, write
 from tests.integration.writers import open_catalog
@@ -34,20 +35,27 @@ def truth(upper: int) -> Truth:
     return told
 
 
-def drain(place: dict[str, str], upto: int, outcome: Any = None) -> None:
-    """Take in the source up to an offset, in commits of one to three batches."""
+def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: bool = False) -> None:
+    """Take in the source up to an offset, in commits of one to three batches.
+
+    With an index it is stored after each commit, however small it is.
+    """
     lake = open_catalog(place)
     try:
         sink = open_sink(lake, NAME)
+        if with_index:
+            index.STORED_ROWS = index.STORED_SHARE = 0
+            sink.load_index(1000, refresh=False)
         offset = int((sink.progress.frontier or {"offset": 0})["offset"])
         for uppers in _commits(offset, upto):
             written = []
             for upper in uppers:
-                options = {"rows": 7, "max_keys": offset % 3 * 5}
+                options = {"rows": 7, "max_keys": offset % 3 * 5, "keeps_keys": with_index}
                 write_id, one = write(sink, changes(offset, upper), upper, **options)
-                written.append(one)
+                written.append(sink.add_to_index(one))
                 offset = upper
             sink.commit(write_id, written)
+            sink.store_index()
     except StreamError as error:
         if outcome is None:
             raise

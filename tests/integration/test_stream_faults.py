@@ -44,20 +44,20 @@ def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake.close()
 
 
-def killed_and_restarted(place: dict[str, str], kills: int, batches: int) -> int:
+def killed_and_restarted(place: dict[str, str], kills: int, batches: int, with_index: bool) -> int:
     """Restart a sink that is killed at random moments: how often that was."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.integration.stream_writer"])
     chosen, killed = random.Random(kills), 0
     upto = batches * stream_writer.BATCH
     for _ in range(kills):
-        process = context.Process(target=stream_writer.drain, args=(place, upto))
+        process = context.Process(target=stream_writer.drain, args=(place, upto, None, with_index))
         process.start()
         process.join(0.02 + chosen.random() * 0.4)
         killed += process.is_alive()
         process.kill()
         process.join()
-    stream_writer.drain(place, upto)
+    stream_writer.drain(place, upto, with_index=with_index)
     return killed
 
 
@@ -69,15 +69,21 @@ def require_truth(lake: IcebergCatalog) -> None:
     assert duckdb_rows(lake, "t") == stream_writer.truth(reached["offset"]).sorted()
 
 
-def test_killed_at_random_moments(table: IcebergCatalog, place: dict[str, str]) -> None:
-    assert killed_and_restarted(place, KILLS, 200)
+@pytest.mark.parametrize("with_index", [False, True])
+def test_killed_at_random_moments(
+    table: IcebergCatalog, place: dict[str, str], with_index: bool
+) -> None:
+    assert killed_and_restarted(place, KILLS, 200, with_index)
     require_truth(table)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_two_hundred_times(table: IcebergCatalog, place: dict[str, str]) -> None:
-    assert killed_and_restarted(place, SOAK_KILLS, 2500) > SOAK_KILLS / 2
+@pytest.mark.parametrize("with_index", [False, True])
+def test_killed_two_hundred_times(
+    table: IcebergCatalog, place: dict[str, str], with_index: bool
+) -> None:
+    assert killed_and_restarted(place, SOAK_KILLS, 2500, with_index) > SOAK_KILLS / 2
     require_truth(table)
 
 

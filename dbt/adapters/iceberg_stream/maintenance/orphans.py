@@ -12,6 +12,7 @@ from pyiceberg.io import FileIO
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.storage import PROPERTY as KEY_INDEX
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
     read_manifest_list,
@@ -101,6 +102,9 @@ def referenced(table: LoadedTable) -> Iterator[str]:
     for kind in ("statistics", "partition-statistics"):
         for statistics in metadata.get(kind) or []:
             yield statistics["statistics-path"]
+    for name, value in (metadata.get("properties") or {}).items():
+        if name.startswith(KEY_INDEX):
+            yield value
     yield from _of_snapshots(table.io, metadata)
 
 

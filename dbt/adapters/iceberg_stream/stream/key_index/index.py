@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.table.update import TableUpdate
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -47,7 +46,6 @@ from dbt.adapters.iceberg_stream.stream.key_index.runs import (
 )
 from dbt.adapters.iceberg_stream.stream.key_index.storage import (
     StoredIndex,
-    has_other_statistics,
     read_index,
     write_index,
 )
@@ -170,14 +168,15 @@ class KeyIndex:
             self._pending, self._is_replaced = [], is_empty
             self._follow(table)
 
-    def restore(self, table: LoadedTable) -> None:
+    def restore(self, table: LoadedTable, sink_id: str) -> None:
         """Open the index that an earlier run has stored beside the table, if there is one.
 
         Args:
             table: the table.
+            sink_id: of the stream.
         """
         with self.lock:
-            stored = read_index(table, self.schema, Path(self._folder.name))
+            stored = read_index(table, sink_id, self.schema, Path(self._folder.name))
             if stored is None:
                 return
             self._runs = [stored.run]
@@ -187,14 +186,14 @@ class KeyIndex:
             self._numbers = itertools.count(max(numbers, default=-1) + 1)
             self._stored_rows = stored.run.count
 
-    def store(self, table: LoadedTable) -> list[TableUpdate]:
+    def store(self, table: LoadedTable) -> str | None:
         """Store the index beside the table, if building it again would take long.
 
         Args:
             table: the table, at the snapshot that is indexed.
 
         Returns:
-            Updates of the table's metadata; none if nothing was written.
+            The location of the file; None if nothing was written.
 
         Raises:
             OSError: the storage refuses the file.
@@ -203,15 +202,13 @@ class KeyIndex:
             rows = sum(run.count for run in self._runs)
             unstored = rows - self._stored_rows
             if self._pending or unstored < max(STORED_ROWS, rows * STORED_SHARE):
-                return []
-            if has_other_statistics(table.metadata):
-                return []
+                return None
             self._merge(list(self._runs))
             files = {path: (item.number, item.deleted) for path, item in self._files.items()}
             (run,) = self._runs
-            updates = write_index(table, self.schema, StoredIndex(run, files))
+            location = write_index(table, self.schema, StoredIndex(run, files))
             self._stored_rows = run.count
-            return updates
+            return location
 
     def follow(self, table: LoadedTable) -> None:
         """Index what other writers have committed; pending batches delete rows of their keys, too.

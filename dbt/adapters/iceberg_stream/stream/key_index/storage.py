@@ -1,9 +1,10 @@
 """Keep a key index beside its table, so that the next run need not read the key columns.
 
-The index is a Puffin file among the table's statistics, which readers may ignore (Iceberg spec,
-"Table Statistics"), and which is removed with its snapshot. Its entry in the metadata lists no
-blobs: PyIceberg 0.12 refuses metadata with blob types that it does not know. It is a cache: a file
-that is lost, damaged or of another version is built again.
+The index is a Puffin file in the table's metadata folder; a table property has its location, which
+other engines ignore. It is a cache: a file that is lost, damaged or of another version is built
+again. It is not among the table's statistics, because PyIceberg 0.12 refuses metadata with blob
+types that it does not know, and Iceberg's REST server (1.12) cannot load a table without its older
+snapshots if one of them has statistics.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import base64
 import json
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.table.statistics import StatisticsFile
-from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate, TableUpdate
+from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -29,7 +29,8 @@ from dbt.adapters.iceberg_stream.stream.key_index.runs import Run, StoredRun
 from dbt.adapters.iceberg_stream.tables.files.puffin import MAGIC, footer, read_footer
 
 BLOB = "iceberg-stream-key-index-v1"
-SUFFIX = f"-{BLOB}.puffin"
+# Prefix of the table property with the location of a stream's index.
+PROPERTY = "iceberg-stream.key-index."
 COPIED_AT_ONCE = 8 * 1024 * 1024
 
 
@@ -46,7 +47,7 @@ class StoredIndex:
     files: Mapping[str, tuple[int, BitMap]]
 
 
-def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> list[TableUpdate]:
+def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> str:
     """Write the file of an index.
 
     Args:
@@ -55,14 +56,13 @@ def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> l
         stored: the content.
 
     Returns:
-        Updates of the table's metadata that add the file, and remove the older one.
+        The location of the file.
 
     Raises:
         OSError: the storage refuses the file.
     """
-    metadata = table.metadata
-    folder = f"{metadata['location']}/metadata"
-    location = f"{folder}/{uuid.uuid4()}{SUFFIX}"
+    folder = f"{table.metadata['location']}/metadata"
+    location = f"{folder}/{uuid.uuid4()}-{BLOB}.puffin"
     blobs: list[dict[str, Any]] = []
     size = len(MAGIC)
     with table.io.new_output(location).create() as stream:
@@ -79,85 +79,52 @@ def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> l
             size += len(content)
         end = footer(blobs, files=_encode_files(stored.files), schema=_schema_id(schema))
         stream.write(end)
-    statistics = StatisticsFile.model_validate(
-        {
-            "snapshot-id": metadata["current-snapshot-id"],
-            "statistics-path": location,
-            "file-size-in-bytes": size + len(end),
-            "file-footer-size-in-bytes": len(end),
-            "blob-metadata": [],
-        }
-    )
-    older = [
-        RemoveStatisticsUpdate.model_validate({"snapshot-id": entry["snapshot-id"]})
-        for entry in index_files(metadata)
-    ]
-    added = SetStatisticsUpdate.model_validate({"statistics": statistics})
-    return [*older, added]
+    return location
 
 
-def index_location(updates: Sequence[TableUpdate]) -> str:
-    """Return the location of the file that updates add.
+def with_index(sink_id: str, location: str) -> SetPropertiesUpdate:
+    """Return the update that makes a file the index of a stream.
 
     Args:
-        updates: from `write_index`.
+        sink_id: of the stream.
+        location: of the file.
     """
-    (added,) = [update for update in updates if isinstance(update, SetStatisticsUpdate)]
-    return added.statistics.statistics_path
+    return SetPropertiesUpdate(updates={f"{PROPERTY}{sink_id}": location})
 
 
-def index_locations(metadata: Metadata) -> list[str]:
-    """Return the locations of a table's index files.
+def index_location(metadata: Metadata, sink_id: str) -> str | None:
+    """Return the location of a stream's index; None if it has none.
 
     Args:
         metadata: of the table.
+        sink_id: of the stream.
     """
-    return [entry["statistics-path"] for entry in index_files(metadata)]
+    location: str | None = (metadata.get("properties") or {}).get(f"{PROPERTY}{sink_id}")
+    return location
 
 
-def index_files(metadata: Metadata) -> list[Mapping[str, Any]]:
-    """Return the statistics entries of a table's index files.
-
-    Args:
-        metadata: of the table.
-    """
-    entries = metadata.get("statistics") or []
-    return [entry for entry in entries if entry["statistics-path"].endswith(SUFFIX)]
-
-
-def has_other_statistics(metadata: Metadata) -> bool:
-    """Return whether the current snapshot has a statistics file that is no index.
-
-    A snapshot has one statistics file at most.
-
-    Args:
-        metadata: of the table.
-    """
-    current = metadata.get("current-snapshot-id")
-    return any(
-        entry["snapshot-id"] == current and not entry["statistics-path"].endswith(SUFFIX)
-        for entry in metadata.get("statistics") or []
-    )
-
-
-def read_index(table: LoadedTable, schema: pa.Schema, folder: Path) -> StoredIndex | None:
-    """Open the newest index of a table.
+def read_index(
+    table: LoadedTable, sink_id: str, schema: pa.Schema, folder: Path
+) -> StoredIndex | None:
+    """Open the index of a stream.
 
     Args:
         table: the table.
+        sink_id: of the stream.
         schema: of the key columns.
         folder: where a file of a remote storage is copied to.
 
     Returns:
         The index; None if there is none for these keys, or it cannot be read.
     """
-    for entry in reversed(index_files(table.metadata)):
-        try:
-            return _open(table.io, entry["statistics-path"], schema, folder)
-        except (OSError, ValueError, KeyError):
-            # Nothing is lost but the time to build it.
-            continue
-    return None
+    location = index_location(table.metadata, sink_id)
+    if location is None:
+        return None
+    try:
+        return _open(table.io, location, schema, folder)
+    except (OSError, ValueError, KeyError):
+        # Nothing is lost but the time to build it.
+        return None
 
 
 def _open(io: FileIO, location: str, schema: pa.Schema, folder: Path) -> StoredIndex:

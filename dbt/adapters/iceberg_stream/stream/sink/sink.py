@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_s
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
-from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, index_locations
+from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     live_deletes,
 )
@@ -310,7 +310,7 @@ class Sink:
         if index is None or not index.schema.equals(keys, check_metadata=True):
             index = KeyIndex(keys, max_rows)
             if not refresh:
-                index.restore(base)
+                index.restore(base, self.progress.sink_id)
         index.load(base, refresh)
         self.index = index
 
@@ -326,16 +326,17 @@ class Sink:
             index = self.index
             if index is None or index.snapshot_id != current_snapshot_id(base.metadata):
                 return
-            updates = index.store(base)
-            if not updates:
+            location = index.store(base)
+            if location is None:
                 return
-            written, older = [index_location(updates)], index_locations(base.metadata)
+            sink_id = self.progress.sink_id
+            older = index_location(base.metadata, sink_id)
             try:
-                self.catalog.commit(base, unchanged(base), updates)
+                self.catalog.commit(base, unchanged(base), (with_index(sink_id, location),))
             except CommitConflict:
-                self.remove(written)
+                self.remove([location])
             else:
-                self.remove(older)
+                self.remove([older] if older is not None else [])
 
     def add_to_index(self, batch: WrittenBatch) -> WrittenBatch:
         """Add a batch to the key index, which locates the rows that it deletes.
