@@ -110,7 +110,7 @@ lock: $(BIN)/python ## Pin the requirements of setup.py and dev-requirements.txt
 mutants: $(VENV)/.dev-installed ## Measure how many small faults unit tests notice (SAMPLE=200 SEED=1)
 	$(BIN)/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED)
 
-bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch, connect, write or stream)
+bench: $(VENV)/.dev-installed ## Run the benchmarks of an area (AREA=batch, connect, write, stream or read)
 	$(BIN)/python -m benchmarks.run --area $(AREA)
 
 stop: ## Stop the engines that the demos have left running

@@ -102,13 +102,15 @@ class Merges:
             self.rig.lake.drop(("s", self.last[contender]))
         self._made += 1
         name = self.last[contender] = f"t{self._made}"
-        data = pa.RecordBatchReader.from_batches(next(_base(1)).schema, _base(self.rows))
+        data = pa.RecordBatchReader.from_batches(
+            next(base_batches(1)).schema, base_batches(self.rows)
+        )
         wanted = {"format-version": "2", **FILE_SIZE, **more}
         ingest(self.rig.lake, ("s", name), data, Mode.CREATE, properties=wanted)
         return name
 
 
-def _base(rows: int) -> Iterator[pa.RecordBatch]:
+def base_batches(rows: int) -> Iterator[pa.RecordBatch]:
     """The table's rows before any upsert."""
     for begin in range(0, rows, PER_FILE):
         yield changes(np.arange(begin, min(begin + PER_FILE, rows)), 5, begin)
@@ -116,7 +118,7 @@ def _base(rows: int) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _amounts(rows: int) -> np.ndarray:
-    return np.concatenate([batch["amount"].to_numpy() for batch in _base(rows)])
+    return np.concatenate([batch["amount"].to_numpy() for batch in base_batches(rows)])
 
 
 def merges_5m(bench: Bench) -> list[Result]:
