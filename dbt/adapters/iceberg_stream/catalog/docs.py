@@ -1,4 +1,7 @@
-"""The catalog in the shape of `dbt docs`: one row for each column of each relation."""
+"""The catalog in the shape of `dbt docs`: one row for each column of each relation.
+
+`catalog.py` chooses the statistics.
+"""
 
 from __future__ import annotations
 

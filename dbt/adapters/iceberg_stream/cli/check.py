@@ -102,8 +102,12 @@ def _print(report: Report) -> None:
             click.echo(f"    {len(findings) - EXAMPLES} more; --json lists all.")
         click.echo(f"    effect  {kind.effect}\n    cure    {kind.cure}")
     read = "" if report.contents is None else f", {report.contents} read"
-    counts = ", ".join(f"{report.count(severity)} {severity}s" for severity in SEVERITIES)
+    counts = ", ".join(_count(report.count(severity), severity) for severity in SEVERITIES)
     click.echo(
         f"  {report.snapshots} snapshots, {report.manifests} manifests, {report.files} files"
         f"{read}: {counts}"
     )
+
+
+def _count(number: int, severity: str) -> str:
+    return f"{number} {severity}" if number == 1 else f"{number} {severity}s"

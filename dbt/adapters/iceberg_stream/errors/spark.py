@@ -58,12 +58,16 @@ NO_CREDENTIALS = (
 CATALOG_WITHOUT_CREDENTIALS = r"Service: Sts, Status Code"
 
 # Pattern of an error's text, and what a user can do about it.
+CONFLICT = (
+    r"Found conflicting files|Cannot commit|Commit failed|CommitFailedException"
+    r"|has been updated by another process|no schema has been added|Table UUID does not match"
+    r"|no current version id has been set"
+    r"|Missing required files to delete|stale table metadata"
+)
+# Patterns of Spark's messages, and what to do. The first match counts.
 ADVICE = (
     (
-        r"Found conflicting files|Cannot commit|Commit failed|CommitFailedException"
-        r"|has been updated by another process|no schema has been added|Table UUID does not match"
-        r"|no current version id has been set"
-        r"|Missing required files to delete|stale table metadata",
+        CONFLICT,
         "The commit conflicts with another writer's; nothing of it is visible. "
         "Run the model again.",
     ),
@@ -192,7 +196,7 @@ class StatementError(Exception):
     @property
     def is_conflict(self) -> bool:
         """Return whether the commit conflicted with another writer's."""
-        return re.search(ADVICE[0][0], str(self)) is not None
+        return re.search(CONFLICT, str(self)) is not None
 
 
 @contextmanager

@@ -153,6 +153,6 @@ def _as_frame(session: Session, name: str, frame: Any) -> Any:
     if hasattr(frame, "to_spark"):
         return frame.to_spark()
     raise DbtRuntimeError(
-        f"The Python model {name} returned {type(frame).__name__}: return a Spark, pandas or "
-        "pandas-on-Spark DataFrame, or a pyarrow Table"
+        f"The Python model {name} returned an object of type `{type(frame).__name__}`. Return a "
+        "Spark, pandas or pandas-on-Spark DataFrame, or a PyArrow table."
     )

@@ -174,8 +174,8 @@ def test_required_columns() -> None:
         (pa.null(), "has no type, because all its values are null"),
         (pa.decimal256(50, 2), "decimals have at most 38 digits"),
         (pa.decimal256(39, 2), "decimals have at most 38 digits"),
-        (pa.decimal128(5, -1), "a scale within them"),
-        (pa.decimal128(5, 6), "a scale within them"),
+        (pa.decimal128(5, -1), "a scale from 0 to"),
+        (pa.decimal128(5, 6), "a scale from 0 to"),
         (pa.month_day_nano_interval(), "which Iceberg does not have"),
     ],
 )

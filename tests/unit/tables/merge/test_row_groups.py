@@ -154,7 +154,7 @@ def test_nested_columns_must_be_those_of_the_table(
         if not changed:
             require_ids(parquet, now)
             return
-        with pytest.raises(NotByRewriting, match="the nested column s has changed"):
+        with pytest.raises(NotByRewriting, match="nested column `s` have changed"):
             require_ids(parquet, now)
 
 

@@ -117,7 +117,7 @@ KINDS: dict[str, Kind] = {
     ),
     "manifest-counts": Kind(
         "error",
-        "Engines skip manifests by their counts, and count rows by them: rows are missed.",
+        "Engines use these counts to skip manifests and to count rows: rows are missed.",
         _REWRITE_MANIFESTS,
     ),
     "sequence-number": Kind(
@@ -137,15 +137,15 @@ KINDS: dict[str, Kind] = {
     # Deletes.
     "vector-twice": Kind(
         "error",
-        "Engines refuse the table or use one of the vectors: deleted rows return.",
+        "Engines refuse the table or use one of the vectors: deleted rows reappear.",
         _REBUILD,
     ),
     "hidden-deletes": Kind(
         "error",
         "Readers of format version 3 ignore position deletes beside a deletion vector: deleted "
-        "rows return.",
-        "Run `rewrite_position_delete_files` in a version that still applies them, or rebuild the "
-        "table.",
+        "rows reappear.",
+        "Run `rewrite_position_delete_files` in an Iceberg version that still applies them, or "
+        "rebuild the table.",
     ),
     "position-past-end": Kind(
         "error", "Some engines fail; the rows that should be deleted stay in the table.", _REBUILD
@@ -160,14 +160,14 @@ KINDS: dict[str, Kind] = {
     ),
     "dangling-delete": Kind(
         "note",
-        "The deletes apply to no file; each scan still plans them.",
+        "The deletes apply to no file; every scan still has to read them during planning.",
         "Run `rewrite_position_delete_files`, or `rewrite_data_files` with "
         "`remove-dangling-deletes`.",
     ),
     "delete-metrics": Kind(
         "error",
         "Engines skip the deletes for filters on columns that are not of the key: replaced rows "
-        "return.",
+        "reappear.",
         "Run `rewrite_data_files` with the option `delete-file-threshold` at 1.",
     ),
     "equality-column": Kind(
@@ -180,7 +180,9 @@ KINDS: dict[str, Kind] = {
     # Contents of files.
     "row-count": Kind("error", "`count(*)` from metadata is wrong.", _REWRITE),
     "bounds": Kind(
-        "error", "Engines skip the file for filters that its rows match: rows are missed.", _REWRITE
+        "error",
+        "Engines skip the file although some of its rows match the filter: rows are missed.",
+        _REWRITE,
     ),
     "value-counts": Kind(
         "error",

@@ -204,8 +204,10 @@ class CopyOnWrite:
             undo.callback(removal.sweep, items)
             try:
                 files = self.rewriter(self.session, removal, items)
-            except (NotByRewriting, ColumnError) as error:
+            except NotByRewriting as error:
                 raise StreamError(_cannot_rewrite(self.base.name, str(error))) from error
+            except ColumnError as error:
+                raise StreamError(_cannot_rewrite(self.base.name, error.clause)) from error
             undo.pop_all()
         return files
 

@@ -169,8 +169,10 @@ def read_keys(
                 rows = read_rows(parquet, schema, group)
                 yield begin, rows
                 begin += rows.num_rows
-    except (NotByRewriting, ColumnError) as error:
-        raise NotIndexable(f"{location}: {error}") from error
+    except NotByRewriting as error:
+        raise NotIndexable(f"{error} ({location})") from error
+    except ColumnError as error:
+        raise NotIndexable(f"{error.clause} ({location})") from error
 
 
 def by_file(

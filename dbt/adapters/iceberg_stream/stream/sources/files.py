@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
-logger = AdapterLogger("IcebergStream")
+logger = AdapterLogger("Iceberg_Stream")
 FORMATS = ("json", "csv", "parquet")
 # Converts a batch's rows to bytes, because rows cannot be counted before they are read.
 BYTES_PER_ROW = 64

@@ -148,7 +148,8 @@ def _primitive(kind: pa.DataType, version: int, column: str) -> iceberg.Primitiv
         if kind.precision > MAX_DECIMAL_DIGITS or not 0 <= kind.scale <= kind.precision:
             raise ColumnError(
                 column,
-                f"is {kind}: Iceberg's decimals have at most 38 digits, and a scale within them",
+                f"is {kind}: Iceberg's decimals have at most 38 digits, and a scale from 0 to "
+                "the number of digits. Cast it to such a decimal",
             )
         return iceberg.DecimalType(kind.precision, kind.scale)
     if isinstance(kind, pa.FixedSizeBinaryType):

@@ -43,6 +43,11 @@ class ColumnError(ValueError):
     def __str__(self) -> str:
         return f"The column `{self.column}` {self.reason}."
 
+    @property
+    def clause(self) -> str:
+        """The message as a part of another sentence."""
+        return f"the column `{self.column}` {self.reason}"
+
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert a batch to the columns, types and field ids of the table's files.

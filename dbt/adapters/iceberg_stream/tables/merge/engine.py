@@ -73,7 +73,7 @@ def merge(
         target = WriteTarget.of(base.metadata, base.io)
         rows = _source_rows(stream(), _source_schema(plan, target.file_schema))
     except ColumnError as error:
-        return MergeResult(spark_because=str(error))
+        return MergeResult(spark_because=error.clause)
     if rows is None:
         return MergeResult(spark_because=f"the source has over {MOST_SOURCE_ROWS:,} rows")
     source = Source(rows, plan.keys)
@@ -84,8 +84,10 @@ def merge(
     try:
         rewrite = RewriteMerge(catalog, name, source, plan, refuses, write_id, properties, runner)
         merged = rewrite.run(base)
-    except (NotByRewriting, ColumnError) as error:
+    except NotByRewriting as error:
         return MergeResult(spark_because=str(error))
+    except ColumnError as error:
+        return MergeResult(spark_because=error.clause)
     return MergeResult(read_outcome(merged.committed.snapshot) if merged.committed else None)
 
 

@@ -231,9 +231,12 @@ def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
     nested_ids = {_id(field): _ids(field) for field in schema}
     for field in parquet.schema_arrow:
         if _id(field) is None:
-            raise NotByRewriting("the table has files without field ids")
+            raise NotByRewriting("a file of the table has no field ids")
         if _ids(field) != nested_ids.get(_id(field), _ids(field)):
-            raise NotByRewriting(f"the nested column {field.name} has changed")
+            raise NotByRewriting(
+                f"the fields of the nested column `{field.name}` have changed since a file was "
+                "written"
+            )
 
 
 # How often a task tries to process a file that the storage refuses.
@@ -305,8 +308,10 @@ def run_with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     for trial in range(1, TRIES + 1):
         try:
             return work()
-        except (NotByRewriting, ColumnError) as error:
+        except NotByRewriting as error:
             return {"refused": str(error)}
+        except ColumnError as error:
+            return {"refused": error.clause}
         except OSError as error:
             if trial == TRIES:
                 return {"failed": str(error)}

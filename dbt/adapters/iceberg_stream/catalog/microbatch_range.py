@@ -1,4 +1,4 @@
-"""Ranges of a time column that are whole partitions."""
+"""Whether the time range of a microbatch is a set of whole partitions."""
 
 from __future__ import annotations
 
