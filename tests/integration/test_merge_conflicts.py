@@ -231,7 +231,7 @@ def test_files_without_ids(
 ) -> None:
     pq.write_table(pa.table({"id": [50], "n": [0]}), tmp_path / "foreign.parquet")
     lake.table(("s", name)).add_files([str(tmp_path / "foreign.parquet")])
-    with pytest.raises(NotByRewriting, match="without field ids"):
+    with pytest.raises(NotByRewriting, match="has no field ids"):
         merging(lake, name, (50, 1), runner=runner).run(base_of(lake, name))
 
 

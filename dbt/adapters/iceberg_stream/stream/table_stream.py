@@ -146,7 +146,10 @@ class TableStream:
 
     def enqueue(self, batch: WrittenBatch) -> None:
         """Add a batch to the pending ones."""
-        batch = self.sink.add_to_index(batch)
+        try:
+            batch = self.sink.add_to_index(batch)
+        except OSError as error:
+            raise storage_error(error, [self]) from error
         self.pending.append(batch)
         self.frontier = batch.batch_range.upper
         self._watermark = from_json(batch.watermark)

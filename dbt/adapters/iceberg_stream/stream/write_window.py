@@ -68,9 +68,10 @@ class WriteWindow:
             undo.callback(_discard, writing.tables, written)
             for number, table in enumerate(writing.tables):
                 written[number] = table.reconcile(written[number], self._session, flush)
+            # Where one table's index fails, `discard` removes the files of all.
+            for table, batch in zip(writing.tables, written, strict=True):
+                table.enqueue(batch)
             undo.pop_all()
-        for table, batch in zip(writing.tables, written, strict=True):
-            table.enqueue(batch)
         return written
 
     def discard(self) -> None:

@@ -9,7 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
+from pyiceberg.types import LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
@@ -18,14 +21,18 @@ from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
 from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink import sink as sink_module
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
-from tests.integration.streams import NAME, Change, make_table, open_sink
+from tests.integration.streams import NAME, SINK, Change, batch, make_table, open_sink
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write
 
@@ -349,3 +356,91 @@ def test_a_small_index_is_not_stored(lake: IcebergCatalog) -> None:
     insert(lake)
     open_indexed(lake).store_index()
     assert stored(lake) == []
+
+
+@pytest.mark.usefixtures("stores_at_once")
+def test_a_table_that_has_lost_all_rows(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    apply(sink, Change(1, None), Change(2, None), Change(3, None))
+    sink.store_index()
+    sink = open_indexed(lake)
+    apply(sink, Change(1, "new"), upper=2)
+    assert rows(lake) == [(1, "new")]
+
+
+def test_a_key_with_an_initial_default(lake: IcebergCatalog) -> None:
+    """Files from before it have the default and not null."""
+    make_table(lake, 3)
+    insert(lake, ROWS)
+    table = lake.load(NAME)
+    assert table is not None
+    fields = current_schema(table.metadata).fields
+    region = NestedField(9, "region", StringType(), required=False, initial_default="eu")
+    updates = (
+        AddSchemaUpdate(schema=Schema(*fields, region, schema_id=1)),
+        SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
+    )
+    lake.commit(table, (), updates)
+    sink = Sink(lake, NAME, Progress(SINK), ("id", "region"))
+    sink.claim()
+    with pytest.raises(NotIndexable, match="the key column `region` has an initial default"):
+        sink.load_index(1000, refresh=False)
+
+
+def test_a_query_that_returns_keys_of_a_narrower_type(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    for number in range(2):
+        sink = open_indexed(lake)
+        write_id = f"w{number}"
+        columns = batch([Change(1, str(number))], 10)[0]
+        narrow = columns.set_column(0, "id", columns["id"].cast(pa.int32()))
+        delta = write_changes(sink.plan(write_id, keeps_keys=True), [narrow])
+        written = WrittenBatch(BatchRange(None, {"offset": number}), [delta])
+        sink.commit(write_id, [sink.add_to_index(written)])
+    assert rows(lake) == [(1, "1")]
+
+
+def test_tables_of_one_commit_that_share_a_folder(
+    lake: IcebergCatalog, version: int, tmp_path: Path
+) -> None:
+    names, parts = [("s", "one"), ("s", "two")], []
+    for name in names:
+        make_table(lake, version, name=name)
+        table = lake.load(name)
+        assert table is not None
+        shared = {"write.data.path": f"file://{tmp_path}/shared"}
+        lake.commit(table, (), (SetPropertiesUpdate(updates=shared),))
+    for upper in range(1, 3):
+        parts = []
+        for name in names:
+            sink = open_sink(lake, name)
+            sink.load_index(1000, refresh=False)
+            changes = [Change(1, f"{name[1]}{upper}"), Change(2, "x"), Change(2 + upper, "y")]
+            parts.append((sink, [changed(sink, *changes, upper=upper)[1]]))
+        commit_batches(f"w{upper}", parts)
+    for name in names:
+        found = sorted(duckdb_rows(lake, name[1], "id, value"))
+        assert found == [(1, f"{name[1]}2"), (2, "x"), (3, "y"), (4, "y")]
+
+
+def test_another_writer_replaces_the_key_column(lake: IcebergCatalog) -> None:
+    """The new column has no value in the older files."""
+    make_table(lake)
+    insert(lake)
+    sink = open_indexed(lake)
+    write_id, written = changed(sink, Change(1, "new"))
+    table = lake.load(NAME)
+    assert table is not None
+    others = [f for f in current_schema(table.metadata).fields if f.name != "id"]
+    again = NestedField(9, "id", LongType(), required=False)
+    updates = (
+        AddSchemaUpdate(schema=Schema(again, *others, schema_id=1)),
+        SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
+    )
+    lake.commit(table, (), updates)
+    insert(lake)
+    with pytest.raises(StreamConflict, match="changed the key columns of s.t"):
+        sink.commit(write_id, [written])
+    assert orphans(lake) == []

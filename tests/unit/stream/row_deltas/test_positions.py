@@ -248,7 +248,7 @@ class TestRowRemoval:
         with pytest.raises(OSError, match="f.parquet: "):
             self.removal().run(self.rows_to_remove(file, 0))
         pq.write_table(pa.table({"id": [1]}), file)
-        with pytest.raises(NotByRewriting, match="without field ids"):
+        with pytest.raises(NotByRewriting, match="no field ids"):
             self.removal().run(self.rows_to_remove(file, 0))
         removal = replace(self.removal(), write_id="other")
         removal.sweep([self.rows_to_remove(file)])

@@ -109,7 +109,7 @@ def test_a_refusal_travels(file: Path) -> None:
     pq.write_table(pa.table({"id": [1], "n": [0]}), file)
     batch = pa.RecordBatch.from_pylist([{"location": "here", "path": str(file)}])
     (answer,) = run_task(file_merge(), [batch])
-    with pytest.raises(NotByRewriting, match="without field ids"):
+    with pytest.raises(NotByRewriting, match="has no field ids"):
         read_task_result(answer.to_pylist()[0])
 
 

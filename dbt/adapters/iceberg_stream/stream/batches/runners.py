@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +154,8 @@ def read_changed_keys(plan: DeltaPlan, delta: Delta) -> Delta:
     sub_batches = [_with_changed_keys(plan, sub) for sub in delta.sub_batches]
     for sub in delta.sub_batches:
         for file, _ in sub.equality_deletes:
-            plan.filesystem.delete_file(plan.path_of(file.location))
+            with suppress(OSError):
+                plan.filesystem.delete_file(plan.path_of(file.location))
     return replace(delta, sub_batches=sub_batches)
 
 

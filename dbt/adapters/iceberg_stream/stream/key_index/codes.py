@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 Codes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
-# Rows whose bytes are hashed at once, which bounds the memory of intermediate arrays.
-ROWS_AT_ONCE = 1 << 18
+# Bytes of keys that are hashed at once, which bounds the memory of intermediate arrays.
+BYTES_AT_ONCE = 4 * 1024 * 1024
 # Odd numbers with well-spread bits: the base of the polynomial, and splitmix64's two factors.
 BASE = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 SIGN = np.uint64(1 << 63)
+NULL_CODE = np.uint64((1 << 64) - 1)
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,12 @@ def encode(rows: pa.Table) -> Keys:
     """
     if is_own_code(rows.schema):
         column = rows.column(0).combine_chunks()
-        nulls = _is_null(column) if column.null_count else None
-        return Keys(_number(column) ^ SIGN, nulls)
+        codes = _number(column) ^ SIGN
+        if not column.null_count:
+            return Keys(codes)
+        # Not the code of 0: a column that was added later may be null in very many rows.
+        nulls = _is_null(column)
+        return Keys(np.where(nulls, NULL_CODE, codes), nulls)
     values = [_bytes(_column(column)) for column in rows.columns]
     joined = (
         values[0]
@@ -183,10 +188,12 @@ def _hash(values: pa.LargeBinaryArray) -> Codes:
     """Hash byte strings: a polynomial in their bytes, mixed like splitmix64's output."""
     offsets, content = binary_buffers(values)
     hashes = np.empty(len(values), np.uint64)
-    for begin in range(0, len(values), ROWS_AT_ONCE):
-        hashes[begin : begin + ROWS_AT_ONCE] = _hash_part(
-            offsets[begin : begin + ROWS_AT_ONCE + 1], content
-        )
+    begin = 0
+    while begin < len(values):
+        limit = offsets[begin] + BYTES_AT_ONCE
+        end = max(begin + 1, int(np.searchsorted(offsets, limit, "right")) - 1)
+        hashes[begin:end] = _hash_part(offsets[begin : end + 1], content)
+        begin = end
     return hashes
 
 

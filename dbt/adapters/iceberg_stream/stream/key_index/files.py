@@ -13,8 +13,13 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.tables.commit.producer import file_key, referenced_file
+from dbt.adapters.iceberg_stream.tables.commit.producer import (
+    current_schema,
+    file_key,
+    referenced_file,
+)
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file, read_position_deletes
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
@@ -62,6 +67,22 @@ class SnapshotFile:
 def _offset(file: DataFile) -> int | None:
     offset: int | None = file[CONTENT_OFFSET] if file.file_format == FileFormat.PUFFIN else None
     return offset
+
+
+def require_no_defaults(metadata: Metadata, schema: pa.Schema) -> None:
+    """Require that key columns have no initial default, which older files do not contain.
+
+    Args:
+        metadata: of the table.
+        schema: of the key columns.
+
+    Raises:
+        NotIndexable: a key column has one.
+    """
+    table_schema = current_schema(metadata)
+    for name in schema.names:
+        if table_schema.find_field(name).initial_default is not None:
+            raise NotIndexable(f"the key column `{name}` has an initial default")
 
 
 def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:

@@ -31,6 +31,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.files import (
     by_file,
     deleted_rows,
     read_keys,
+    require_no_defaults,
     snapshot_files,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.runs import (
@@ -50,6 +51,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.storage import (
     write_index,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 # Runs of similar size that are merged into one, a power of two; runs of the next size are so many
@@ -150,6 +152,8 @@ class KeyIndex:
         self._pending: list[IndexedBatch] = []
         # Whether the next commit replaces the snapshot's rows, whatever they are.
         self._is_replaced = False
+        # Folders of runs that may have entries of pending batches.
+        self._pending_runs: set[Path] = set()
         # Deleted rows by the number of their file, for files of the snapshot and pending ones.
         self._deleted: dict[int, BitMap] = {}
 
@@ -166,6 +170,7 @@ class KeyIndex:
         """
         with self.lock:
             self._pending, self._is_replaced = [], is_empty
+            self._pending_runs.clear()
             self._follow(table)
 
     def restore(self, table: LoadedTable, sink_id: str) -> None:
@@ -204,6 +209,8 @@ class KeyIndex:
             if self._pending or unstored < max(STORED_ROWS, rows * STORED_SHARE):
                 return None
             self._merge(list(self._runs))
+            if not self._runs:
+                return None
             files = {path: (item.number, item.deleted) for path, item in self._files.items()}
             (run,) = self._runs
             location = write_index(table, self.schema, StoredIndex(run, files))
@@ -289,6 +296,8 @@ class KeyIndex:
                 # All its rows are deleted, and the commit has removed it.
                 self._files.pop(path, None)
             self._pending, self._is_replaced = self._pending[len(batches) :], False
+            if not self._pending:
+                self._pending_runs.clear()
             if snapshot_id is not None:
                 self.snapshot_id = snapshot_id
             self._update_deleted()
@@ -300,7 +309,7 @@ class KeyIndex:
             keys: the key columns.
         """
         with self.lock:
-            entries = Entries.at(encode(keys), np.zeros(keys.num_rows, np.uint64))
+            entries = Entries.at(encode(self._conform(keys)), np.zeros(keys.num_rows, np.uint64))
             paths = {item.number: path for path, item in self._files.items()}
             for batch in self._pending:
                 paths |= {number: path for path, number in batch.numbers.items()}
@@ -324,19 +333,25 @@ class KeyIndex:
             batch.deletes[number] = self._deleted[number] = bitmap(deleted.to_numpy())
         at = numbers[part.files.to_numpy()]
         positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
-        entries = Entries.at(encode(part.keys), pack(at, positions))
+        entries = Entries.at(encode(self._conform(part.keys)), pack(at, positions))
         self._delete(batch, self._live(self._find(entries)[1]))
-        self._write_run([entries])
+        if (run := self._write_run([entries])) is not None:
+            self._pending_runs.add(run.folder)
+
+    def _conform(self, keys: pa.Table) -> pa.Table:
+        """Return keys of a query with the types that data files have."""
+        batches = [conform(batch, self.schema) for batch in keys.to_batches()]
+        return pa.Table.from_batches(batches, self.schema)
 
     def _delete(self, batch: IndexedBatch, rows: Mapping[int, BitMap]) -> None:
         for number, positions in rows.items():
             batch.deletes[number] = batch.deletes.get(number, BitMap()) | positions
             self._deleted[number] = self._deleted[number] | positions
 
-    def _find(self, entries: Entries) -> tuple[Indices, Rows]:
-        """Return positions of entries, and the rows that have the same keys."""
+    def _find(self, entries: Entries, runs: Sequence[Run] | None = None) -> tuple[Indices, Rows]:
+        """Return positions of entries, and the rows of all or some runs with the same keys."""
         keys = entries.lookup_keys()
-        pairs = [run.find(keys) for run in self._runs]
+        pairs = [run.find(keys) for run in (self._runs if runs is None else runs)]
         indices = [np.empty(0, np.int64), *(index for index, _ in pairs)]
         rows = [np.empty(0, np.uint64), *(found for _, found in pairs)]
         return np.concatenate(indices), np.concatenate(rows)
@@ -350,6 +365,7 @@ class KeyIndex:
         }
 
     def _follow(self, table: LoadedTable) -> None:
+        require_no_defaults(table.metadata, self.schema)
         files = {} if self._is_replaced else snapshot_files(table)
         if sum(item.file.record_count for item in files.values()) > self._max_rows:
             raise NotIndexable(f"it has over {self._max_rows:,} rows")
@@ -412,7 +428,8 @@ class KeyIndex:
 
     def _delete_changed(self, entries: Entries) -> None:
         """Let pending batches delete the rows that another writer has added of their keys."""
-        index, rows = self._find(entries)
+        pending = [run for run in self._runs if run.folder in self._pending_runs]
+        index, rows = self._find(entries, pending)
         numbers, _ = unpack(rows)
         for batch, own_numbers in self._owners():
             own = np.isin(numbers, own_numbers)
@@ -421,13 +438,18 @@ class KeyIndex:
     def _owners(self) -> list[tuple[IndexedBatch, list[int]]]:
         return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]
 
-    def _write_run(self, parts: Sequence[Entries]) -> None:
+    def _write_run(self, parts: Sequence[Entries]) -> Run | None:
         parts = [part for part in parts if len(part.rows)]
         if not parts:
-            return
+            return None
         writer = RunWriter(self._new_folder())
-        writer.append(merge_entries(parts))
-        self._runs.append(writer.close())
+        with ExitStack() as undo:
+            undo.callback(writer.abort)
+            writer.append(merge_entries(parts))
+            run = writer.close()
+            undo.pop_all()
+        self._runs.append(run)
+        return run
 
     def _merge_runs(self) -> None:
         """Merge runs of similar size, so that their number grows with the logarithm of the rows."""
@@ -436,7 +458,13 @@ class KeyIndex:
 
     def _merge(self, runs: Sequence[Run]) -> None:
         merged = merge_runs(runs, self._new_folder(), self._stays)
-        self._runs = [run for run in self._runs if run not in runs] + [merged]
+        self._runs = [run for run in self._runs if run not in runs]
+        if merged.count:
+            self._runs.append(merged)
+        else:
+            merged.remove()
+        if any(run.folder in self._pending_runs for run in runs):
+            self._pending_runs.add(merged.folder)
         for run in runs:
             run.remove()
 
@@ -455,10 +483,14 @@ class KeyIndex:
         is_live = np.zeros(max([*live, int(numbers.max(initial=0))]) + 1, np.bool_)
         is_live[live] = True
         mask = is_live[numbers]
-        for number, own in by_file(numbers, positions).items():
-            if dead := bitmap(own) & deleted.get(number, BitMap()):
-                gone = pack(number, np.array(dead.to_array(), np.uint64))
-                mask &= ~np.isin(pack(numbers, positions.astype(np.uint64)), gone)
+        gone = [
+            pack(number, np.array(dead.to_array(), np.uint64))
+            for number, own in by_file(numbers, positions).items()
+            if number in deleted and (dead := bitmap(own) & deleted[number])
+        ]
+        if gone:
+            packed = pack(numbers, positions.astype(np.uint64))
+            mask &= ~np.isin(packed, np.concatenate(gone))
         return np.asarray(mask, np.bool_)
 
     def _new_folder(self) -> Path:

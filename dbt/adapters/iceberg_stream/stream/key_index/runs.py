@@ -143,16 +143,13 @@ class Run:
 
     def _equal_codes(self, codes: Codes, first: int) -> Iterator[tuple[Indices, Indices]]:
         """Yield pairs of equal codes: positions among all look-ups, and in the run."""
-        at = np.searchsorted(self._codes, codes, "left")
-        index = np.arange(len(codes))
-        while len(index):
-            inside = at < self.count
-            index, at = index[inside], at[inside]
-            same = self._codes[at] == codes[index]
-            index, at = index[same], at[same]
-            if len(index):
-                yield index + first, at
-            at = at + 1
+        begins = np.searchsorted(self._codes, codes, "left")
+        counts = np.searchsorted(self._codes, codes, "right") - begins
+        index = np.repeat(np.arange(len(codes)), counts)
+        # The position of each pair among those of its own look-up.
+        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+        if len(index):
+            yield index + first, np.repeat(begins, counts) + within
 
     def _is_match(self, keys: Keys, index: Indices, at: Indices) -> Mask:
         if keys.values is not None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import struct
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.stream.key_index.runs import Run, StoredRun
+from dbt.adapters.iceberg_stream.stream.key_index.runs import CODES, ROWS, Run, StoredRun
+from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.files.puffin import MAGIC, footer, read_footer
 
 BLOB = "iceberg-stream-key-index-v1"
@@ -65,7 +68,8 @@ def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> s
     location = f"{folder}/{uuid.uuid4()}-{BLOB}.puffin"
     blobs: list[dict[str, Any]] = []
     size = len(MAGIC)
-    with table.io.new_output(location).create() as stream:
+    with ExitStack() as undo, table.io.new_output(location).create() as stream:
+        undo.callback(remove_quietly, table.io, location)
         stream.write(MAGIC)
         for name, content in stored.run.columns().items():
             # Numbers are read in place, which is faster where they are aligned.
@@ -79,6 +83,7 @@ def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> s
             size += len(content)
         end = footer(blobs, files=_encode_files(stored.files), schema=_schema_id(schema))
         stream.write(end)
+        undo.pop_all()
     return location
 
 
@@ -122,7 +127,7 @@ def read_index(
         return None
     try:
         return _open(table.io, location, schema, folder)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, TypeError, struct.error):
         # Nothing is lost but the time to build it.
         return None
 
@@ -136,10 +141,11 @@ def _open(io: FileIO, location: str, schema: pa.Schema, folder: Path) -> StoredI
         blob["properties"]["column"]: (blob["offset"], blob["length"]) for blob in payload["blobs"]
     }
     count = int(payload["blobs"][0]["properties"]["count"])
-    return StoredIndex(
-        StoredRun(_local_path(io, location, folder), count, sections),
-        _decode_files(properties["files"]),
-    )
+    run = StoredRun(_local_path(io, location, folder), count, sections)
+    # Mapped now: the file may be removed while the stream waits for its first batch.
+    if any(len(run.columns()[name]) != 8 * count for name in (CODES, ROWS)):
+        raise ValueError("the index is damaged")
+    return StoredIndex(run, _decode_files(properties["files"]))
 
 
 def _local_path(io: FileIO, location: str, folder: Path) -> Path:

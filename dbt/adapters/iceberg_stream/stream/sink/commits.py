@@ -43,7 +43,11 @@ def commit_batches(write_id: str, pending: Sequence[PendingCommit]) -> list[Comm
         with ExitStack() as undo:
             for sink, batches in pending:
                 undo.callback(sink.discard, batches)
-            prepared = [(sink, sink.prepare(write_id, batches)) for sink, batches in pending]
+            prepared = []
+            for sink, batches in pending:
+                prepared.append((sink, sink.prepare(write_id, batches)))
+                if (commit := prepared[-1][1]) is not None:
+                    undo.callback(commit.give_up, sink.remove)
             undo.pop_all()
         commits = [(sink, commit) for sink, commit in prepared if commit is not None]
         if not commits:
@@ -60,8 +64,10 @@ def _commit_transaction(commits: Sequence[tuple[Sink, SinkCommit]]) -> list[tupl
     try:
         results = commit_together([commit.committer for _, commit in commits])
     except RowsMoved:
+        # A server that does not commit atomically may have committed some of the tables.
         for sink, commit in commits:
-            commit.give_up(sink.remove)
+            if commit.committer.is_not_committed():
+                commit.give_up(sink.remove)
         raise
     return [
         (id(sink), sink.apply_commit(commit, result))

@@ -5,6 +5,7 @@ Iceberg spec, "Data File Fields": https://iceberg.apache.org/spec/
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -134,7 +135,8 @@ class Descriptors:
             for sub_batch in batch.sub_batches()
             for file, _ in self.describe_data(sub_batch)
         ]
-        name = f"stream-{self._write_id}-deletes"
+        # Tables of one commit may share a folder, and a commit may be prepared several times.
+        name = f"stream-{self._write_id}-deletes-{uuid.uuid4().hex[:12]}"
         deletes = index.deletes(indexed)
         return write_indexed_deletes(self._target, self._v3, name, indexed, data, deletes)
 

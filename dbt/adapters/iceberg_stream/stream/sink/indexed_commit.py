@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
@@ -12,6 +13,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.files import SnapshotFile
 from dbt.adapters.iceberg_stream.stream.key_index.index import FileDeletes, IndexedBatch, KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import write_deletes_of_file
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     DeletionVector,
     write_deletion_vectors,
@@ -45,6 +47,11 @@ class IndexedCommit:
         if not self.data and not self.delete_files:
             return ()
         return (AddedFiles(tuple(self.data.values()), tuple(self.delete_files.values())),)
+
+    @property
+    def delete_locations(self) -> list[str]:
+        """Locations of the new delete files; deletion vectors of a commit share one."""
+        return list(dict.fromkeys(file.file_path for file in self.delete_files.values()))
 
     def record(self, index: KeyIndex, snapshot_id: int | None) -> None:
         """Record in the index that the commit was made.
@@ -111,8 +118,18 @@ def _write(
         vectors = [DeletionVector(file, positions) for file, positions in deletes]
         files = write_deletion_vectors(target, name, vectors)
     else:
-        files = [
-            write_deletes_of_file(target, f"{name}-{number:05}", file, positions)
-            for number, (file, positions) in enumerate(deletes)
-        ]
+        files = _write_files(target, name, deletes)
     return {file.file_path: delete for (file, _), delete in zip(deletes, files, strict=True)}
+
+
+def _write_files(
+    target: WriteTarget, name: str, deletes: Sequence[tuple[DataFile, BitMap]]
+) -> list[DataFile]:
+    """Write position delete files; an error leaves none behind."""
+    files: list[DataFile] = []
+    with ExitStack() as undo:
+        for number, (file, positions) in enumerate(deletes):
+            files.append(write_deletes_of_file(target, f"{name}-{number:05}", file, positions))
+            undo.callback(remove_quietly, target.io, files[-1].file_path)
+        undo.pop_all()
+    return files

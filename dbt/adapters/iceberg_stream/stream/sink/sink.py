@@ -25,7 +25,11 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
@@ -220,13 +224,21 @@ class Sink:
     def _follow(self, index: KeyIndex, base: LoadedTable) -> None:
         if index.snapshot_id == current_snapshot_id(base.metadata) or self.replaces:
             return
+        name = ".".join(self.name)
+        if not index.schema.equals(self._key_schema(base), check_metadata=True):
+            raise StreamConflict(f"Another writer changed the key columns of {name}.")
         try:
             index.follow(base)
+        except FileNotFoundError as error:
+            raise RowsMoved(name) from error
         except NotIndexable as error:
             raise StreamConflict(
-                f"The key index of {'.'.join(self.name)} cannot follow another writer's commit: "
-                f"{error}."
+                f"The key index of {name} cannot follow another writer's commit: {error}."
             ) from error
+
+    def _key_schema(self, base: LoadedTable) -> pa.Schema:
+        target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
+        return pa.schema([target.file_schema.field(key) for key in self.keys])
 
     def apply_commit(self, commit: SinkCommit, committed: Committed) -> Committed:
         """Advance the progress after a prepared commit was made.
@@ -241,7 +253,8 @@ class Sink:
         self.progress, self.replaces, self.updates = commit.ahead, False, ()
         self._summaries = commit.summaries
         if self.index is not None and commit.indexed is not None:
-            commit.indexed.record(self.index, committed.snapshot.snapshot_id)
+            # After an unknown commit state the newest snapshot may be another writer's.
+            commit.indexed.record(self.index, commit.committer.snapshot_id)
             self.remove(commit.indexed.unused)
         return committed
 
@@ -305,8 +318,7 @@ class Sink:
         """
         base = self._load()
         index, self.index = self.index, None
-        target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
-        keys = pa.schema([target.file_schema.field(key) for key in self.keys])
+        keys = self._key_schema(base)
         if index is None or not index.schema.equals(keys, check_metadata=True):
             index = KeyIndex(keys, max_rows)
             if not refresh:
@@ -333,8 +345,12 @@ class Sink:
             older = index_location(base.metadata, sink_id)
             try:
                 self.catalog.commit(base, unchanged(base), (with_index(sink_id, location),))
-            except CommitConflict:
+            except CommitStateUnknown:
+                raise
+            except CatalogError as error:
                 self.remove([location])
+                if not isinstance(error, CommitConflict):
+                    raise
             else:
                 self.remove([older] if older is not None else [])
 
@@ -468,7 +484,13 @@ class Sink:
         Args:
             locations: of the files.
         """
-        base = self.catalog.load(self.name)
+        if not locations:
+            return
+        try:
+            base = self.catalog.load(self.name, history=False)
+        except CatalogError:
+            # Files that stay are orphans: no reason to fail after a commit, or to hide an error.
+            return
         if base is None:
             return
         for location in locations:

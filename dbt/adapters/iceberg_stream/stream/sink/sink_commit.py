@@ -51,7 +51,7 @@ class SinkCommit:
             return self.committer.commit()
         except RowsMoved:
             if self.indexed is not None:
-                remove([file.file_path for file in self.indexed.delete_files.values()])
+                remove(self.indexed.delete_locations)
             raise
         except (CatalogError, OSError):
             if self.indexed is not None:

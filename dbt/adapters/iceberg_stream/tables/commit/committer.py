@@ -109,6 +109,11 @@ class Committer:
         # After an unknown commit state no file may be removed: a snapshot may reference it.
         self._unknown: CommitStateUnknown | None = None
 
+    @property
+    def snapshot_id(self) -> int:
+        """Id of the snapshot that the change gets."""
+        return self._producer.snapshot_id
+
     def commit(self) -> Committed:
         """Commit, with retries. New files are removed only if no snapshot can reference them.
 
