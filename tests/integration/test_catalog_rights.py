@@ -93,7 +93,9 @@ def test_a_catalog_that_does_not_purge(
 
 def test_a_refusal_that_names_the_setting(lake: IcebergCatalog, proxy: FaultProxy) -> None:
     proxy.faults = [Fault(lambda *_: _[0] == "DELETE", 403, json.dumps(NO_PURGE).encode())]
-    with pytest.raises(CatalogError, match="administrator for DROP_WITH_PURGE_ENABLED") as raised:
+    with pytest.raises(
+        CatalogError, match="administrator to enable DROP_WITH_PURGE_ENABLED"
+    ) as raised:
         lake.drop(("s", "viewed"))
     assert "privilege" not in str(raised.value)
 

@@ -146,7 +146,7 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     assert "1 removed" in orphans("s.t", "--older-than", "0", "--remove")
     assert not lost.exists()
     assert rows(lake, "t") == [(-1, 0)]
-    assert "The table s.none does not exist" in orphans("s.none")
+    assert "There is no table s.none in the catalog `lake`" in orphans("s.none")
     assert "must have the form schema.name" in orphans("none")
     assert "does not have a target named 'other'" in orphans("s.t", "--target", "other")
 

@@ -246,8 +246,8 @@ def test_deletes_of_others_are_refused_with_their_cure(bed: MakeBed, version: in
 def test_a_stream_that_has_left_deletes_until_now(bed: MakeBed, before: str) -> None:
     made = bed()
     made.options["delete_encoding"] = before
-    for number in range(2):
-        made.land(changed(1, 2, b=number))
+    for number, keys in enumerate([(1, 2, 3), (1, 2)]):
+        made.land(changed(*keys, b=number))
         made.drain()
     made.options["delete_encoding"] = "copy_on_write"
     made.land(changed(1, b=2))
@@ -255,7 +255,7 @@ def test_a_stream_that_has_left_deletes_until_now(bed: MakeBed, before: str) -> 
         made.drain()
     made.spark.run(re.findall(r"call .*\)", str(refused.value))[0])
     made.drain()
-    assert made.rows("id, b") == [(1, 2), (2, 1)]
+    assert made.rows("id, b") == [(1, 2), (2, 1), (3, 0)]
     assert rows_of_pyiceberg(made) == made.rows()
 
 
