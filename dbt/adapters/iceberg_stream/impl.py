@@ -467,7 +467,7 @@ class IcebergStreamAdapter(SQLAdapter):
         model: Mapping[str, Any],
     ) -> IcebergStreamResponse:
         """Merge by rewriting the files that change, or return why Spark must run the merge."""
-        from dbt.adapters.iceberg_stream.materializations.incremental import merge_by_rewrite
+        from dbt.adapters.iceberg_stream.materializations.merge import merge_by_rewrite
 
         return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
 
@@ -486,7 +486,7 @@ class IcebergStreamAdapter(SQLAdapter):
         plan: Mapping[str, Any],
     ) -> str:
         """Return the MERGE of a staging table into a table."""
-        from dbt.adapters.iceberg_stream.materializations.incremental import spark_merge_sql
+        from dbt.adapters.iceberg_stream.materializations.merge import spark_merge_sql
 
         return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
 
@@ -499,7 +499,7 @@ class IcebergStreamAdapter(SQLAdapter):
         action: str,
     ) -> IcebergStreamResponse:
         """Update or delete rows of a table by key, for hooks and operations."""
-        from dbt.adapters.iceberg_stream.materializations.incremental import change_rows
+        from dbt.adapters.iceberg_stream.materializations.merge import change_rows
 
         return change_rows(self.context(), relation, query, unique_key, action)
 

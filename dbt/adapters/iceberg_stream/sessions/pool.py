@@ -14,7 +14,7 @@ from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineError, 
 from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord
+    from dbt.adapters.iceberg_stream.engines.abandoned_statements import SessionRecord
     from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -120,7 +120,10 @@ class SessionRecords:
         Raises:
             EngineError: the folder cannot be used.
         """
-        from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord, end_orphans
+        from dbt.adapters.iceberg_stream.engines.abandoned_statements import (
+            SessionRecord,
+            end_orphans,
+        )
 
         with self._lock:
             if self._record is None:

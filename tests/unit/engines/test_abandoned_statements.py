@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.engines import orphans
-from dbt.adapters.iceberg_stream.engines.orphans import SessionRecord, end_orphans
+from dbt.adapters.iceberg_stream.engines.abandoned_statements import SessionRecord, end_orphans
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
