@@ -131,7 +131,7 @@ class TestPythonModels:
         for name in ("of_spark", "of_pandas", "increment"):
             assert rows(project, f"select count(*), sum(n) from {{schema}}.{name}") == [(5, 20)]
         wrong = next(r for r in results if r.node.name == "wrong")
-        assert "wrong returned int: return a Spark, pandas" in wrong.message
+        assert "returned an object of type `int`. Return a Spark, pandas" in wrong.message
 
 
 LOCAL = """

@@ -41,10 +41,11 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: boo
     With an index it is stored after each commit, however small it is.
     """
     lake = open_catalog(place)
+    limits = index.STORED_ROWS, index.STORED_SHARE
     try:
         sink = open_sink(lake, NAME)
         if with_index:
-            index.STORED_ROWS = index.STORED_SHARE = 0
+            index.STORED_ROWS, index.STORED_SHARE = 0, 0
             sink.load_index(1000, refresh=False)
         offset = int((sink.progress.frontier or {"offset": 0})["offset"])
         for uppers in _commits(offset, upto):
@@ -64,6 +65,7 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: boo
         if outcome is not None:
             outcome.put("done")
     finally:
+        index.STORED_ROWS, index.STORED_SHARE = limits
         lake.close()
 
 

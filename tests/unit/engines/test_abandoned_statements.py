@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dbt.adapters.iceberg_stream.engines import orphans
+from dbt.adapters.iceberg_stream.engines import abandoned_statements
 from dbt.adapters.iceberg_stream.engines.abandoned_statements import SessionRecord, end_orphans
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
@@ -25,7 +25,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         actual.append(session_id)
         return 1
 
-    monkeypatch.setattr(orphans, "interrupt_session", interrupt)
+    monkeypatch.setattr(abandoned_statements, "interrupt_session", interrupt)
     return actual
 
 

@@ -444,3 +444,12 @@ def test_another_writer_replaces_the_key_column(lake: IcebergCatalog) -> None:
     with pytest.raises(StreamConflict, match="changed the key columns of s.t"):
         sink.commit(write_id, [written])
     assert orphans(lake) == []
+
+
+def test_an_index_of_an_empty_table_is_not_stored(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "STORED_ROWS", 0)
+    make_table(lake)
+    open_indexed(lake).store_index()
+    assert stored(lake) == []

@@ -206,7 +206,7 @@ class KeyIndex:
         with self.lock:
             rows = sum(run.count for run in self._runs)
             unstored = rows - self._stored_rows
-            if self._pending or unstored < max(STORED_ROWS, rows * STORED_SHARE):
+            if not rows or self._pending or unstored < max(STORED_ROWS, rows * STORED_SHARE):
                 return None
             self._merge(list(self._runs))
             if not self._runs:
