@@ -170,7 +170,7 @@ def test_deleted_rows_are_storage_and_time() -> None:
 def test_metadata_files_without_limit() -> None:
     advice = only(replace(HEALTHY, metadata_limit=None))
     assert (advice.code, advice.files, advice.command) == ("metadata-files", 500, ())
-    assert "write.metadata.delete-after-commit.enabled to true" in advice.cure
+    assert "alter table s.t set tblproperties ('write.metadata.delete-after-" in advice.cure
 
 
 def test_the_largest_gain_comes_first() -> None:
