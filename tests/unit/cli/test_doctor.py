@@ -92,6 +92,17 @@ def test_the_largest_gain_of_all_namespaces_comes_first(
     assert "Tables: 2 examined, 0 unreadable. Worth doing: 2. Hints: 0." in result.output
 
 
+def test_printed_commands_repeat_only_given_options(
+    lake: IcebergCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(lake)
+    add_files(lake, ("s", "t"), 1000)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DBT_PROFILES_DIR", str(tmp_path))
+    result = contextvars.Context().run(CliRunner().invoke, main, ["doctor"])
+    assert "  command  iceberg-stream maintain s.t --only compact\n" in result.output
+
+
 def test_one_namespace_one_table_and_a_higher_threshold(
     lake: IcebergCatalog, tmp_path: Path
 ) -> None:

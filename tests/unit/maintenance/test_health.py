@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,16 @@ def test_a_current_snapshot_that_is_missing(lake: IcebergCatalog) -> None:
     set_metadata(lake, snapshots=[])
     with pytest.raises(CatalogError, match=r"metadata of s\.t lack its current snapshot"):
         health(lake)
+
+
+def test_the_oldest_metadata_of_version_1(lake: IcebergCatalog) -> None:
+    """One schema and one partition spec instead of lists, and neither refs nor a metadata log."""
+    make_table(lake, 1)
+    add(lake, data_file("a", 7))
+    table = load(lake)
+    newer = ("schemas", "partition-specs", "sort-orders", "default-sort-order-id", "refs")
+    old = {k: v for k, v in table.metadata.items() if k not in (*newer, "metadata-log")}
+    old |= {"schema": table.metadata["schemas"][0], "partition-spec": []}
+    now = table_health(replace(table, metadata=old))
+    assert (now.format_version, now.rows, now.metadata_versions) == (1, 7, 0)
+    assert not now.is_sorted

@@ -168,6 +168,21 @@ class DataCounts:
             partition.small_files += 1
             partition.small_bytes += size
 
+    @property
+    def partition_bytes(self) -> list[int]:
+        """Sizes of the partitions."""
+        return [partition.bytes for partition in self.partitions.values()]
+
+    @property
+    def mergeable(self) -> list[PartitionFiles]:
+        """Partitions in which compaction would merge small files."""
+        return [part for part in self.partitions.values() if part.is_worth_merging(self.target)]
+
+    @property
+    def files_saved(self) -> int:
+        """How many files fewer there are after compaction."""
+        return sum(partition.files_saved(self.target) for partition in self.mergeable)
+
     def positional_after(self, deletes: DeleteCounts) -> Deletes:
         """Return position deletes after equality deletes are converted, if each key has a row."""
         rows = min(deletes.positional.positions + deletes.equality_keys, self.rows)
