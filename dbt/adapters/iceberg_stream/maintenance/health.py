@@ -33,6 +33,8 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
+# Since this format version, rows are deleted by deletion vectors.
+VECTOR_VERSION = 3
 METADATA_DELETE = "write.metadata.delete-after-commit.enabled"
 METADATA_VERSIONS = "write.metadata.previous-versions-max"
 
@@ -135,6 +137,7 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
         OSError: a metadata file cannot be read.
     """
     metadata = normalized(table.metadata)
+    version = metadata["format-version"]
     properties = metadata.get("properties") or {}
     snapshot = _current_snapshot(table, metadata)
     manifests = _manifests(table, snapshot)
@@ -146,7 +149,7 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
     cost = ScanCost(data.bytes, data.files, len(manifests), deletes.positional, data.equality)
     return TableHealth(
         name=table.name,
-        format_version=metadata["format-version"],
+        format_version=version,
         data_files=data.files,
         data_bytes=data.bytes,
         rows=data.rows,
@@ -175,14 +178,28 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
         branches=_other_branches(metadata),
         streams=stream_health(metadata),
         cost=cost,
-        cost_after_convert=_cost_after_convert(cost, data, deletes),
+        cost_after_convert=_cost_after_convert(cost, version, data, deletes),
         cost_after_compact=_cost_after_compact(cost, data, deletes),
         cost_after_manifests=replace(cost, manifests=len(manifests) - manifests_saved),
     )
 
 
-def _cost_after_convert(cost: ScanCost, data: DataCounts, deletes: DeleteCounts) -> ScanCost:
-    return replace(cost, equality=Deletes(), positional=data.positional_after(deletes))
+def _cost_after_convert(
+    cost: ScanCost, version: int, data: DataCounts, deletes: DeleteCounts
+) -> ScanCost:
+    """Return the cost of a scan after the conversion of equality deletes, if each key has a row."""
+    now, files = cost.positional, data.files_with_keys
+    positions = min(now.positions + deletes.equality_keys, data.rows)
+    if version >= VECTOR_VERSION:
+        after = replace(now, vectors=min(now.vectors + files, data.files), positions=positions)
+    else:
+        after = replace(
+            now,
+            position_files=now.position_files + files,
+            position_targets=min(now.position_targets + files, data.files),
+            positions=positions,
+        )
+    return replace(cost, equality=Deletes(), positional=after)
 
 
 def _cost_after_compact(cost: ScanCost, data: DataCounts, deletes: DeleteCounts) -> ScanCost:
