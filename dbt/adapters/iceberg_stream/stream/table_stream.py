@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Volatile
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_maintenance import TableMaintenance
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
+from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -176,6 +177,7 @@ class TableStream:
         self.status.commits += 1
         self.status.committed = time.time()
         self.status.snapshot_id = committed.snapshot.snapshot_id
+        self.status.delete_files = read_outcome(committed.snapshot).total_delete_files
         self.on_commit(self.status)
 
     def store_index(self) -> None:

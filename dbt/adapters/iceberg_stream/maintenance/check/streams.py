@@ -16,16 +16,7 @@ def check_streams(metadata: Metadata) -> Iterator[Finding]:
     Args:
         metadata: table metadata.
     """
-    prefix = property_name("")
-    sinks = {
-        name.removeprefix(prefix)
-        for name in metadata.get("properties") or {}
-        if name.startswith(prefix)
-    }
-    for snapshot in metadata.get("snapshots") or []:
-        sink = (snapshot.get("summary") or {}).get(SINK_ID)
-        sinks |= {sink} if sink else set()
-    for sink_id in sorted(sinks):
+    for sink_id in sink_ids(metadata):
         try:
             recover(metadata, sink_id)
         except StreamError as error:
@@ -36,3 +27,21 @@ def check_streams(metadata: Metadata) -> Iterator[Finding]:
                 f"stream {sink_id}",
                 f"Its progress cannot be read ({type(error).__name__}: {error}).",
             )
+
+
+def sink_ids(metadata: Metadata) -> list[str]:
+    """Return the ids of the streams that have written to a table, by its properties and snapshots.
+
+    Args:
+        metadata: table metadata.
+    """
+    prefix = property_name("")
+    sinks = {
+        name.removeprefix(prefix)
+        for name in metadata.get("properties") or {}
+        if name.startswith(prefix)
+    }
+    for snapshot in metadata.get("snapshots") or []:
+        sink = (snapshot.get("summary") or {}).get(SINK_ID)
+        sinks |= {sink} if sink else set()
+    return sorted(sinks)
