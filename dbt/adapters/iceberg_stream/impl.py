@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.hooks import MaterializationHooks
 from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
@@ -34,7 +35,6 @@ from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, 
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, table_name
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import agate
 
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-    from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
     from dbt.adapters.iceberg_stream.engines.session import Session
     from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 
@@ -60,7 +59,7 @@ USER_HOOK = "iceberg_stream__on_write"
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
-class IcebergStreamAdapter(SQLAdapter):
+class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
     Relation = IcebergStreamRelation
@@ -456,87 +455,6 @@ class IcebergStreamAdapter(SQLAdapter):
         """Start a run of dbt, which calls this first: each run has its own commit groups."""
         super().set_macro_resolver(macro_resolver)
         self._groups = Groups(_listen)
-
-    @available.parse_none
-    def merge_by_rewrite(
-        self,
-        relation: BaseRelation,
-        staging: BaseRelation,
-        plan: Mapping[str, Any],
-        unique_key: str | Sequence[str],
-        model: Mapping[str, Any],
-    ) -> IcebergStreamResponse:
-        """Merge by rewriting the files that change, or return why Spark must run the merge."""
-        from dbt.adapters.iceberg_stream.materializations.merge import merge_by_rewrite
-
-        return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
-
-    @available
-    @staticmethod
-    def get_changed_sql(columns: Sequence[IcebergStreamColumn], target: str, source: str) -> str:
-        """Return the condition that a column differs between the two aliases of a MERGE."""
-        return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
-
-    @available
-    @staticmethod
-    def get_merge_sql(
-        relation: BaseRelation,
-        staging: BaseRelation,
-        columns: Sequence[IcebergStreamColumn],
-        plan: Mapping[str, Any],
-    ) -> str:
-        """Return the MERGE of a staging table into a table."""
-        from dbt.adapters.iceberg_stream.materializations.merge import spark_merge_sql
-
-        return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
-
-    @available.parse_none
-    def change_rows(
-        self,
-        relation: BaseRelation,
-        query: str,
-        unique_key: str | Sequence[str] | None,
-        action: str,
-    ) -> IcebergStreamResponse:
-        """Update or delete rows of a table by key, for hooks and operations."""
-        from dbt.adapters.iceberg_stream.materializations.merge import change_rows
-
-        return change_rows(self.context(), relation, query, unique_key, action)
-
-    @available.parse_none
-    def build_seed(
-        self,
-        relation: BaseRelation,
-        seed: agate.Table,
-        layout: TableConfig,
-        config: Mapping[str, Any],
-        view: str,
-    ) -> IcebergStreamResponse | None:
-        """Build the table of a seed; return None if Spark must, from the temporary view."""
-        from dbt.adapters.iceberg_stream.materializations.seed import build_seed
-
-        return build_seed(self.context(), relation, seed, layout, config, view)
-
-    @available.parse_none
-    def build_python_model(
-        self,
-        relation: BaseRelation,
-        code: str,
-        layout: TableConfig,
-        model: Mapping[str, Any],
-        view: str,
-    ) -> IcebergStreamResponse | None:
-        """Run a Python model and build its table; return None if Spark must, from the view."""
-        from dbt.adapters.iceberg_stream.materializations.python_model import build_python_model
-
-        return build_python_model(self.context(), relation, code, layout, model, view)
-
-    @available.parse_none
-    def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
-        """Run a Python model, and register its result as a temporary view."""
-        from dbt.adapters.iceberg_stream.materializations.python_model import run_to_view
-
-        run_to_view(self.context(), model, code, view)
 
     @available.parse(lambda *a, **k: "__stream_source")
     def declare_stream(

@@ -8,7 +8,8 @@ from typing import Any
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
-from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled
+from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be_one_of
+from dbt.adapters.iceberg_stream.materializations.read_deletes import CHOICES as READ_DELETES
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
     incremental_errors,
@@ -37,6 +38,8 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
         errors.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
     if config.get("materialized") == "incremental":
         errors += incremental_errors(config)
+    if (reads := config.get("read_deletes", "spark")) not in READ_DELETES:
+        errors.append(must_be_one_of("read_deletes", reads, READ_DELETES))
     if config.get("grants"):
         errors.append(GRANTS_REFUSED)
     if errors:

@@ -40,7 +40,7 @@ INCREMENTAL_OPTIONS = (
     "incremental_predicates",
     "on_schema_change",
 )
-OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS)
+OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS, "read_deletes")
 # Steps of a merge that need a key to match rows.
 NEED_A_KEY = (
     "not_matched_condition",

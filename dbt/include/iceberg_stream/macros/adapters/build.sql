@@ -38,7 +38,13 @@
     {% do adapter.run_python_model(model, iceberg_stream__get_python_code(compiled_code), view.identifier) %}
     {{ return('select * from ' ~ view.render()) }}
   {%- endif -%}
-  {{ return(compiled_code) }}
+  {{ return(iceberg_stream__get_reading_sql(compiled_code)) }}
+{% endmacro %}
+
+{#- The model's query. With `read_deletes` it reads tables with equality deletes at snapshots that
+    have the same rows, and deletes by position only. -#}
+{% macro iceberg_stream__get_reading_sql(sql) %}
+  {{ return(adapter.read_deletes_once(sql, config.get('read_deletes', 'spark'))) }}
 {% endmacro %}
 
 {% macro iceberg_stream__get_python_code(compiled_code) %}

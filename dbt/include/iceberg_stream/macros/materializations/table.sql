@@ -13,7 +13,8 @@
   {% if built %}
     {% do store_result('main', response=built, agate_table=none) %}
   {% else %}
-    {%- set select = 'select * from ' ~ view.render() if model['language'] == 'python' else compiled_code -%}
+    {%- set select = 'select * from ' ~ view.render() if model['language'] == 'python'
+        else iceberg_stream__get_reading_sql(compiled_code) -%}
     {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% endif %}
   {% do persist_docs(relation, model) %}

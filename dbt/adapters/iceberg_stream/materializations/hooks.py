@@ -1,0 +1,116 @@
+"""What macros call of the materializations' Python. Each hook imports what it needs when called."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.base import BaseRelation, available
+from dbt.adapters.base.meta import AdapterMeta
+
+from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
+
+if TYPE_CHECKING:
+    import agate
+
+    from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+
+
+class MaterializationHooks(metaclass=AdapterMeta):
+    """The part of the adapter that seeds, Python models, merges and queries use."""
+
+    @abstractmethod
+    def context(self) -> MaterializationContext:
+        """Return what the Python of a materialization works with."""
+
+    @available.parse_none
+    def merge_by_rewrite(
+        self,
+        relation: BaseRelation,
+        staging: BaseRelation,
+        plan: Mapping[str, Any],
+        unique_key: str | Sequence[str],
+        model: Mapping[str, Any],
+    ) -> IcebergStreamResponse:
+        """Merge by rewriting the files that change, or return why Spark must run the merge."""
+        from dbt.adapters.iceberg_stream.materializations.merge import merge_by_rewrite
+
+        return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
+
+    @available
+    @staticmethod
+    def get_changed_sql(columns: Sequence[IcebergStreamColumn], target: str, source: str) -> str:
+        """Return the condition that a column differs between the two aliases of a MERGE."""
+        return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
+
+    @available
+    @staticmethod
+    def get_merge_sql(
+        relation: BaseRelation,
+        staging: BaseRelation,
+        columns: Sequence[IcebergStreamColumn],
+        plan: Mapping[str, Any],
+    ) -> str:
+        """Return the MERGE of a staging table into a table."""
+        from dbt.adapters.iceberg_stream.materializations.merge import spark_merge_sql
+
+        return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
+
+    @available.parse_none
+    def change_rows(
+        self,
+        relation: BaseRelation,
+        query: str,
+        unique_key: str | Sequence[str] | None,
+        action: str,
+    ) -> IcebergStreamResponse:
+        """Update or delete rows of a table by key, for hooks and operations."""
+        from dbt.adapters.iceberg_stream.materializations.merge import change_rows
+
+        return change_rows(self.context(), relation, query, unique_key, action)
+
+    @available.parse_none
+    def build_seed(
+        self,
+        relation: BaseRelation,
+        seed: agate.Table,
+        layout: TableConfig,
+        config: Mapping[str, Any],
+        view: str,
+    ) -> IcebergStreamResponse | None:
+        """Build the table of a seed; return None if Spark must, from the temporary view."""
+        from dbt.adapters.iceberg_stream.materializations.seed import build_seed
+
+        return build_seed(self.context(), relation, seed, layout, config, view)
+
+    @available.parse_none
+    def build_python_model(
+        self,
+        relation: BaseRelation,
+        code: str,
+        layout: TableConfig,
+        model: Mapping[str, Any],
+        view: str,
+    ) -> IcebergStreamResponse | None:
+        """Run a Python model and build its table; return None if Spark must, from the view."""
+        from dbt.adapters.iceberg_stream.materializations.python_model import build_python_model
+
+        return build_python_model(self.context(), relation, code, layout, model, view)
+
+    @available.parse_none
+    def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
+        """Run a Python model, and register its result as a temporary view."""
+        from dbt.adapters.iceberg_stream.materializations.python_model import run_to_view
+
+        run_to_view(self.context(), model, code, view)
+
+    @available.parse(lambda self, sql, choice: sql)
+    def read_deletes_once(self, sql: str, choice: str) -> str:
+        """Return a query that reads tables with equality deletes as `read_deletes` says."""
+        from dbt.adapters.iceberg_stream.materializations.read_deletes import read_deletes_once
+
+        return read_deletes_once(self.context(), sql, choice)
