@@ -10,7 +10,8 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.stream import table_maintenance
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
-from dbt.adapters.iceberg_stream.stream.table_maintenance import TableMaintenance
+from dbt.adapters.iceberg_stream.stream.table_maintenance import Budget, TableMaintenance
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 
 
 class Clock:
@@ -45,28 +46,36 @@ def sink(clock: Clock, seconds: float, *results: Any) -> Mock:
     return made
 
 
-def merges(maintenance: TableMaintenance, table: Mock, clock: Clock, commits: int) -> int:
+Maintained = tuple[TableMaintenance, Budget]
+
+
+def maintained(clock: Clock, share: float | None) -> Maintained:
+    return TableMaintenance(share), Budget(clock.now)
+
+
+def merges(maintained: Maintained, table: Mock, clock: Clock, commits: int) -> int:
+    maintenance, budget = maintained
     before = table.merge_small_files.call_count
     for _ in range(commits):
         clock.now += 1.0
-        maintenance.after_commit(table)
+        maintenance.after_commit(table, budget)
     return int(table.merge_small_files.call_count - before)
 
 
 def test_every_eighth_commit(clock: Clock) -> None:
-    maintenance, table = TableMaintenance(0.5, clock.now), sink(clock, 0.1)
+    maintenance, table = maintained(clock, 0.5), sink(clock, 0.1)
     assert merges(maintenance, table, clock, 7) == 0
     assert merges(maintenance, table, clock, 1) == 1
     assert merges(maintenance, table, clock, 16) == 2
 
 
 def test_until_nothing_is_left_to_merge(clock: Clock) -> None:
-    maintenance, table = TableMaintenance(0.5, clock.now), sink(clock, 0.1, True, True, False)
+    maintenance, table = maintained(clock, 0.5), sink(clock, 0.1, True, True, False)
     assert merges(maintenance, table, clock, 8) == 3
 
 
 def test_within_its_share_of_the_time(clock: Clock) -> None:
-    maintenance, table = TableMaintenance(0.2, clock.now), sink(clock, 5.0)
+    maintenance, table = maintained(clock, 0.2), sink(clock, 5.0)
     assert merges(maintenance, table, clock, 8) == 1
     # 5 s are a fifth of 25 s, of which 13 have passed.
     assert merges(maintenance, table, clock, 11) == 0
@@ -74,24 +83,47 @@ def test_within_its_share_of_the_time(clock: Clock) -> None:
 
 
 def test_debt_does_not_grow_without_bound(clock: Clock) -> None:
-    maintenance, table = TableMaintenance(0.2, clock.now), sink(clock, 500.0)
+    maintenance, table = maintained(clock, 0.2), sink(clock, 500.0)
     assert merges(maintenance, table, clock, 8) == 1
     assert merges(maintenance, table, clock, 63) == 0
     assert merges(maintenance, table, clock, 1) == 1
 
 
 def test_a_share_of_nothing(clock: Clock) -> None:
-    maintenance, table = TableMaintenance(0.0, clock.now), sink(clock, 0.1)
+    maintenance, table = maintained(clock, 0.0), sink(clock, 0.1)
     assert merges(maintenance, table, clock, 100) == 0
 
 
-@pytest.mark.parametrize("error", [CatalogError("no"), OSError("no")])
-def test_an_error_ends_the_maintenance_only(clock: Clock, error: Exception) -> None:
-    maintenance, table = TableMaintenance(0.5, clock.now), sink(clock, 0.1, error)
-    assert merges(maintenance, table, clock, 100) == 1
+def test_the_default_share(clock: Clock) -> None:
+    maintenance, table = maintained(clock, None), sink(clock, 0.1)
+    assert merges(maintenance, table, clock, 8) == 1
+    table.index = None
+    assert merges(maintenance, table, clock, 100) == 0
+
+
+def test_tables_of_a_stream_share_its_time(clock: Clock) -> None:
+    (first, budget), table = maintained(clock, 0.2), sink(clock, 5.0)
+    second = TableMaintenance(0.2), budget
+    assert merges((first, budget), table, clock, 8) == 1
+    # 5 s are a fifth of 25 s, of which 21 have passed.
+    assert merges(second, table, clock, 8) == 0
+    assert merges(second, table, clock, 4) == 1
+
+
+@pytest.mark.parametrize("error", [CatalogError("away"), OSError("away")])
+def test_an_error_that_may_pass(clock: Clock, error: Exception) -> None:
+    maintenance, table = maintained(clock, 0.5), sink(clock, 0.1, error)
+    assert merges(maintenance, table, clock, 8) == 1
+    assert merges(maintenance, table, clock, 71) == 0
+    assert merges(maintenance, table, clock, 1) == 1
+
+
+def test_a_file_that_cannot_be_merged(clock: Clock) -> None:
+    maintenance, table = maintained(clock, 0.5), sink(clock, 0.1, NotByRewriting("no ids"))
+    assert merges(maintenance, table, clock, 200) == 1
 
 
 def test_another_run_has_taken_over(clock: Clock) -> None:
-    maintenance, table = TableMaintenance(0.5, clock.now), sink(clock, 0.1, Fenced("gone"))
+    maintenance, table = maintained(clock, 0.5), sink(clock, 0.1, Fenced("gone"))
     with pytest.raises(Fenced):
         merges(maintenance, table, clock, 8)

@@ -50,6 +50,20 @@ class SnapshotSummary:
         return self.properties.get("operation", "")
 
 
+# Property of snapshots that only write deletes in another form.
+CONVERSION = "iceberg-stream.conversion"
+
+
+def keeps_rows(snapshot: Mapping[str, Any]) -> bool:
+    """Return whether a snapshot changes no row: a compaction, or a conversion of deletes.
+
+    Args:
+        snapshot: as JSON.
+    """
+    summary = snapshot.get("summary") or {}
+    return summary.get("operation") == "replace" or CONVERSION in summary
+
+
 def read_metadata(location: str) -> Metadata:
     """Read a metadata file, compressed or not.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.table_maintenance import Budget
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream, storage_error
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 
@@ -27,6 +28,7 @@ class CommitQueue:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="stream-commit")
         self._running: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
         self._maintaining: Future[None] | None = None
+        self._budget = Budget()
         self._submitted = time.monotonic()
 
     def is_due(self, tables: Sequence[TableStream]) -> bool:
@@ -50,6 +52,8 @@ class CommitQueue:
             StreamError: the commit that was running failed.
         """
         self.wait()
+        if self._maintaining is not None and self._maintaining.done():
+            self._wait_for_maintenance()
         # A table that the last batch created has no pending batches yet.
         changed = [table for table in tables if table.pending]
         if not changed:
@@ -59,7 +63,7 @@ class CommitQueue:
         commit = self._executor.submit(commit_batches, uuid.uuid4().hex, parts)
         self._running = changed, commit
         # Behind the commit, and while the next batches are written.
-        self._maintaining = self._executor.submit(_maintain, changed, commit)
+        self._maintaining = self._executor.submit(self._maintain, changed, commit)
 
     def wait(self) -> None:
         """Wait for the running commit, and report it to its tables.
@@ -79,7 +83,7 @@ class CommitQueue:
                 table.report_commit(result)
 
     def flush(self, tables: Sequence[TableStream]) -> None:
-        """Commit the pending batches, and wait for the commit.
+        """Commit the pending batches, and wait for the commit and for what follows it.
 
         Args:
             tables: the tables with their pending batches.
@@ -89,6 +93,8 @@ class CommitQueue:
         """
         self.submit(tables)
         self.wait()
+        # The next batch may look up rows in the table, which must not change meanwhile.
+        self._wait_for_maintenance()
 
     def settle(self, tables: Sequence[TableStream]) -> None:
         """Wait for the running commit and what follows it, then record progress that is new.
@@ -100,8 +106,7 @@ class CommitQueue:
             StreamError: the commit failed.
         """
         self.wait()
-        if self._maintaining is not None:
-            self._maintaining.result()
+        self._wait_for_maintenance()
         for table in tables:
             table.record_progress()
 
@@ -109,8 +114,14 @@ class CommitQueue:
         """Wait for the running commit, and ignore its result."""
         self._executor.shutdown()
 
+    def _maintain(
+        self, tables: Sequence[TableStream], commit: Future[list[Committed | None]]
+    ) -> None:
+        if commit.exception() is None:
+            for table in tables:
+                table.maintenance.after_commit(table.sink, self._budget)
 
-def _maintain(tables: Sequence[TableStream], commit: Future[list[Committed | None]]) -> None:
-    if commit.exception() is None:
-        for table in tables:
-            table.maintenance.after_commit(table.sink)
+    def _wait_for_maintenance(self) -> None:
+        maintaining, self._maintaining = self._maintaining, None
+        if maintaining is not None:
+            maintaining.result()

@@ -52,7 +52,6 @@ NUMBERS: tuple[tuple[str, Callable[[Any], Any], float], ...] = (
 )
 OPTIONS = {*ALIASES, *CHOICES, *TEXTS, *NAMES, "routes", "create_tables"}
 OPTIONS |= {name for name, _, _ in NUMBERS}
-COMPACTION_SHARE = 0.2
 NEEDS_KEY = (
     "sequence_by",
     "apply_as_deletes",
@@ -133,14 +132,6 @@ class StreamOptions:
         # Only equality deletes keep when a key was deleted.
         by_default = encoding == "auto" and not self.sequence_by
         return bool(self.keys) and (encoding == "position" or by_default)
-
-    @property
-    def compacts(self) -> float:
-        """Return the share of the run's time in which small files are merged."""
-        if self.compaction_share is not None:
-            return self.compaction_share
-        # A later stream may need the order of rows that are only appended.
-        return COMPACTION_SHARE if self.indexes_keys else 0.0
 
 
 def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamOptions:

@@ -57,7 +57,7 @@ class TableStream:
     _watermark: Any = None
 
     def __post_init__(self) -> None:
-        self.maintenance = TableMaintenance(self.writer.options.compacts)
+        self.maintenance = TableMaintenance(self.writer.options.compaction_share)
 
     @property
     def sink(self) -> Sink:

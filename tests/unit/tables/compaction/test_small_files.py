@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -151,6 +153,50 @@ def test_groups_are_bounded(filled: IcebergCatalog, monkeypatch: pytest.MonkeyPa
     done = merge(filled)
     assert done is not None
     assert (done.merged, done.written) == (8, 2)
+
+
+def test_files_have_the_target_size(filled: IcebergCatalog) -> None:
+    size = max(item.file.file_size_in_bytes for item in snapshot_files(load(filled)).values())
+    evolve(filled, properties={"write.target-file-size-bytes": str(size)})
+    assert merge(filled) is None
+
+
+def test_one_commit_does_not_merge_everything(
+    filled: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "MERGED_FILES", 4)
+    size = max(item.file.file_size_in_bytes for item in snapshot_files(load(filled)).values())
+    monkeypatch.setattr(small_files, "MOST_BYTES", 4 * size)
+    monkeypatch.setattr(small_files, "BYTES_AT_ONCE", 1)
+    first, second = merge(filled), merge(filled)
+    assert first is not None
+    assert second is not None
+    assert (first.merged, second.merged) == (4, 4)
+    assert len(rows(filled)) == 16
+
+
+def test_manifests_stay_if_the_table_says_so(filled: IcebergCatalog) -> None:
+    evolve(filled, properties={"commit.manifest-merge.enabled": "false"})
+    assert merge(filled) is not None
+    # Eight that say which files were removed, and one of the new file.
+    assert len(manifests(filled)) == 9
+    assert len(rows(filled)) == 16
+
+
+def test_manifests_have_the_target_size(filled: IcebergCatalog) -> None:
+    longest = max(manifest.manifest_length for manifest in manifests(filled))
+    evolve(filled, properties={"commit.manifest.target-size-bytes": str(4 * longest)})
+    assert merge(filled) is not None
+    assert len(manifests(filled)) == 3
+    assert len(rows(filled)) == 16
+
+
+def test_a_damaged_file(filled: IcebergCatalog) -> None:
+    base = load(filled)
+    path = min(snapshot_files(base))
+    Path(WriteTarget.of(base.metadata, base.io).path_of(path)).write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(OSError, match=re.escape(path)):
+        merge(filled)
 
 
 def test_partitions_stay_apart(lake: IcebergCatalog, version: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField
 from tenacity import wait_none
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, keeps_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
@@ -27,6 +30,7 @@ from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.deletes import conversion, equality
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
     Conversion,
+    FilesChanged,
     convert_equality_deletes,
     stage_conversion,
 )
@@ -86,7 +90,7 @@ def test_result_and_what_stays(history: History) -> None:
     done = convert(history.lake)
     assert (done.delete_files, done.keys, done.rows) == (1, 3, 3)
     assert done.committed is not None
-    assert done.committed.snapshot.properties["operation"] == "replace"
+    assert done.committed.snapshot.properties["operation"] == "delete"
     assert done.committed.snapshot.properties["by"] == "test"
     # The file with all rows deleted is gone; that with a live row has the only delete file.
     files = snapshot_files(load(history.lake))
@@ -141,14 +145,14 @@ class Rival:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *writes: Callable[[], None]) -> None:
         self.pending = list(writes)
-        original = Committer.commit_once
+        original = Committer.prepare
 
-        def commit_once(committer: Committer) -> Any:
-            if self.pending:
+        def prepare(committer: Committer) -> Any:
+            if self.pending and CONVERSION in committer.change.properties:
                 self.pending.pop(0)()
             return original(committer)
 
-        monkeypatch.setattr(Committer, "commit_once", commit_once)
+        monkeypatch.setattr(Committer, "prepare", prepare)
 
 
 def test_another_writer_compacts_with_the_old_sequence_number(
@@ -198,10 +202,12 @@ def test_a_rollback_brings_rows_back(history: History, monkeypatch: pytest.Monke
 
 def test_others_commit_all_the_time(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion._Converter.convert.retry, "wait", wait_none())
-    history.append([row(1), row(2)])
+    history.append([row(2), *[row(3)] * 50])
     history.delete_everywhere((("id",), [row(2)]))
-    Rival(monkeypatch, *[lambda: history.append([row(5)])] * conversion.ATTEMPTS)
-    with pytest.raises(CommitConflict):
+    # Twice in each attempt: when it commits, and when it looks at what has changed.
+    numbers = range(1, 2 * conversion.ATTEMPTS + 1)
+    Rival(monkeypatch, *[partial(history.delete_by_position, number) for number in numbers])
+    with pytest.raises(FilesChanged, match=r"Rows of s\.t were deleted"):
         convert(history.lake)
     assert not find_orphans(load(history.lake), LATER)
     convert(history.lake)
@@ -230,6 +236,33 @@ def test_a_key_column_that_was_widened(lake: IcebergCatalog) -> None:
     evolve(lake, schema=Schema(NestedField(1, "id", LongType(), required=False), schema_id=1))
     assert convert(lake).rows == 2
     assert rows(lake) == [(1,)]
+
+
+def test_the_compaction_of_another_engine_notices(history: History) -> None:
+    """Iceberg's RewriteFiles looks for new deletes in snapshots that are no `replace` themselves.
+
+    It keeps the sequence number that the table had when it began, so that a row whose equality
+    delete came later, and was converted meanwhile, would be back.
+    """
+    history.append([row(1), row(2)])
+    history.delete_everywhere((("id",), [row(2)]))
+    done = convert(history.lake)
+    assert done.committed is not None
+    assert done.committed.snapshot.operation == "delete"
+    snapshot = load(history.lake).metadata["snapshots"][-1]
+    # Our own readers of changes know that it changes no row.
+    assert keeps_rows(snapshot)
+
+
+def test_damaged_files(history: History) -> None:
+    history.append([row(1), row(2)])
+    history.delete_everywhere((("id",), [row(2)]))
+    base = load(history.lake)
+    (entry,) = equality.equality_delete_files(base)
+    path = entry.data_file.file_path
+    Path(WriteTarget.of(base.metadata, base.io).path_of(path)).write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(OSError, match=re.escape(path)):
+        convert(history.lake)
 
 
 def test_files_that_cannot_be_read(history: History) -> None:

@@ -375,10 +375,11 @@ class Sink:
                 return False
             properties = {**self.properties, WRITE_ID: uuid.uuid4().hex}
             merged = merge_small_files(self.catalog, self.name, properties, check)
-            if merged is not None and self.index is not None:
+            index = self.index
+            if merged is not None and index is not None:
                 # If that fails, the next commit tries again.
-                with suppress(RowsMoved, StreamConflict):
-                    self._follow(self.index, self._load())
+                with suppress(RowsMoved, StreamConflict, OSError):
+                    self._follow(index, self._load())
             return merged is not None
 
     def add_to_index(self, batch: WrittenBatch) -> WrittenBatch:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # Snapshots in a batch, at most: each is a scan of its own.
 MOST_SNAPSHOTS = 20
-SKIPPED = ("replace",)
 FILE, POS = "__file", "__pos"
 ORDER_COLUMNS = [FILE, MAJOR, MINOR]
 
@@ -162,7 +161,7 @@ class IcebergSource:
         by_id = {s["snapshot-id"]: s for s in table.metadata["snapshots"]}
         planned = []
         for snapshot in self._since(table.metadata, lower):
-            if self._operation(snapshot) not in SKIPPED:
+            if not keeps_rows(snapshot):
                 parent = by_id[snapshot["parent-snapshot-id"]]
                 planned.append(plan_changes(table.io, snapshot, parent))
             if snapshot["snapshot-id"] == upper["snapshot-id"]:
@@ -216,7 +215,7 @@ class IcebergSource:
 
     def _check(self, snapshot: Mapping[str, Any]) -> None:
         operation = self._operation(snapshot)
-        if operation in ("append", *SKIPPED) or self.skip_changes or self.changes:
+        if operation == "append" or keeps_rows(snapshot) or self.skip_changes or self.changes:
             return
         raise StreamError(
             f"The snapshot {snapshot['snapshot-id']} of {'.'.join(self.name)} is not an append "

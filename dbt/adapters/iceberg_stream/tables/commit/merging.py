@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
@@ -46,13 +47,13 @@ def merge_small(
     if not property_as_bool(properties, ENABLED, True):
         return base_manifests
     count = property_as_int(properties, MIN_COUNT, DEFAULT_MIN_COUNT) or DEFAULT_MIN_COUNT
-    target, is_small = _target_size(metadata), small_manifests(metadata)
+    target = _target_size(metadata)
     groups: dict[tuple[int, ManifestContent], list[ManifestFile]] = defaultdict(list)
     # The commit's own manifests are not merged: the next attempt uses them again.
     new_paths = {manifest.manifest_path for manifest in new_manifests}
     for manifest in base_manifests:
         is_new = manifest.manifest_path in new_paths or manifest.sequence_number < 0
-        if is_small(manifest) and not is_new:
+        if manifest.manifest_length < target and not is_new:
             groups[manifest.partition_spec_id, manifest.content].append(manifest)
     for group in groups.values():
         if len(group) < count:
@@ -73,14 +74,87 @@ def merge_small(
     return base_manifests
 
 
-def small_manifests(metadata: Metadata) -> Callable[[ManifestFile], bool]:
-    """Return a test of manifests: whether one is smaller than the table's target size.
+@dataclass
+class ManifestBin:
+    """Manifests that become one.
 
-    Args:
-        metadata: of the table.
+    Attributes:
+        older: the first one.
+        size: of all, in bytes.
+        paths: locations of all.
+        live: their entries.
+        deleted: `id()` of the entries that the snapshot deletes.
     """
-    target = _target_size(metadata)
-    return lambda manifest: bool(manifest.manifest_length < target)
+
+    older: ManifestFile
+    size: int = 0
+    paths: list[str] = field(default_factory=list)
+    live: list[ManifestEntry] = field(default_factory=list)
+    deleted: frozenset[int] = frozenset()
+
+    @property
+    def rewrite(self) -> tuple[ManifestFile, list[ManifestEntry], frozenset[int]]:
+        """What to write: an older manifest, the entries, and those that are deleted."""
+        return self.older, self.live, self.deleted
+
+
+@dataclass
+class MergedManifests:
+    """Merges manifests that a commit reads anyway, up to the table's target size.
+
+    Attributes:
+        target: size of a manifest in bytes.
+        is_enabled: whether the table's manifests may be merged.
+    """
+
+    target: int
+    is_enabled: bool
+    _bins: list[ManifestBin] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> MergedManifests:
+        """Read the settings from a table's properties.
+
+        Args:
+            metadata: of the table.
+        """
+        properties = dict(metadata.get("properties") or {})
+        return cls(_target_size(metadata), bool(property_as_bool(properties, ENABLED, True)))
+
+    def takes(self, manifest: ManifestFile) -> bool:
+        """Return whether a manifest is small enough to be merged with others."""
+        return self.is_enabled and manifest.manifest_length < self.target / 2
+
+    def add(
+        self, manifest: ManifestFile, live: Sequence[ManifestEntry], deleted: frozenset[int]
+    ) -> None:
+        """Add a manifest.
+
+        Args:
+            manifest: the manifest.
+            live: its live entries.
+            deleted: `id()` of those that the snapshot deletes.
+        """
+        into = next((each for each in self._bins if self._fits(each, manifest)), None)
+        if into is None:
+            into = ManifestBin(manifest)
+            self._bins.append(into)
+        into.size += manifest.manifest_length
+        into.paths.append(manifest.manifest_path)
+        into.live += live
+        into.deleted |= deleted
+
+    @property
+    def bins(self) -> list[ManifestBin]:
+        """The manifests to write; one that would only be copied is not among them."""
+        return [each for each in self._bins if len(each.paths) > 1 or each.deleted]
+
+    def _fits(self, into: ManifestBin, manifest: ManifestFile) -> bool:
+        return (
+            into.older.partition_spec_id == manifest.partition_spec_id
+            and into.older.content == manifest.content
+            and into.size + manifest.manifest_length <= self.target
+        )
 
 
 def _target_size(metadata: Metadata) -> int:

@@ -7,7 +7,7 @@ import secrets
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,14 +42,12 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     read_manifest_list,
     write_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.commit.merging import merge_small, small_manifests
+from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests, merge_small
 from dbt.adapters.iceberg_stream.tables.commit.summary import summary
 
 # The current snapshot id that older writers set for an empty table.
 NO_SNAPSHOT = -1
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)
-# A manifest, its live entries, and the `id()` of those that the snapshot deletes.
-Rewrite = tuple[ManifestFile, list[ManifestEntry], frozenset[int]]
 
 
 class MissingFiles(Exception):
@@ -163,37 +161,28 @@ class SnapshotProducer:
         if not keys:
             return manifests, []
         removed: list[DataFile] = []
-        possible, is_small = self._may_hold(metadata), small_manifests(metadata)
-        merges = self.change.merges_manifests
-        candidates = [m for m in manifests if possible(m) or (merges and is_small(m))]
+        possible = self._may_hold(metadata)
+        merging = MergedManifests.of(metadata) if self.change.merges_manifests else None
+        candidates = [m for m in manifests if possible(m) or (merging and merging.takes(m))]
         rewritten: dict[str, ManifestFile] = {}
-        merged: dict[tuple[int, ManifestContent], list[Rewrite]] = defaultdict(list)
         for manifest, entries in iter_manifests(self.io, candidates):
             live = [item for item in entries if item.status != DELETED]
             removed_entries = [item for item in live if _is_removed(item.data_file, keys)]
             removed += [item.data_file for item in removed_entries]
-            rewrite = manifest, live, frozenset(map(id, removed_entries))
-            if merges and is_small(manifest):
-                merged[manifest.partition_spec_id, manifest.content].append(rewrite)
-            elif removed_entries:
-                rewritten[manifest.manifest_path] = self._rewrite(metadata, *rewrite)
+            deleted = frozenset(map(id, removed_entries))
+            if merging and merging.takes(manifest):
+                merging.add(manifest, live, deleted)
+            elif deleted:
+                rewritten[manifest.manifest_path] = self._rewrite(metadata, manifest, live, deleted)
         if missing := keys - {file_key(file) for file in removed}:
             raise MissingFiles({path for path, _ in missing})
-        replaced = {m.manifest_path for group in merged.values() for m, _, _ in group}
+        bins = merging.bins if merging else []
+        merged = [self._rewrite(metadata, *each.rewrite) for each in bins if each.live]
+        replaced = {path for each in bins for path in each.paths}
         result = [
             rewritten.get(m.manifest_path, m) for m in manifests if m.manifest_path not in replaced
         ]
-        return [*self._merge(metadata, merged.values()), *result], removed
-
-    def _merge(
-        self, metadata: Metadata, groups: Iterable[Sequence[Rewrite]]
-    ) -> Iterator[ManifestFile]:
-        """Write the entries of several manifests to one for each group."""
-        for group in groups:
-            live = [item for _, items, _ in group for item in items]
-            deleted = frozenset(number for _, _, ids in group for number in ids)
-            if live:
-                yield self._rewrite(metadata, group[0][0], live, deleted)
+        return [*merged, *result], removed
 
     def _may_hold(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
         """Return a test: whether a manifest may have a removed file, or deletes of its rows."""

@@ -8,10 +8,9 @@ from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
-from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
@@ -102,8 +101,8 @@ def _collect(io: FileIO, metadata: Metadata, change: Change) -> _Since | None:
         if snapshot["snapshot-id"] == change.validation.since:
             return since
         summary = snapshot.get("summary") or {}
-        if summary.get("operation") == Operation.REPLACE.value:
-            continue  # a compaction: the same rows in other files
+        if keeps_rows(snapshot):
+            continue
         writer = summary.get("iceberg-stream.model") or summary.get("engine-name") or "unknown"
         since.writers.append(f"snapshot {snapshot['snapshot-id']} by {writer}")
         manifests = [

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.fs as fs
@@ -30,6 +31,7 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change,
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
+    current_schema,
     current_snapshot_id,
     remove_quietly,
 )
@@ -43,7 +45,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place, with_lineage
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, writer_beside
-from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget, target_size
 from dbt.adapters.iceberg_stream.tables.files.writer import sorted_rows
 from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import require_ids
@@ -54,8 +56,10 @@ THREADS = max(2, min(8, os.cpu_count() or 2))
 MERGED_FILES = 8
 # Bytes of the smallest level's unit, and of the largest files that are merged.
 SMALLEST, LARGEST = 16 * 1024, 4 * 1024 * 1024
-# Bytes of files that are merged into one file, because memory holds their rows.
-MOST_BYTES = 16 * 1024 * 1024
+# Bytes and rows of files that are merged into one file, because memory holds their rows.
+MOST_BYTES, MOST_ROWS = 16 * 1024 * 1024, 1_000_000
+# Bytes of files that are merged in one commit, because its work is lost if it conflicts.
+BYTES_AT_ONCE = 32 * 1024 * 1024
 # Of the names of new files.
 PREFIX = "compact-"
 
@@ -101,15 +105,15 @@ def merge_small_files(
         OSError: the storage refuses a file; nothing was changed.
     """
     base = catalog.load(name)
-    if base is None or "'initial-default'" in str(base.metadata["schemas"]):
+    if base is None or _has_defaults(base.metadata):
         # Files from before a column was added lack its default.
         return None
     data = live_entries(base.io, base.metadata, ManifestContent.DATA)
     deletes = live_entries(base.io, base.metadata, ManifestContent.DELETES)
-    groups = small_files(base.metadata, data, deletes)
+    groups = _at_once(small_files(base.metadata, data, deletes))
     if not groups:
         return None
-    files = snapshot_files(base, data, deletes)
+    files = snapshot_files(base, [item for group in groups for item in group], deletes)
     change = _Rewrite.of(base, files).change(groups, properties)
     try:
         committed = Committer(catalog, name, change, base, check=check).commit()
@@ -136,11 +140,12 @@ def small_files(
     Returns:
         Manifest entries in the order of their sequence numbers; smallest files first.
     """
-    spec_id = metadata["default-spec-id"]
+    spec_id, target = metadata["default-spec-id"], target_size(metadata.get("properties") or {})
+    largest = min(LARGEST, target)
     levels: dict[tuple[int, object], list[ManifestEntry]] = defaultdict(list)
     for item in data:
         file = item.data_file
-        is_small = file.file_size_in_bytes < LARGEST and file.file_format == FileFormat.PARQUET
+        is_small = file.file_size_in_bytes < largest and file.file_format == FileFormat.PARQUET
         # Files of an older spec may have rows of several partitions of the current one.
         if is_small and file.spec_id == spec_id:
             scope = scope_of(metadata, file)
@@ -149,7 +154,7 @@ def small_files(
     groups = [
         group
         for _, entries in sorted(levels.items(), key=lambda level: level[0][0])
-        for group in _bounded(sorted(entries, key=_number))
+        for group in _bounded(sorted(entries, key=_number), min(MOST_BYTES, target))
     ]
     # Equality deletes that apply to some files of a group cannot apply to the merged one.
     return [group for group in groups if newest <= min(map(_number, group))]
@@ -163,18 +168,35 @@ def _number(entry: ManifestEntry) -> int:
     return entry.sequence_number or 0
 
 
-def _bounded(entries: Sequence[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
-    """Yield groups of enough files, whose rows fit into memory."""
+def _bounded(entries: Sequence[ManifestEntry], most_bytes: int) -> Iterator[list[ManifestEntry]]:
+    """Yield groups of enough files, whose rows fit into memory and into one file."""
     group: list[ManifestEntry] = []
-    size = 0
+    size = rows = 0
     for item in entries:
-        if size + item.data_file.file_size_in_bytes > MOST_BYTES and len(group) >= MERGED_FILES:
+        file = item.data_file
+        is_full = (
+            size + file.file_size_in_bytes > most_bytes or rows + file.record_count > MOST_ROWS
+        )
+        if is_full and len(group) >= MERGED_FILES:
             yield group
-            group, size = [], 0
+        if is_full:
+            group, size, rows = [], 0, 0
         group.append(item)
-        size += item.data_file.file_size_in_bytes
+        size, rows = size + file.file_size_in_bytes, rows + file.record_count
     if len(group) >= MERGED_FILES:
         yield group
+
+
+def _at_once(groups: Sequence[list[ManifestEntry]]) -> list[list[ManifestEntry]]:
+    """Return the first groups, at least one, that one commit merges."""
+    sizes = [sum(item.data_file.file_size_in_bytes for item in group) for group in groups]
+    total = list(accumulate(sizes))
+    return [group for n, group in enumerate(groups) if not n or total[n] <= BYTES_AT_ONCE]
+
+
+def _has_defaults(metadata: Metadata) -> bool:
+    schema = current_schema(metadata)
+    return any(schema.find_field(i).initial_default is not None for i in schema.field_ids)
 
 
 @dataclass(frozen=True)
@@ -227,8 +249,8 @@ class _Rewrite:
     ) -> DataFile | None:
         """Write the live rows of some files to one file; return None if there are none."""
         arrow_schema = file_schema(self.schema)
+        items = [_rows_to_remove(self.target, item, deleted) for item in group]
         with ThreadPoolExecutor(THREADS, thread_name_prefix="compaction") as pool:
-            items = [_rows_to_remove(self.target, item, deleted) for item in group]
             read = partial(_read, self.target.filesystem(), arrow_schema)
             rows = pa.concat_tables(pool.map(read, items))
         first, options = items[0], self.target.options
@@ -262,9 +284,12 @@ def _rows_to_remove(
 
 
 def _read(filesystem: fs.FileSystem, schema: pa.Schema, item: RowsToRemove) -> pa.Table:
-    with filesystem.open_input_file(item.path) as opened, pq.ParquetFile(opened) as parquet:
-        require_ids(parquet, schema)
-        return pa.concat_tables([schema.empty_table(), *remaining_rows(parquet, schema, item)])
+    try:
+        with filesystem.open_input_file(item.path) as opened, pq.ParquetFile(opened) as parquet:
+            require_ids(parquet, schema)
+            return pa.concat_tables([schema.empty_table(), *remaining_rows(parquet, schema, item)])
+    except (OSError, pa.ArrowException) as error:
+        raise OSError(f"{item.location}: {error}") from error
 
 
 def _row_groups(rows: pa.Table, size: int) -> Iterator[pa.Table]:

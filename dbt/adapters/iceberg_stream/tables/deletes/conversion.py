@@ -2,16 +2,17 @@
 
 Readers apply deletes by position without looking at any key. A conversion reads each delete file
 and the key columns of each data file once (article on high-scale streaming, "Improving query
-performance"), changes no row, and does not lock the table: after another writer's commit it looks
-only at what that commit has changed.
+performance"), changes no row, and does not lock the table: after another writer's commit it reads
+only data files that are new, and writes its files again only if that commit has changed theirs.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table.snapshots import Operation
@@ -20,17 +21,20 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
+from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
-from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
     EqualityDeletes,
     equality_delete_files,
 )
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    SnapshotFile,
     UnsupportedFile,
     deleted_rows,
     snapshot_files,
@@ -42,6 +46,10 @@ from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 ATTEMPTS = 20
 # Property of a staged snapshot.
 STAGED = f"{PREFIX}staged-conversion"
+
+
+class FilesChanged(CatalogError):
+    """Another writer has changed what a conversion has looked at; another attempt may succeed."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def convert_equality_deletes(
     Raises:
         CatalogError: there is no such table, a file cannot be read here, or the catalog refuses;
             nothing was changed.
-        CommitConflict: other writers committed during each of many attempts.
+        CommitConflict, FilesChanged: other writers changed these files in each of many attempts.
         CommitStateUnknown: it is not known whether the commit was made.
         OSError: the storage refuses a file; nothing was changed.
     """
@@ -100,8 +108,7 @@ def stage_conversion(
         keep staged snapshots.
 
     Raises:
-        CatalogError, CommitConflict, CommitStateUnknown, OSError: as for
-            `convert_equality_deletes`.
+        CatalogError, CommitStateUnknown, OSError: as for `convert_equality_deletes`.
     """
     base = catalog.load(name)
     if base is None or not equality_delete_files(base):
@@ -131,6 +138,10 @@ def _staged(base: LoadedTable) -> int | None:
     )
 
 
+def _paths(entries: Iterable[ManifestEntry]) -> set[str]:
+    return {item.data_file.file_path for item in entries}
+
+
 def _convert(
     catalog: IcebergCatalog, name: Name, properties: Mapping[str, str], is_staged: bool
 ) -> Conversion:
@@ -141,7 +152,8 @@ def _convert(
             raise CatalogError(
                 f"The equality deletes of {'.'.join(name)} cannot be converted: {error}. Compact "
                 "the table with Spark instead: call system.rewrite_data_files(table => "
-                f"'{'.'.join(name)}', options => map('delete-file-threshold', '1'))"
+                f"'{'.'.join(name)}', options => map('delete-file-threshold', '1', "
+                "'remove-dangling-deletes', 'true'))"
             ) from error
 
 
@@ -167,7 +179,7 @@ class _Converter:
     _rows: dict[str, BitMap] = field(default_factory=dict)
 
     @retry(
-        retry=retry_if_exception_type(CommitConflict),
+        retry=retry_if_exception_type((CommitConflict, FilesChanged)),
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_random_exponential(multiplier=0.05, max=2.0),
         reraise=True,
@@ -186,33 +198,64 @@ class _Converter:
         except FileNotFoundError as error:
             # Another writer has removed the file since, or it is lost: the next attempt shows it.
             raise CommitConflict(f"{'.'.join(self.name)}: {error}") from error
-        committed = Committer(self.catalog, self.name, change, base).commit_once()
+        committer = Committer(
+            self.catalog, self.name, change, base, check=partial(self._check, base, deletes)
+        )
+        try:
+            committed = committer.commit()
+        except ValidationFailed as error:
+            for file in change.new_files:
+                remove_quietly(base.io, file.file_path)
+            raise FilesChanged(str(error)) from error
         return Conversion(committed, len(deletes.files), deletes.keys, rows)
 
+    def _check(self, base: LoadedTable, deletes: EqualityDeletes, metadata: Metadata) -> None:
+        """Raise FilesChanged if another writer has changed what this conversion has looked at."""
+        if current_snapshot_id(metadata) == current_snapshot_id(base.metadata):
+            return
+        now = replace(base, metadata=metadata)
+        if not _paths(equality_delete_files(now)) >= _paths(deletes.files):
+            raise FilesChanged(f"Equality deletes of {'.'.join(self.name)} were removed.")
+        if self._unread(now, deletes):
+            raise FilesChanged(f"Data files were added to {'.'.join(self.name)}.")
+        before, after = self._located(base), self._located(now)
+        if {p: item.delete_keys for p, item in before.items()} != {
+            p: item.delete_keys for p, item in after.items()
+        }:
+            raise FilesChanged(f"Rows of {'.'.join(self.name)} were deleted, or files rewritten.")
+
     def _gather(self, base: LoadedTable, live: Sequence[ManifestEntry]) -> EqualityDeletes:
-        paths = {item.data_file.file_path for item in live}
         deletes = self._deletes
-        if deletes is None or not paths >= {item.data_file.file_path for item in deletes.files}:
+        if deletes is None or not _paths(live) >= _paths(deletes.files):
             # Some were removed: the table may have been rolled back, and their rows be live again.
             self._deletes = deletes = self.resources.enter_context(EqualityDeletes(base))
             self._rows.clear()
         return deletes
 
     def _locate(self, base: LoadedTable, deletes: EqualityDeletes) -> None:
-        """Look up the keys of data files that no attempt has read."""
-        entries = live_entries(
-            base.io,
-            base.metadata,
-            ManifestContent.DATA,
-            test=lambda item: item.data_file.file_path not in self._rows and deletes.apply_to(item),
-        )
-        for file, positions in deletes.deleted_in(entries):
+        for file, positions in deletes.deleted_in(self._unread(base, deletes)):
             self._rows[file.file_path] = positions
+
+    def _unread(self, table: LoadedTable, deletes: EqualityDeletes) -> list[ManifestEntry]:
+        """Return data files that deletes apply to, and that no attempt has read."""
+
+        def is_unread(item: ManifestEntry) -> bool:
+            return item.data_file.file_path not in self._rows and deletes.apply_to(item)
+
+        return live_entries(table.io, table.metadata, ManifestContent.DATA, test=is_unread)
+
+    def _located(self, table: LoadedTable) -> dict[str, SnapshotFile]:
+        """Return the data files whose rows equality deletes delete."""
+
+        def is_located(item: ManifestEntry) -> bool:
+            return bool(self._rows.get(item.data_file.file_path))
+
+        data = live_entries(table.io, table.metadata, ManifestContent.DATA, test=is_located)
+        return snapshot_files(table, data)
 
     def _change(self, base: LoadedTable, deletes: EqualityDeletes) -> tuple[Change, int]:
         """Return the change, and how many rows it deletes by position."""
-        files = snapshot_files(base)
-        located = [files[path] for path, rows in self._rows.items() if rows and path in files]
+        located = list(self._located(base).values())
         before = deleted_rows(base, located)
         after = [(item, before[item.path] | self._rows[item.path]) for item in located]
         after = [(item, rows) for item, rows in after if len(rows) > len(before[item.path])]
@@ -228,11 +271,13 @@ class _Converter:
         uses_vectors = base.metadata["format-version"] >= 3
         name = f"convert-{uuid.uuid4().hex}-deletes"
         new = write_deletes_by_position(target, uses_vectors, name, partly)
+        # Not `replace`: a compaction by Iceberg that began before these equality deletes, and keeps
+        # its old sequence number, must notice the new deletes of the files that it replaces.
         change = Change(
-            Operation.REPLACE,
+            Operation.DELETE,
             (AddedFiles(deletes=tuple(new.values())),),
             removed=tuple(removed),
-            properties=self.properties,
+            properties={**self.properties, CONVERSION: "true"},
             is_staged=self.is_staged,
         )
         return change, sum(len(rows) - len(before[item.path]) for item, rows in after)

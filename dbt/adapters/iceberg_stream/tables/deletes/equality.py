@@ -181,11 +181,14 @@ class EqualityDeletes:
     def _gather(self) -> None:
         pending: dict[tuple[int, ...], list[Entries]] = {}
         with ThreadPoolExecutor(THREADS, thread_name_prefix="equality-deletes") as pool:
-            for columns, entries in pool.map(self._read, self.files):
-                parts = pending.setdefault(columns, [])
-                parts.append(entries)
-                if sum(len(part.rows) for part in parts) >= KEYS_PER_RUN:
-                    self._write_run(columns, pending.pop(columns))
+            # A few files at a time, because memory holds their keys.
+            for begin in range(0, len(self.files), 2 * THREADS):
+                some = self.files[begin : begin + 2 * THREADS]
+                for columns, entries in pool.map(self._read, some):
+                    parts = pending.setdefault(columns, [])
+                    parts.append(entries)
+                    if sum(len(part.rows) for part in parts) >= KEYS_PER_RUN:
+                        self._write_run(columns, pending.pop(columns))
         for columns, parts in pending.items():
             self._write_run(columns, parts)
         for deletes in self._by_columns.values():

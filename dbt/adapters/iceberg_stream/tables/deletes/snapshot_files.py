@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +22,10 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
     referenced_file,
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file, read_position_deletes
+from dbt.adapters.iceberg_stream.tables.files.deletes import (
+    only_data_file,
+    read_position_deletes,
+)
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     CONTENT_OFFSET,
     read_deletion_vector,
@@ -151,19 +155,33 @@ def deleted_rows(table: LoadedTable, files: Sequence[SnapshotFile]) -> dict[str,
 
     Returns:
         Positions by the location of the data file.
+
+    Raises:
+        OSError: a delete file is damaged, or the storage refuses it; the message names it.
     """
     rows: dict[str, BitMap] = {item.file.file_path: BitMap() for item in files}
     position_deletes: dict[str, DataFile] = {}
     for item in files:
         for delete in (*item.own_deletes, *item.shared_deletes):
             if delete.file_format == FileFormat.PUFFIN:
-                rows[item.file.file_path] |= bitmap(read_deletion_vector(table.io, delete))
+                with _naming(delete):
+                    rows[item.file.file_path] |= bitmap(read_deletion_vector(table.io, delete))
             else:
                 position_deletes[delete.file_path] = delete
     for delete in position_deletes.values():
-        for path, positions in read_position_deletes(table.io, delete, rows.keys()):
-            rows[path] |= bitmap(positions.to_numpy())
+        with _naming(delete):
+            for path, positions in read_position_deletes(table.io, delete, rows.keys()):
+                rows[path] |= bitmap(positions.to_numpy())
     return rows
+
+
+@contextmanager
+def _naming(delete: DataFile) -> Iterator[None]:
+    """Raise errors of a damaged delete file as OSError with its location."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError) as error:
+        raise OSError(f"{delete.file_path}: {error}") from error
 
 
 def bitmap(positions: Sequence[int] | npt.NDArray[np.integer]) -> BitMap:
@@ -207,3 +225,5 @@ def read_keys(
         raise UnsupportedFile(f"{error} ({location})") from error
     except ColumnError as error:
         raise UnsupportedFile(f"{error.clause} ({location})") from error
+    except pa.ArrowException as error:
+        raise OSError(f"{location}: {error}") from error

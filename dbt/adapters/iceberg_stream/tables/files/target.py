@@ -80,14 +80,12 @@ class WriteTarget:
     def options(self) -> ParquetOptions:
         """How files are written, from the table's properties."""
         properties = dict(self.properties)
-        target = property_as_int(properties, TARGET_SIZE, None) or DEFAULT_TARGET_SIZE
+        target = target_size(properties)
         group = property_as_int(properties, "write.parquet.row-group-size-bytes", MAX_ROW_GROUP)
         codec = properties.get("write.parquet.compression-codec", "zstd").lower()
         return ParquetOptions(
-            target_size=target or DEFAULT_TARGET_SIZE,
-            row_group_size=min(
-                target or DEFAULT_TARGET_SIZE, group or MAX_ROW_GROUP, MAX_ROW_GROUP
-            ),
+            target_size=target,
+            row_group_size=min(target, group or MAX_ROW_GROUP, MAX_ROW_GROUP),
             codec=CODECS.get(codec, codec),
             codec_level=property_as_int(properties, "write.parquet.compression-level", None),
             page_size=property_as_int(properties, "write.parquet.page-size-bytes", MIB) or MIB,
@@ -130,3 +128,12 @@ class WriteTarget:
 
 def _by_id(items: list[dict[str, Any]], key: str, identifier: int) -> dict[str, Any]:
     return next(item for item in items if item[key] == identifier)
+
+
+def target_size(properties: Mapping[str, str]) -> int:
+    """Return the size in bytes that data files should have.
+
+    Args:
+        properties: of the table.
+    """
+    return property_as_int(dict(properties), TARGET_SIZE, None) or DEFAULT_TARGET_SIZE
