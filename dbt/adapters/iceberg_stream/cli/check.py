@@ -16,13 +16,12 @@ from dbt.adapters.iceberg_stream.cli.options import (
     plain_errors,
     profiles_dir,
     project_dir,
-    table_name,
+    table_names,
     target,
 )
 from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.maintenance.check.check import Report
 
 WRONG = 1
@@ -58,7 +57,7 @@ def check(
 
     reports: list[Report] = []
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        for table in _tables(catalog, name):
+        for table in table_names(catalog, name):
             report = check_table(load_table(catalog, table), data, _progress)
             reports.append(report)
             if not as_json:
@@ -67,17 +66,6 @@ def check(
         click.echo(json.dumps({"tables": [report.as_json() for report in reports]}, indent=2))
     if any(report.count("error") + report.count("warning") for report in reports):
         raise SystemExit(WRONG)
-
-
-def _tables(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
-    if "." in name:
-        return [table_name(name)]
-    if name not in catalog.namespaces():
-        raise click.ClickException(
-            f"The namespace {name} does not exist. Give a table as schema.name, or one of: "
-            f"{', '.join(sorted(catalog.namespaces()))}."
-        )
-    return [(name, table) for table, kind in sorted(catalog.relations(name)) if kind == "table"]
 
 
 def _progress(items: Sequence[Any], label: str) -> Iterable[Any]:

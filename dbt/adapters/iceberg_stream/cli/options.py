@@ -44,6 +44,27 @@ def table_name(table: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
+def table_names(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
+    """Return the table of a name, or the names of all tables of a namespace, sorted.
+
+    Args:
+        catalog: the profile's catalog.
+        name: `schema.name`, or a namespace.
+
+    Raises:
+        click.ClickException: there is no such namespace.
+    """
+    namespaces = catalog.namespaces()
+    if "." in name and name not in namespaces:
+        return [table_name(name)]
+    if name not in namespaces:
+        raise click.ClickException(
+            f"The namespace {name} does not exist. Give a table as schema.name, or one of: "
+            f"{', '.join(sorted(namespaces))}."
+        )
+    return [(name, table) for table, kind in sorted(catalog.relations(name)) if kind == "table"]
+
+
 def load_table(catalog: IcebergCatalog, name: tuple[str, str]) -> LoadedTable:
     """Load a table's current metadata.
 

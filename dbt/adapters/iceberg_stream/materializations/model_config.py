@@ -9,6 +9,7 @@ from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled
+from dbt.adapters.iceberg_stream.maintenance.settings import parse_maintenance
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
     incremental_errors,
@@ -17,6 +18,11 @@ from dbt.adapters.iceberg_stream.materializations.strategies import (
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
     "has no GRANT. Grant them in the catalog and remove the config"
+)
+
+MAINTENANCE_REFUSED = (
+    "`maintenance` cannot be used with `stream` models, which may never end: remove the config and "
+    "schedule `iceberg-stream maintain`, which can run beside the stream"
 )
 
 
@@ -37,6 +43,10 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
         errors.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
     if config.get("materialized") == "incremental":
         errors += incremental_errors(config)
+    settings, maintenance_errors = parse_maintenance(config.get("maintenance"))
+    errors += maintenance_errors
+    if settings is not None and config.get("materialized") == "stream":
+        errors.append(MAINTENANCE_REFUSED)
     if config.get("grants"):
         errors.append(GRANTS_REFUSED)
     if errors:
