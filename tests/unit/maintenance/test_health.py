@@ -233,3 +233,11 @@ def test_a_snapshot_without_manifest_list(lake: IcebergCatalog) -> None:
     set_metadata(lake, snapshots=[snapshot | {"manifests": []}])
     with pytest.raises(CatalogError, match=r"s\.t has no manifest list"):
         health(lake)
+
+
+def test_a_current_snapshot_that_is_missing(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    add(lake, data_file("a"))
+    set_metadata(lake, snapshots=[])
+    with pytest.raises(CatalogError, match=r"metadata of s\.t lack its current snapshot"):
+        health(lake)

@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
 from typing import Any
 
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
-from pyiceberg.utils.properties import property_as_int
+from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, PREVIOUS_VERSIONS, LoadedTable
-from dbt.adapters.iceberg_stream.maintenance.check.deletes import EQUALITY, is_vector
 from dbt.adapters.iceberg_stream.maintenance.check.structure import normalized
+from dbt.adapters.iceberg_stream.maintenance.live_files import (
+    SMALL_SHARE,
+    count_data,
+    count_deletes,
+    size_property,
+)
 from dbt.adapters.iceberg_stream.maintenance.retention import expirable_snapshots, freed_bytes
 from dbt.adapters.iceberg_stream.maintenance.scan_cost import Deletes, ScanCost
 from dbt.adapters.iceberg_stream.maintenance.stream_health import StreamHealth, stream_health
 from dbt.adapters.iceberg_stream.tables.commit import merging
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
-    DELETED,
-    iter_manifests,
     read_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
-from dbt.adapters.iceberg_stream.tables.files.target import DEFAULT_TARGET_SIZE, TARGET_SIZE
 
-# Defaults of Iceberg's `rewrite_data_files`: a file below this share of the target size is small,
-# and small files of a partition are merged if there are so many or if they exceed the target size.
-SMALL_SHARE, MIN_INPUT_FILES = 0.75, 5
-# Spark splits larger files (`read.split.target-size`, Iceberg's default).
-SPLIT_SIZE, DEFAULT_SPLIT_SIZE = "read.split.target-size", 128 * 1024 * 1024
 METADATA_DELETE = "write.metadata.delete-after-commit.enabled"
 METADATA_VERSIONS = "write.metadata.previous-versions-max"
-
-# Spec id and partition values; None for all partitions.
-Scope = tuple[int, tuple[Any, ...]] | None
 
 
 @dataclass(frozen=True)
@@ -138,16 +129,16 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
         now_ms: the time, in milliseconds since 1970 (UTC); None for the clock's.
 
     Raises:
-        CatalogError: the current snapshot has no manifest list.
+        CatalogError: the current snapshot is missing, or has no manifest list.
         OSError: a metadata file cannot be read.
     """
     metadata = normalized(table.metadata)
     properties = metadata.get("properties") or {}
-    snapshot = parent_snapshot(metadata, MAIN)
+    snapshot = _current_snapshot(table, metadata)
     manifests = _manifests(table, snapshot)
-    deletes = _count_deletes(table.io, metadata, manifests)
-    data = _count_data(table.io, properties, manifests, deletes)
-    manifest_target = _size(properties, merging.TARGET_SIZE, merging.DEFAULT_TARGET_SIZE)
+    deletes = count_deletes(table.io, metadata, manifests)
+    data = count_data(table.io, properties, manifests, deletes)
+    manifest_target = size_property(properties, merging.TARGET_SIZE, merging.DEFAULT_TARGET_SIZE)
     small_manifests, manifests_saved = _merged_manifests(manifests, manifest_target)
     now = int(time.time() * 1000) if now_ms is None else now_ms
     expirable = expirable_snapshots(metadata, now)
@@ -189,9 +180,23 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
         cost_after_convert=replace(
             cost, equality=Deletes(), positional=data.positional_after(deletes)
         ),
-        cost_after_compact=replace(cost, data_files=data.files - files_saved, positional=Deletes()),
+        cost_after_compact=replace(
+            cost,
+            bytes=data.bytes - int(data.bytes * deletes.positional_share(data.rows)),
+            data_files=data.files - files_saved,
+            positional=Deletes(),
+        ),
         cost_after_manifests=replace(cost, manifests=len(manifests) - manifests_saved),
     )
+
+
+def _current_snapshot(table: LoadedTable, metadata: Metadata) -> Mapping[str, Any] | None:
+    try:
+        return parent_snapshot(metadata, MAIN)
+    except StopIteration as error:
+        raise CatalogError(
+            f"The metadata of {'.'.join(table.name)} lack its current snapshot."
+        ) from error
 
 
 def _manifests(table: LoadedTable, snapshot: Mapping[str, Any] | None) -> list[ManifestFile]:
@@ -209,151 +214,6 @@ def _manifests(table: LoadedTable, snapshot: Mapping[str, Any] | None) -> list[M
     ]
 
 
-@dataclass
-class _Partition:
-    """Data files of one partition."""
-
-    bytes: int = 0
-    small_files: int = 0
-    small_bytes: int = 0
-
-    def files_saved(self, target: int) -> int:
-        """How many files fewer there are when the small ones are merged."""
-        return max(self.small_files - ceil(self.small_bytes / target), 0)
-
-    def is_worth_merging(self, target: int) -> bool:
-        """Whether Iceberg's `rewrite_data_files` would merge the small files."""
-        enough = self.small_files >= MIN_INPUT_FILES or self.small_bytes > target
-        return enough and self.files_saved(target) > 0
-
-
-@dataclass
-class _DeleteCounts:
-    """Delete files of a snapshot; equality deletes by scope and sequence number."""
-
-    equality_files: int = 0
-    equality_keys: int = 0
-    position_files: int = 0
-    position_rows: int = 0
-    vectors: int = 0
-    vector_rows: int = 0
-    keys: dict[Scope, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-
-    @property
-    def positional(self) -> Deletes:
-        """Position delete files and deletion vectors."""
-        return Deletes(self.position_files + self.vectors, self.position_rows + self.vector_rows)
-
-    def add(self, entry: ManifestEntry, is_unpartitioned: bool) -> None:
-        """Count a delete file."""
-        file = entry.data_file
-        if file.content == EQUALITY:
-            self.equality_files += 1
-            self.equality_keys += file.record_count
-            scope = None if is_unpartitioned else _partition_of(file)
-            self.keys[scope].append((entry.sequence_number or 0, file.record_count))
-        elif is_vector(file):
-            self.vectors += 1
-            self.vector_rows += file.record_count
-        else:
-            self.position_files += 1
-            self.position_rows += file.record_count
-
-
-class _KeysAfter:
-    """Answers how many keys of equality deletes apply to a data file."""
-
-    def __init__(self, keys: Mapping[Scope, list[tuple[int, int]]]) -> None:
-        self._numbers: dict[Scope, list[int]] = {}
-        self._sums: dict[Scope, list[int]] = {}
-        for scope, deletes in keys.items():
-            deletes = sorted(deletes)
-            self._numbers[scope] = [number for number, _ in deletes]
-            # Keys of the deletes from each place to the end.
-            sums = [0]
-            for _, count in reversed(deletes):
-                sums.append(sums[-1] + count)
-            self._sums[scope] = sums[::-1]
-
-    def count(self, entry: ManifestEntry) -> int:
-        """Return the keys of deletes with a higher sequence number, in the file's scopes."""
-        number = entry.sequence_number or 0
-        return sum(
-            self._sums[scope][bisect_right(self._numbers[scope], number)]
-            for scope in (None, _partition_of(entry.data_file))
-            if scope in self._numbers
-        )
-
-
-@dataclass
-class _DataCounts:
-    """Data files of a snapshot."""
-
-    target: int
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-    files_with_keys: int = 0
-    equality: Deletes = Deletes()
-    partitions: dict[Scope, _Partition] = field(default_factory=lambda: defaultdict(_Partition))
-
-    def add(self, file: DataFile) -> None:
-        """Count a data file."""
-        size = file.file_size_in_bytes
-        self.files += 1
-        self.bytes += size
-        self.rows += file.record_count
-        partition = self.partitions[_partition_of(file)]
-        partition.bytes += size
-        if size < SMALL_SHARE * self.target:
-            partition.small_files += 1
-            partition.small_bytes += size
-
-    def positional_after(self, deletes: _DeleteCounts) -> Deletes:
-        """Return position deletes after equality deletes are converted, if each key has a row."""
-        rows = min(deletes.positional.positions + deletes.equality_keys, self.rows)
-        return Deletes(deletes.positional.files + self.files_with_keys, rows)
-
-
-def _count_deletes(
-    io: FileIO, metadata: Metadata, manifests: Iterable[ManifestFile]
-) -> _DeleteCounts:
-    counts = _DeleteCounts()
-    unpartitioned = {
-        spec["spec-id"]
-        for spec in metadata["partition-specs"]
-        if all(part["transform"] == "void" for part in spec["fields"])
-    }
-    deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
-    for manifest, entries in iter_manifests(io, deletes):
-        for entry in entries:
-            if entry.status != DELETED:
-                counts.add(entry, manifest.partition_spec_id in unpartitioned)
-    return counts
-
-
-def _count_data(
-    io: FileIO,
-    properties: Mapping[str, str],
-    manifests: Iterable[ManifestFile],
-    deletes: _DeleteCounts,
-) -> _DataCounts:
-    counts = _DataCounts(_size(properties, TARGET_SIZE, DEFAULT_TARGET_SIZE))
-    split = _size(properties, SPLIT_SIZE, DEFAULT_SPLIT_SIZE)
-    keys_after, split_keys = _KeysAfter(deletes.keys), 0
-    data = [m for m in manifests if m.content == ManifestContent.DATA]
-    for _, entries in iter_manifests(io, data):
-        for entry in entries:
-            if entry.status == DELETED:
-                continue
-            counts.add(entry.data_file)
-            keys = keys_after.count(entry)
-            counts.files_with_keys += keys > 0
-            split_keys += keys * max(ceil(entry.data_file.file_size_in_bytes / split), 1)
-    counts.equality = Deletes(deletes.equality_files, split_keys=split_keys)
-    return counts
-
-
 def _merged_manifests(manifests: Iterable[ManifestFile], target: int) -> tuple[int, int]:
     """Return how many manifests `rewrite_manifests` would merge, and how many it would save."""
     groups: dict[tuple[int, ManifestContent], list[int]] = defaultdict(list)
@@ -365,18 +225,10 @@ def _merged_manifests(manifests: Iterable[ManifestFile], target: int) -> tuple[i
     return sum(map(len, merged)), saved
 
 
-def _partition_of(file: DataFile) -> Scope:
-    return file.spec_id, tuple(file.partition[i] for i in range(len(file.partition)))
-
-
-def _size(properties: Mapping[str, str], name: str, default: int) -> int:
-    return property_as_int(dict(properties), name, default) or default
-
-
 def _metadata_limit(properties: Mapping[str, str]) -> int | None:
     if properties.get(METADATA_DELETE, "false").lower() != "true":
         return None
-    return _size(properties, METADATA_VERSIONS, PREVIOUS_VERSIONS)
+    return size_property(properties, METADATA_VERSIONS, PREVIOUS_VERSIONS)
 
 
 def _version(location: str) -> int:

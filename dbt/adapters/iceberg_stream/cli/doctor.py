@@ -1,0 +1,205 @@
+"""`iceberg-stream doctor`: list what is worth doing for tables, by the estimated gain."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from dbt_common.exceptions import DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.cli.options import (
+    load_table,
+    plain_errors,
+    profiles_dir,
+    project_dir,
+    table_names,
+    target,
+)
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.maintenance.advice import Advice
+    from dbt.adapters.iceberg_stream.maintenance.health import TableHealth
+
+WORK = 1
+Name = tuple[str, str]
+
+
+@click.command()
+@click.argument("name", metavar="[TABLE|NAMESPACE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "--min-gain",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Least estimated gain that is worth a rewrite, in seconds of a full scan.",
+)
+@click.option(
+    "--max-stream-age",
+    type=click.FloatRange(min=0),
+    default=48.0,
+    show_default=True,
+    help="Hours without progress after which a stream is late.",
+)
+@project_dir
+@profiles_dir
+@target
+def doctor(
+    name: str | None,
+    as_json: bool,
+    min_gain: float,
+    max_stream_age: float,
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+) -> None:
+    """List what is worth doing for TABLE (schema.name), NAMESPACE or all tables, by its gain.
+
+    Reads metadata only, and changes nothing. The gain is an estimate for a full scan with Spark on
+    two cores.
+
+    Exit codes: 0 if nothing is worth doing except hints, 1 otherwise, also if a table cannot be
+    read.
+    """
+    from dbt.adapters.iceberg_stream.maintenance.advice import Thresholds, advise
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        tables, refused = _examine(catalog, name)
+    advice = advise(tables, Thresholds(min_gain, max_stream_age))
+    options = _options(project_dir, profiles_dir, target)
+    if as_json:
+        click.echo(json.dumps(_document(tables, advice, refused, options), indent=2))
+    else:
+        _print(tables, advice, refused, options)
+    if refused or any(one.urgency != "hint" for one in advice):
+        raise SystemExit(WORK)
+
+
+def _examine(
+    catalog: IcebergCatalog, name: str | None
+) -> tuple[list[TableHealth], dict[Name, str]]:
+    """Return the health of tables, and the errors of those that cannot be read."""
+    from dbt.adapters.iceberg_stream.maintenance.check.manifests import DAMAGED
+    from dbt.adapters.iceberg_stream.maintenance.health import table_health
+
+    tables: list[TableHealth] = []
+    refused: dict[Name, str] = {}
+    for table in _names(catalog, name):
+        try:
+            loaded = catalog.load(table)
+            if loaded is not None:  # another run may have dropped it
+                tables.append(table_health(loaded))
+        except (DbtRuntimeError, OSError) as error:
+            refused[table] = str(error)
+        except DAMAGED as error:
+            refused[table] = f"Its metadata cannot be read ({type(error).__name__}: {error})."
+    return tables, refused
+
+
+def _names(catalog: IcebergCatalog, name: str | None) -> list[Name]:
+    if name is None:
+        return [table for n in sorted(catalog.namespaces()) for table in table_names(catalog, n)]
+    names = table_names(catalog, name)
+    if "." in name and len(names) == 1:
+        _require_table(catalog, names[0])
+    return names
+
+
+def _require_table(catalog: IcebergCatalog, name: Name) -> None:
+    namespace, identifier = name
+    if (identifier, "view") in catalog.relations(namespace):
+        raise click.ClickException(
+            f"{namespace}.{identifier} is a view, which has no files. Give a table or a namespace."
+        )
+    if (identifier, "table") not in catalog.relations(namespace):
+        load_table(catalog, name)
+
+
+def _options(project_dir: Path, profiles_dir: Path | None, target: str | None) -> tuple[str, ...]:
+    """Return the options that a printed command needs to find the same catalog."""
+    project = () if project_dir == Path() else ("--project-dir", str(project_dir))
+    profiles = () if profiles_dir is None else ("--profiles-dir", str(profiles_dir))
+    return (*project, *profiles, *(() if target is None else ("--target", target)))
+
+
+def _command(advice: Advice, options: tuple[str, ...]) -> str | None:
+    if not advice.command:
+        return None
+    return shlex.join(("iceberg-stream", *advice.command, *options))
+
+
+def _document(
+    tables: list[TableHealth],
+    advice: list[Advice],
+    refused: dict[Name, str],
+    options: tuple[str, ...],
+) -> dict[str, Any]:
+    return {
+        "advice": [one.as_json() | {"command": _command(one, options)} for one in advice],
+        "tables": [_as_json(health) for health in tables],
+        "unreadable": [{"table": ".".join(n), "error": error} for n, error in refused.items()],
+    }
+
+
+def _as_json(health: TableHealth) -> dict[str, Any]:
+    figures = {"table": ".".join(health.name), **asdict(health), **_seconds(health)}
+    del figures["name"]
+    return figures
+
+
+def _seconds(health: TableHealth) -> dict[str, float]:
+    return {
+        name: round(getattr(health, name).seconds, 3)
+        for name in ("cost", "cost_after_convert", "cost_after_compact", "cost_after_manifests")
+    }
+
+
+def _print(
+    tables: list[TableHealth],
+    advice: list[Advice],
+    refused: dict[Name, str],
+    options: tuple[str, ...],
+) -> None:
+    for name, error in refused.items():
+        check = shlex.join(("iceberg-stream", "check", ".".join(name), *options))
+        click.echo(f"{'.'.join(name)}: unreadable\n  {error}\n  command  {check}")
+    costs = {health.name: health.cost.seconds for health in tables}
+    for one in advice:
+        hint = " (hint)" if one.urgency == "hint" else ""
+        click.echo(f"{'.'.join(one.table)}: {one.code}{hint}\n  {one.problem}")
+        if gain := _gain(one, costs[one.table]):
+            click.echo(f"  gain     {gain}")
+        click.echo(f"  cure     {one.cure}")
+        if command := _command(one, options):
+            click.echo(f"  command  {command}")
+    for health in tables:
+        if health.branches:
+            click.echo(
+                f"{'.'.join(health.name)}: only the branch main was examined, not "
+                f"{', '.join(health.branches)}."
+            )
+    hints = sum(one.urgency == "hint" for one in advice)
+    click.echo(
+        f"Tables: {len(tables)} examined, {len(refused)} unreadable. "
+        f"Worth doing: {len(advice) - hints}. Hints: {hints}."
+    )
+
+
+def _gain(advice: Advice, cost: float) -> str:
+    from dbt.adapters.iceberg_stream.maintenance.advice import in_bytes
+
+    gains = []
+    if advice.seconds:
+        gains.append(f"about {advice.seconds:,.1f} s of {cost:,.1f} s for each full scan")
+    if advice.bytes:
+        gains.append(f"about {in_bytes(advice.bytes)} of storage")
+    if advice.files:
+        gains.append(f"{advice.files:,} files")
+    return ", ".join(gains)
