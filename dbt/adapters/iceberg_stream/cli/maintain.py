@@ -160,7 +160,7 @@ def _connections(
 
 
 def _print(report: StepReport) -> None:
-    label = f"  {report.step:<{STEP_WIDTH}}"
+    label = f"  {report.step:<{STEP_WIDTH}}" if report.step else "  "
     if report.after is None or report.before is None:
         text = report.text.replace("\n", f"\n{'':{len(label)}}")
         click.echo(f"{label}{report.status.value}: {text}")

@@ -106,7 +106,7 @@ def maintain(
     try:
         state = TableState.load(context.catalog, name)
     except ERRORS as error:
-        yield StepReport(name, "", Status.FAILED, str(error))
+        yield StepReport(name, "", Status.FAILED, _explain(error))
         return
     for step in steps:
         report, state = _Attempts(context, step, settings, dry_run, state).run()
@@ -182,10 +182,12 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def _explain(error: Exception) -> str:
+    # Its text begins with the kind of error.
+    text = str(error.msg if isinstance(error, DbtRuntimeError) else error)
     if is_conflict(error):
         return (
             f"Other writers committed to the table during each of {ATTEMPTS} attempts, and changed "
             "files that the step rewrites. Their commits stay, and the step changed nothing. Run "
-            f"it again when fewer writers are active. The last conflict: {error}"
+            f"it again when fewer writers are active. The last conflict: {text}"
         )
-    return str(error)
+    return text

@@ -23,6 +23,8 @@ STEP_NAMES = (
 )
 # They keep all rows and all snapshots.
 DEFAULT_STEPS = (COMPACT, REWRITE_MANIFESTS)
+# Those that models and operations may run.
+AUTOMATIC_STEPS = tuple(name for name in STEP_NAMES if name != REMOVE_ORPHANS)
 ORPHAN_AGE = timedelta(hours=72)
 KEYS = ("steps", "sort", "options")
 # Options of Iceberg's `rewrite_data_files`; other versions may have more.
@@ -83,25 +85,36 @@ def parse_maintenance(config: Any) -> tuple[MaintenanceSettings | None, list[str
         config = {"steps": config}
     if not isinstance(config, Mapping):
         return None, [must_be("maintenance", config, "true, false, steps, or a dictionary")]
-    errors = [
-        must_be_one_of("maintenance", key, KEYS).replace("must be", "has keys that must be", 1)
-        for key in config
-        if key not in KEYS
-    ]
-    steps = config.get("steps")
-    names = [steps] if isinstance(steps, str) else list(steps or DEFAULT_STEPS)
-    errors += _step_errors(names)
+    names, errors = _parse_steps(config.get("steps"))
+    unknown = [str(key) for key in config if key not in KEYS]
+    errors += [f"unknown key `{key}`: the keys are {', '.join(KEYS)}" for key in unknown]
     sort, options = config.get("sort") or "", config.get("options") or {}
     if not isinstance(sort, str):
-        errors.append(must_be("maintenance.sort", sort, "a text, e.g. 'zorder(region, day)'"))
+        errors.append(must_be("sort", sort, "a text, e.g. 'zorder(region, day)'"))
     if not isinstance(options, Mapping):
-        errors.append(
-            must_be("maintenance.options", options, "a dictionary of options of rewrite_data_files")
-        )
+        errors.append(must_be("options", options, "a dictionary of options of rewrite_data_files"))
         options = {}
     errors += misspelled(options, COMPACT_OPTIONS)
     texts = {str(key): _text(value) for key, value in options.items()}
     return MaintenanceSettings(in_order(names), str(sort), texts), errors
+
+
+def _parse_steps(steps: Any) -> tuple[list[str], list[str]]:
+    """Return the names of steps, and a message for each error."""
+    names = [steps] if isinstance(steps, str) else steps or DEFAULT_STEPS
+    if not isinstance(names, list | tuple):
+        return [], [must_be("steps", steps, "a list of steps")]
+    errors = [
+        must_be_one_of("steps", name, AUTOMATIC_STEPS)
+        for name in names
+        if name not in AUTOMATIC_STEPS
+    ]
+    if REMOVE_ORPHANS in names:
+        errors.append(
+            f"{REMOVE_ORPHANS} never runs by itself, because files of writes that still run look "
+            "like orphans: run `iceberg-stream maintain … --remove-orphans`"
+        )
+    return [str(name) for name in names], errors
 
 
 def in_order(steps: Iterable[str]) -> tuple[str, ...]:
@@ -112,20 +125,6 @@ def in_order(steps: Iterable[str]) -> tuple[str, ...]:
     """
     wanted = set(steps)
     return tuple(name for name in STEP_NAMES if name in wanted)
-
-
-def _step_errors(names: Iterable[Any]) -> list[str]:
-    errors = [
-        must_be_one_of("maintenance", name, STEP_NAMES).replace("must be", "has steps that must be")
-        for name in names
-        if name not in STEP_NAMES
-    ]
-    if REMOVE_ORPHANS in names:
-        errors.append(
-            f"`maintenance` cannot have the step {REMOVE_ORPHANS}: files of writes that still run "
-            "look like orphans. Run `iceberg-stream maintain … --remove-orphans`"
-        )
-    return errors
 
 
 def _text(value: Any) -> str:

@@ -44,7 +44,7 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     if config.get("materialized") == "incremental":
         errors += incremental_errors(config)
     settings, maintenance_errors = parse_maintenance(config.get("maintenance"))
-    errors += maintenance_errors
+    errors += [f"`maintenance`: {error}" for error in maintenance_errors]
     if settings is not None and config.get("materialized") == "stream":
         errors.append(MAINTENANCE_REFUSED)
     if config.get("grants"):
