@@ -51,7 +51,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"options"},
         {"errors"},
     ),
-    "tables": ({"ingest", "merge"}, {"commit"}, {"files"}),
+    "tables": ({"deletes"}, {"ingest", "merge"}, {"commit"}, {"files", "keys"}),
 }
 WORKER_CODE = (
     "tables/files/casting.py",

@@ -18,8 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
-from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
-from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch

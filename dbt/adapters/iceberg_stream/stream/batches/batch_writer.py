@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
 )
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
-from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER

@@ -23,36 +23,36 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.stream.key_index.codes import Mask, encode
-from dbt.adapters.iceberg_stream.stream.key_index.files import (
-    NotIndexable,
-    SnapshotFile,
-    bitmap,
-    by_file,
-    deleted_rows,
-    read_keys,
-    require_no_defaults,
-    snapshot_files,
-)
-from dbt.adapters.iceberg_stream.stream.key_index.runs import (
-    Entries,
-    Indices,
-    Rows,
-    Run,
-    RunWriter,
-    merge_entries,
-    merge_runs,
-    pack,
-    unpack,
-)
 from dbt.adapters.iceberg_stream.stream.key_index.storage import (
     StoredIndex,
     read_index,
     write_index,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    SnapshotFile,
+    UnsupportedFile,
+    bitmap,
+    deleted_rows,
+    read_keys,
+    require_no_defaults,
+    snapshot_files,
+)
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.keys.codes import Mask, encode
+from dbt.adapters.iceberg_stream.tables.keys.runs import (
+    Entries,
+    Indices,
+    Rows,
+    Run,
+    RunWriter,
+    by_file,
+    merge_entries,
+    merge_runs,
+    pack,
+    unpack,
+)
 
 # Runs of similar size that are merged into one, a power of two; runs of the next size are so many
 # times as long.
@@ -62,6 +62,10 @@ SMALLEST_RUN = 1024
 STORED_ROWS, STORED_SHARE = 1_000_000, 0.1
 # Rows that are sorted at once when data files are indexed.
 ROWS_PER_RUN = 1 << 20
+
+
+class NotIndexable(Exception):
+    """The table's keys cannot be indexed; the message says why."""
 
 
 @dataclass
@@ -365,6 +369,12 @@ class KeyIndex:
         }
 
     def _follow(self, table: LoadedTable) -> None:
+        try:
+            self._index_snapshot(table)
+        except UnsupportedFile as error:
+            raise NotIndexable(str(error)) from error
+
+    def _index_snapshot(self, table: LoadedTable) -> None:
         require_no_defaults(table.metadata, self.schema)
         files = {} if self._is_replaced else snapshot_files(table)
         if sum(item.file.record_count for item in files.values()) > self._max_rows:
@@ -475,9 +485,9 @@ class KeyIndex:
             levels.setdefault(level, []).append(run)
         return next((runs for runs in levels.values() if len(runs) >= MERGED_RUNS), None)
 
-    def _stays(self, rows: Rows) -> Mask:
+    def _stays(self, entries: Entries) -> Mask:
         """Return which entries the index still needs."""
-        numbers, positions = unpack(rows)
+        numbers, positions = unpack(entries.rows)
         deleted = {item.number: item.deleted for item in self._files.values()}
         live = [*deleted, *(number for _, own in self._owners() for number in own)]
         is_live = np.zeros(max([*live, int(numbers.max(initial=0))]) + 1, np.bool_)

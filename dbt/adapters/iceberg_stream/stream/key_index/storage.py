@@ -27,9 +27,9 @@ from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.stream.key_index.runs import CODES, ROWS, Run, StoredRun
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.files.puffin import MAGIC, footer, read_footer
+from dbt.adapters.iceberg_stream.tables.keys.runs import CODES, ROWS, Run, StoredRun
 
 BLOB = "iceberg-stream-key-index-v1"
 # Prefix of the table property with the location of a stream's index.

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
-from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
+from dbt.adapters.iceberg_stream.tables.files.data_files import PARTITION
 from dbt.adapters.iceberg_stream.tables.files.deletes import (
     may_delete_of,
     only_data_file,
@@ -36,7 +36,6 @@ from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Positions of rows by the location of their data file.
 Positions = Mapping[str, pa.Int64Array]
-PARTITION_FIELD = 3
 
 
 def find_positions(
@@ -82,28 +81,10 @@ def position_deletes(
     files = []
     for number, ((spec_id, partition), rows) in enumerate(groups.items()):
         file = write_position_deletes(target, f"{name}-{number}", rows)
-        file[PARTITION_FIELD] = partition
+        file[PARTITION] = partition
         file.spec_id = spec_id
         files.append(file)
     return files
-
-
-def write_deletes_of_file(
-    target: WriteTarget, name: str, file: DataFile, positions: BitMap
-) -> DataFile:
-    """Write a position delete file of one data file (format version 2).
-
-    Args:
-        target: the table's properties and storage.
-        name: of the file, without extension.
-        file: the data file.
-        positions: of its deleted rows.
-    """
-    rows = pa.array(positions.to_array(), pa.uint32()).cast(pa.int64())
-    delete = write_position_deletes(target, name, {file.file_path: rows})
-    delete[PARTITION_FIELD] = file.partition
-    delete.spec_id = file.spec_id
-    return delete
 
 
 def deletion_vectors(

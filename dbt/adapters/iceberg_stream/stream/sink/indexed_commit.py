@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap
 
-from dbt.adapters.iceberg_stream.stream.key_index.files import SnapshotFile
 from dbt.adapters.iceberg_stream.stream.key_index.index import FileDeletes, IndexedBatch, KeyIndex
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import write_deletes_of_file
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
-from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
-    DeletionVector,
-    write_deletion_vectors,
-)
+from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import SnapshotFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 
@@ -105,31 +99,5 @@ def write_indexed_deletes(
         elif not has_rows:
             del commit.data[item.location]
             commit.unused.append(item.location)
-    commit.delete_files = _write(target, uses_vectors, name, live)
+    commit.delete_files = write_deletes_by_position(target, uses_vectors, name, live)
     return commit
-
-
-def _write(
-    target: WriteTarget, uses_vectors: bool, name: str, deletes: Sequence[tuple[DataFile, BitMap]]
-) -> dict[str, DataFile]:
-    if not deletes:
-        return {}
-    if uses_vectors:
-        vectors = [DeletionVector(file, positions) for file, positions in deletes]
-        files = write_deletion_vectors(target, name, vectors)
-    else:
-        files = _write_files(target, name, deletes)
-    return {file.file_path: delete for (file, _), delete in zip(deletes, files, strict=True)}
-
-
-def _write_files(
-    target: WriteTarget, name: str, deletes: Sequence[tuple[DataFile, BitMap]]
-) -> list[DataFile]:
-    """Write position delete files; an error leaves none behind."""
-    files: list[DataFile] = []
-    with ExitStack() as undo:
-        for number, (file, positions) in enumerate(deletes):
-            files.append(write_deletes_of_file(target, f"{name}-{number:05}", file, positions))
-            undo.callback(remove_quietly, target.io, files[-1].file_path)
-        undo.pop_all()
-    return files

@@ -34,8 +34,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
-from dbt.adapters.iceberg_stream.stream.key_index.files import NotIndexable
-from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     live_deletes,

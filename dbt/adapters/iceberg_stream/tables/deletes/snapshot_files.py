@@ -36,11 +36,10 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
 
 # A position has 32 bits in an index and in Roaring bitmaps.
 MAX_ROWS = 1 << 32
-DeleteKey = tuple[str, "str | None"]
 
 
-class NotIndexable(Exception):
-    """The table's keys cannot be indexed; the message says why."""
+class UnsupportedFile(Exception):
+    """Rows of a file cannot be read here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,11 @@ class SnapshotFile:
     file: DataFile
     own_deletes: list[DataFile] = field(default_factory=list)
     shared_deletes: list[DataFile] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """Location of the data file."""
+        return str(self.file.file_path)
 
     @property
     def delete_keys(self) -> frozenset[tuple[str, int | None]]:
@@ -77,12 +81,12 @@ def require_no_defaults(metadata: Metadata, schema: pa.Schema) -> None:
         schema: of the key columns.
 
     Raises:
-        NotIndexable: a key column has one.
+        UnsupportedFile: a key column has one.
     """
     table_schema = current_schema(metadata)
     for name in schema.names:
         if table_schema.find_field(name).initial_default is not None:
-            raise NotIndexable(f"the key column `{name}` has an initial default")
+            raise UnsupportedFile(f"the key column `{name}` has an initial default")
 
 
 def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:
@@ -92,7 +96,7 @@ def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:
         table: the table.
 
     Raises:
-        NotIndexable: a file has another format than Parquet, or too many rows.
+        UnsupportedFile: a file has another format than Parquet, or too many rows.
     """
     io, metadata = table.io, table.metadata
     files = {
@@ -100,7 +104,7 @@ def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:
         for item in live_entries(io, metadata, ManifestContent.DATA)
     }
     for snapshot_file in files.values():
-        _require_indexable(snapshot_file.file)
+        _require_supported(snapshot_file.file)
     for item in live_entries(io, metadata, ManifestContent.DELETES):
         delete = item.data_file
         if delete.content != DataFileContent.POSITION_DELETES:
@@ -115,16 +119,18 @@ def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:
     return files
 
 
-def _require_indexable(file: DataFile) -> None:
+def _require_supported(file: DataFile) -> None:
     if file.file_format != FileFormat.PARQUET:
-        raise NotIndexable(f"{file.file_path} is in {file.file_format.value}")
+        raise UnsupportedFile(f"{file.file_path} is in {file.file_format.value}")
     if file.record_count >= MAX_ROWS:
-        raise NotIndexable(f"{file.file_path} has {file.record_count:,} rows")
+        raise UnsupportedFile(f"{file.file_path} has {file.record_count:,} rows")
 
 
 def _add_shared(table: LoadedTable, delete: DataFile, files: Mapping[str, SnapshotFile]) -> None:
     if delete.file_format != FileFormat.PARQUET:
-        raise NotIndexable(f"{delete.file_path} has position deletes in {delete.file_format.value}")
+        raise UnsupportedFile(
+            f"{delete.file_path} has position deletes in {delete.file_format.value}"
+        )
     for path in {path for path, _ in read_position_deletes(table.io, delete, files.keys())}:
         files[path].shared_deletes.append(delete)
 
@@ -176,7 +182,7 @@ def read_keys(
         The position of a row group's first row, and the keys of its rows.
 
     Raises:
-        NotIndexable: the file has no field ids, or values that the key columns cannot have.
+        UnsupportedFile: the file has no field ids, or values that the key columns cannot have.
         OSError: the storage refuses the file.
     """
     begin = 0
@@ -191,23 +197,6 @@ def read_keys(
                 yield begin, rows
                 begin += rows.num_rows
     except NotByRewriting as error:
-        raise NotIndexable(f"{error} ({location})") from error
+        raise UnsupportedFile(f"{error} ({location})") from error
     except ColumnError as error:
-        raise NotIndexable(f"{error.clause} ({location})") from error
-
-
-def by_file(
-    numbers: npt.NDArray[np.int64], positions: npt.NDArray[np.uint32]
-) -> dict[int, npt.NDArray[np.uint32]]:
-    """Group the positions of rows by their data file.
-
-    Args:
-        numbers: the data file of each row.
-        positions: of the rows in their files.
-    """
-    if not len(numbers):
-        return {}
-    order = np.argsort(numbers, kind="stable")
-    unique, begins = np.unique(numbers[order], return_index=True)
-    parts = np.split(positions[order], begins[1:])
-    return {int(number): part for number, part in zip(unique, parts, strict=True)}
+        raise UnsupportedFile(f"{error.clause} ({location})") from error

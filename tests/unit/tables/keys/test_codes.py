@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt.adapters.iceberg_stream.stream.key_index.codes import encode, is_own_code
+from dbt.adapters.iceberg_stream.tables.keys.codes import encode, is_own_code
 
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int32(): [0, 1, -1, 2**31 - 1, -(2**31)],

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.stream.key_index.codes import (
+from dbt.adapters.iceberg_stream.tables.keys.codes import (
     Codes,
     Keys,
     Mask,
@@ -312,20 +312,20 @@ class RunWriter:
         return self._files[name]
 
 
-def merge_runs(runs: Sequence[Run], folder: Path, keep: Callable[[Rows], Mask]) -> Run:
+def merge_runs(runs: Sequence[Run], folder: Path, keep: Callable[[Entries], Mask]) -> Run:
     """Merge runs into a new one, a part at a time.
 
     Args:
         runs: the runs, which stay.
         folder: of the new run; must not exist.
-        keep: returns which rows stay in the index.
+        keep: returns which entries stay.
     """
     writer = RunWriter(folder)
     with ExitStack() as undo:
         undo.callback(writer.abort)
         for parts in _parts(runs):
             entries = merge_entries(parts)
-            mask = keep(entries.rows)
+            mask = keep(entries)
             if not mask.all():
                 kept = np.flatnonzero(mask)
                 entries = Entries(entries.keys.take(kept), entries.rows[kept])
@@ -372,3 +372,20 @@ def merge_entries(parts: Sequence[Entries]) -> Entries:
     )
     in_order, order = keys.sorted()
     return Entries(in_order, np.concatenate([part.rows for part in parts])[order])
+
+
+def by_file(
+    numbers: Indices, positions: npt.NDArray[np.uint32]
+) -> dict[int, npt.NDArray[np.uint32]]:
+    """Group the positions of rows by their data file.
+
+    Args:
+        numbers: the data file of each row.
+        positions: of the rows in their files.
+    """
+    if not len(numbers):
+        return {}
+    order = np.argsort(numbers, kind="stable")
+    unique, begins = np.unique(numbers[order], return_index=True)
+    parts = np.split(positions[order], begins[1:])
+    return {int(number): part for number, part in zip(unique, parts, strict=True)}

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.key_index import codes, runs
-from dbt.adapters.iceberg_stream.stream.key_index.codes import encode
-from dbt.adapters.iceberg_stream.stream.key_index.runs import (
+from dbt.adapters.iceberg_stream.tables.keys import codes, runs
+from dbt.adapters.iceberg_stream.tables.keys.codes import encode
+from dbt.adapters.iceberg_stream.tables.keys.runs import (
     Entries,
     Run,
     RunWriter,
@@ -74,7 +74,9 @@ def test_lookups_find_all_rows_of_a_key_and_no_other(
         write(tmp_path, random_values(kind, chosen.randrange(1, 40), chosen), n, truth)
         for n in range(3)
     ]
-    merged = merge_runs(parts, tmp_path / "merged", lambda rows: np.ones(len(rows), bool))
+    merged = merge_runs(
+        parts, tmp_path / "merged", lambda entries: np.ones(len(entries.rows), bool)
+    )
     assert merged.count == sum(run.count for run in parts)
     asked = list(dict.fromkeys(random_values(kind, 25, chosen)))
     asked += ["nothing" if kind == "texts" else 1000]
@@ -84,9 +86,11 @@ def test_lookups_find_all_rows_of_a_key_and_no_other(
 def test_a_merge_leaves_out_what_is_not_kept(tmp_path: Path) -> None:
     truth: Truth = defaultdict(list)
     parts = [write(tmp_path, list(range(20)), n, truth) for n in range(2)]
-    merged = merge_runs(parts, tmp_path / "merged", lambda rows: unpack(rows)[0] == 1)
+    merged = merge_runs(parts, tmp_path / "merged", lambda entries: unpack(entries.rows)[0] == 1)
     assert find(merged, [3, 19]) == {3: [(1, 3)], 19: [(1, 19)]}
-    nothing = merge_runs(parts, tmp_path / "none", lambda rows: np.zeros(len(rows), bool))
+    nothing = merge_runs(
+        parts, tmp_path / "none", lambda entries: np.zeros(len(entries.rows), bool)
+    )
     assert find(nothing, [3]) == {}
 
 

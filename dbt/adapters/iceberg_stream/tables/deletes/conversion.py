@@ -1,0 +1,175 @@
+"""Converts equality deletes to position deletes or deletion vectors.
+
+Readers apply deletes by position without looking at any key. A conversion reads each delete file
+and the key columns of each data file once (article on high-scale streaming, "Improving query
+performance"), changes no row, and does not lock the table: after another writer's commit it looks
+only at what that commit has changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
+from pyiceberg.table.snapshots import Operation
+from pyroaring import BitMap
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.deletes.equality import (
+    EqualityDeletes,
+    equality_delete_files,
+)
+from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    UnsupportedFile,
+    deleted_rows,
+    snapshot_files,
+)
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
+
+# Commits of other writers after which a conversion gives up.
+ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The result of a conversion.
+
+    Attributes:
+        committed: the commit; None if the table had no equality deletes.
+        delete_files: equality delete files that were removed.
+        keys: rows of these files.
+        rows: rows of the table that are now deleted by position.
+    """
+
+    committed: Committed | None = None
+    delete_files: int = 0
+    keys: int = 0
+    rows: int = 0
+
+
+def convert_equality_deletes(
+    catalog: IcebergCatalog, name: Name, properties: Mapping[str, str]
+) -> Conversion:
+    """Replace the equality deletes of a table by position deletes or deletion vectors.
+
+    Args:
+        catalog: the catalog, as the user who writes.
+        name: of the table.
+        properties: snapshot properties.
+
+    Raises:
+        CatalogError: there is no such table, a file cannot be read here, or the catalog refuses;
+            nothing was changed.
+        CommitConflict: other writers committed during each of many attempts.
+        CommitStateUnknown: it is not known whether the commit was made.
+        OSError: the storage refuses a file; nothing was changed.
+    """
+    with ExitStack() as resources:
+        try:
+            return _Converter(catalog, name, properties, resources).convert()
+        except UnsupportedFile as error:
+            raise CatalogError(
+                f"The equality deletes of {'.'.join(name)} cannot be converted: {error}. Compact "
+                "the table with Spark instead: call system.rewrite_data_files(table => "
+                f"'{'.'.join(name)}', options => map('delete-file-threshold', '1'))"
+            ) from error
+
+
+@dataclass
+class _Converter:
+    """Converts the deletes that a table has at the first attempt.
+
+    Attributes:
+        catalog: the catalog, as the user who writes.
+        name: of the table.
+        properties: snapshot properties.
+        resources: closed after the conversion.
+    """
+
+    catalog: IcebergCatalog
+    name: Name
+    properties: Mapping[str, str]
+    resources: ExitStack
+    _deletes: EqualityDeletes | None = None
+    # Rows that the equality deletes delete, by the location of their data file.
+    _rows: dict[str, BitMap] = field(default_factory=dict)
+
+    @retry(
+        retry=retry_if_exception_type(CommitConflict),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        reraise=True,
+    )
+    def convert(self) -> Conversion:
+        base = self.catalog.load(self.name)
+        if base is None:
+            raise CatalogError(f"There is no table {'.'.join(self.name)}.")
+        live = equality_delete_files(base)
+        if not live:
+            return Conversion()
+        try:
+            deletes = self._gather(base, live)
+            self._locate(base, deletes)
+            change, rows = self._change(base, deletes)
+        except FileNotFoundError as error:
+            # Another writer has removed the file since, or it is lost: the next attempt shows it.
+            raise CommitConflict(f"{'.'.join(self.name)}: {error}") from error
+        committed = Committer(self.catalog, self.name, change, base).commit_once()
+        return Conversion(committed, len(deletes.files), deletes.keys, rows)
+
+    def _gather(self, base: LoadedTable, live: Sequence[ManifestEntry]) -> EqualityDeletes:
+        paths = {item.data_file.file_path for item in live}
+        deletes = self._deletes
+        if deletes is None or not paths >= {item.data_file.file_path for item in deletes.files}:
+            # Some were removed: the table may have been rolled back, and their rows be live again.
+            self._deletes = deletes = self.resources.enter_context(EqualityDeletes(base))
+            self._rows.clear()
+        return deletes
+
+    def _locate(self, base: LoadedTable, deletes: EqualityDeletes) -> None:
+        """Look up the keys of data files that no attempt has read."""
+        entries = live_entries(
+            base.io,
+            base.metadata,
+            ManifestContent.DATA,
+            test=lambda item: item.data_file.file_path not in self._rows and deletes.apply_to(item),
+        )
+        for file, positions in deletes.deleted_in(entries):
+            self._rows[file.file_path] = positions
+
+    def _change(self, base: LoadedTable, deletes: EqualityDeletes) -> tuple[Change, int]:
+        """Return the change, and how many rows it deletes by position."""
+        files = snapshot_files(base)
+        located = [files[path] for path, rows in self._rows.items() if rows and path in files]
+        before = deleted_rows(base, located)
+        after = [(item, before[item.path] | self._rows[item.path]) for item in located]
+        after = [(item, rows) for item, rows in after if len(rows) > len(before[item.path])]
+        removed = [item.data_file for item in deletes.files]
+        partly: list[tuple[DataFile, BitMap]] = []
+        for item, rows in after:
+            removed += item.own_deletes
+            if len(rows) < item.file.record_count:
+                partly.append((item.file, rows))
+            else:
+                removed.append(item.file)
+        target = WriteTarget.of(base.metadata, base.io)
+        uses_vectors = base.metadata["format-version"] >= 3
+        name = f"convert-{uuid.uuid4().hex}-deletes"
+        new = write_deletes_by_position(target, uses_vectors, name, partly)
+        change = Change(
+            Operation.REPLACE,
+            (AddedFiles(deletes=tuple(new.values())),),
+            removed=tuple(removed),
+            properties=self.properties,
+        )
+        return change, sum(len(rows) - len(before[item.path]) for item, rows in after)

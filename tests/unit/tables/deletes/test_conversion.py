@@ -1,0 +1,388 @@
+"""Random tables with equality deletes: what the specification says they delete, and conversions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetSnapshotRefUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
+from pyroaring import BitMap
+from tenacity import wait_none
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.deletes import conversion, equality
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
+    Conversion,
+    convert_equality_deletes,
+)
+from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import deleted_rows, snapshot_files
+from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
+from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from tests.integration.tables import LATER
+from tests.unit.local_tables import (
+    NAME,
+    commit,
+    data_file,
+    evolve,
+    insert,
+    load,
+    make_catalog,
+    make_table,
+    rows,
+    write,
+)
+
+Key = tuple[Any, ...]
+SCHEMA = Schema(
+    NestedField(1, "n", LongType(), required=False),
+    NestedField(2, "id", LongType(), required=False),
+    NestedField(3, "part", StringType(), required=False),
+    NestedField(4, "value", DoubleType(), required=False),
+)
+PARTITIONED = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "part"), spec_id=1)
+COLUMNS = ("id", "part", "value")
+ROWS = st.tuples(
+    st.sampled_from([None, 0, 1]),
+    st.sampled_from([None, "a"]),
+    st.sampled_from([None, 0.0, -0.0, math.nan]),
+)
+KEYS = st.tuples(
+    st.sampled_from([("id",), ("id", "part"), ("value",), ("id", "part", "value")]),
+    st.lists(ROWS, min_size=1, max_size=2),
+)
+APPEND = st.tuples(st.just("append"), st.lists(ROWS, min_size=1, max_size=4))
+UPSERT = st.tuples(st.just("upsert"), st.lists(ROWS, min_size=1, max_size=2))
+DELETE = st.tuples(st.sampled_from(["delete_everywhere", "delete_in_partition"]), KEYS)
+POSITION = st.tuples(st.just("delete_by_position"), st.integers(0, 20))
+ONCE = st.tuples(st.sampled_from(["partition", "convert"]), st.none())
+STEPS = st.lists(st.one_of(APPEND, UPSERT, DELETE, DELETE, POSITION, ONCE), min_size=4, max_size=10)
+
+
+def exact(value: Any) -> Any:
+    """A value that is equal as equality deletes compare: NaN is NaN, and 0.0 is not -0.0."""
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+def select(row: Key, columns: Sequence[str]) -> Key:
+    return tuple(exact(row[COLUMNS.index(column)]) for column in columns)
+
+
+ZERO, A = (0, None, None), (0, "a", None)
+DELETE_ZERO = ("delete_everywhere", (("id",), [ZERO]))
+TYPES = {"n": pa.int64(), "id": pa.int64(), "part": pa.string(), "value": pa.float64()}
+
+
+class History:
+    """A table, and its live rows by their numbers, as the specification defines them."""
+
+    def __init__(self, lake: IcebergCatalog, version: int) -> None:
+        self.lake, self.version = lake, version
+        make_table(lake, version, SCHEMA)
+        self.live: dict[int, tuple[Key, bool]] = {}
+        self.numbers = itertools.count()
+        self.names = map("file-{}".format, itertools.count())
+        self.is_partitioned = False
+
+    def append(self, new: Sequence[Key]) -> None:
+        self._commit(self._new_rows(new))
+
+    def upsert(self, new: Sequence[Key]) -> None:
+        """Rows, and deletes of their keys with the same sequence number: older rows only."""
+        deletes = self._deletes(("id",), new, None, everywhere=True)
+        ids = {row[0] for row in new}
+        self._forget(lambda row, _: row[0] in ids)
+        self._commit(self._new_rows(new), (deletes,))
+
+    def delete_everywhere(self, keys: tuple[Sequence[str], Sequence[Key]]) -> None:
+        columns, gone = keys[0], {select(row, keys[0]) for row in keys[1]}
+        self._commit((), (self._deletes(*keys, part=None, everywhere=True),))
+        self._forget(lambda row, _: select(row, columns) in gone)
+
+    def delete_in_partition(self, keys: tuple[Sequence[str], Sequence[Key]]) -> None:
+        if not self.is_partitioned:
+            return
+        columns, gone = keys[0], {select(row, keys[0]) for row in keys[1]}
+        part = keys[1][0][1]
+        self._commit((), (self._deletes(*keys, part=part, everywhere=False),))
+        self._forget(lambda row, p: p and row[1] == part and select(row, columns) in gone)
+
+    def delete_by_position(self, number: int) -> None:
+        base = load(self.lake)
+        files = sorted(snapshot_files(base).values(), key=lambda item: item.path)
+        if not files:
+            return
+        item = files[number % len(files)]
+        gone = deleted_rows(base, [item])[item.path] | BitMap([number % item.file.record_count])
+        target = WriteTarget.of(base.metadata, base.io)
+        files_of = [(item.file, gone)]
+        new = write_deletes_by_position(target, self.version == 3, next(self.names), files_of)
+        added = (AddedFiles(deletes=tuple(new.values())),)
+        commit(self.lake, Change(Operation.DELETE, added, removed=tuple(item.own_deletes)))
+        numbers = pq.ParquetFile(target.path_of(item.path)).read(["n"])["n"].to_pylist()
+        for position in gone:
+            self.live.pop(numbers[position], None)
+
+    def partition(self, _: None) -> None:
+        if not self.is_partitioned:
+            evolve(self.lake, spec=PARTITIONED)
+            self.is_partitioned = True
+
+    def convert(self, _: None) -> None:
+        convert(self.lake)
+
+    def check(self) -> None:
+        base = load(self.lake)
+        assert not equality.equality_delete_files(base)
+        expected = sorted((n, *map(exact, row)) for n, (row, _) in self.live.items())
+        assert sorted(tuple(map(exact, row)) for row in rows(self.lake)) == expected
+        assert not find_orphans(base, LATER)
+
+    def _forget(self, gone: Callable[[Key, bool], bool]) -> None:
+        self.live = {n: item for n, item in self.live.items() if not gone(*item)}
+
+    def _new_rows(self, new: Sequence[Key]) -> list[DataFile]:
+        numbered = [(next(self.numbers), *row) for row in new]
+        self.live |= {number: (tuple(row), self.is_partitioned) for number, *row in numbered}
+        columns = zip(*numbered, strict=True)
+        arrays = [pa.array(c, k) for c, k in zip(columns, TYPES.values(), strict=True)]
+        return write(self.lake, pa.Table.from_arrays(arrays, names=list(TYPES)))
+
+    def _deletes(
+        self, columns: Sequence[str], keys: Sequence[Key], part: Any, everywhere: bool
+    ) -> DataFile:
+        base = load(self.lake)
+        target = WriteTarget.of(base.metadata, base.io)
+        key = None if everywhere else partition_key(target.spec, target.schema, [part])
+        arrays = [pa.array([row[COLUMNS.index(c)] for row in keys], TYPES[c]) for c in columns]
+        table = pa.Table.from_arrays(arrays, names=list(columns))
+        file = write_equality_deletes(target, next(self.names), table, key)
+        if everywhere:
+            file.spec_id = 0
+        return file
+
+    def _commit(self, data: Sequence[DataFile], deletes: Sequence[DataFile] = ()) -> None:
+        commit(self.lake, Change(Operation.OVERWRITE, (AddedFiles((*data,), (*deletes,)),)))
+
+
+def convert(lake: IcebergCatalog) -> Conversion:
+    return convert_equality_deletes(lake, NAME, {"by": "test"})
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+@example(steps=[("append", [ZERO]), DELETE_ZERO, ("append", [ZERO]), DELETE_ZERO])
+@example(steps=[("append", [ZERO]), DELETE_ZERO, ("append", [ZERO])])
+@example(steps=[("append", [ZERO]), ("upsert", [ZERO]), ("upsert", [ZERO])])
+@example(steps=[("partition", None), ("append", [ZERO]), ("delete_in_partition", (("id",), [A]))])
+def test_any_history(version: int, steps: list[tuple[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        history = History(make_catalog(Path(folder)), version)
+        for step, argument in steps:
+            getattr(history, step)(argument)
+        history.convert(None)
+        history.check()
+
+
+@pytest.fixture(params=[2, 3])
+def history(request: pytest.FixtureRequest, lake: IcebergCatalog) -> History:
+    return History(lake, request.param)
+
+
+def row(number: int, part: str | None = None) -> Key:
+    return (number, part, None)
+
+
+def test_result_and_what_stays(history: History) -> None:
+    history.append([row(1), row(2), row(3)])
+    history.append([row(1)])
+    history.delete_everywhere((("id",), [row(1), row(2), row(9)]))
+    history.append([row(4)])
+    done = convert(history.lake)
+    assert (done.delete_files, done.keys, done.rows) == (1, 3, 3)
+    assert done.committed is not None
+    assert done.committed.snapshot.properties["operation"] == "replace"
+    assert done.committed.snapshot.properties["by"] == "test"
+    # The file with all rows deleted is gone; that with a live row has the only delete file.
+    files = snapshot_files(load(history.lake))
+    assert sorted(item.file.record_count for item in files.values()) == [1, 3]
+    (delete,) = live_deletes(load(history.lake).io, load(history.lake).metadata)
+    assert delete.content == DataFileContent.POSITION_DELETES
+    puffin = history.version == 3
+    assert delete.file_format == (FileFormat.PUFFIN if puffin else FileFormat.PARQUET)
+    history.check()
+
+
+def test_nothing_to_convert(history: History) -> None:
+    history.append([row(1)])
+    before = load(history.lake).location
+    assert convert(history.lake) == Conversion()
+    assert load(history.lake).location == before
+    with pytest.raises(CatalogError, match="There is no table s.other"):
+        convert_equality_deletes(history.lake, ("s", "other"), {})
+
+
+def test_each_file_is_opened_once(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        history.append([row(number), row(number)])
+        history.delete_everywhere((("id",), [row(number - 1), row(number + 1)]))
+    opened: list[str] = []
+    read = equality.read_keys
+
+    def counted(target: WriteTarget, schema: pa.Schema, location: str) -> Any:
+        opened.append(location)
+        return read(target, schema, location)
+
+    monkeypatch.setattr(equality, "read_keys", counted)
+    convert(history.lake)
+    # Nothing can delete rows of the last data file, except the last deletes.
+    assert len(opened) == len(set(opened)) == 12
+    history.check()
+
+
+def compact(history: History, number: int) -> None:
+    """Rewrite a data file's live rows with its old sequence number, as Spark does."""
+    base = load(history.lake)
+    item = sorted(snapshot_files(base).values(), key=lambda i: i.file.record_count)[-1]
+    target = WriteTarget.of(base.metadata, base.io)
+    content = pq.ParquetFile(target.path_of(item.path)).read()
+    files = tuple(write(history.lake, content))
+    added = (AddedFiles(files, sequence_number=number),)
+    commit(history.lake, Change(Operation.REPLACE, added, removed=(item.file,)))
+
+
+class Rival:
+    """Other writers, each of whom commits once during the conversion, after its look-ups."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *writes: Callable[[], None]) -> None:
+        self.pending = list(writes)
+        original = Committer.commit_once
+
+        def commit_once(committer: Committer) -> Any:
+            if self.pending:
+                self.pending.pop(0)()
+            return original(committer)
+
+        monkeypatch.setattr(Committer, "commit_once", commit_once)
+
+
+def test_another_writer_compacts_with_the_old_sequence_number(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.append([row(1), row(2), row(3)])
+    history.delete_everywhere((("id",), [row(2)]))
+    Rival(monkeypatch, lambda: compact(history, 1))
+    assert convert(history.lake).rows == 1
+    history.check()
+
+
+def test_another_writer_deletes_appends_and_upserts(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.append([row(1), row(2), row(3)])
+    history.delete_everywhere((("id",), [row(2)]))
+    Rival(
+        monkeypatch,
+        lambda: history.delete_by_position(0),
+        lambda: history.append([row(2)]),
+        lambda: history.upsert([row(3)]),
+    )
+    assert convert(history.lake).delete_files == 1
+    # The upsert's delete is newer than the conversion's look-ups: it stays for the next one.
+    assert len(equality.equality_delete_files(load(history.lake))) == 1
+    convert(history.lake)
+    history.check()
+
+
+def test_a_rollback_brings_rows_back(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.append([row(1), row(2)])
+    before = dict(history.live)
+    snapshot_id = load(history.lake).metadata["current-snapshot-id"]
+    history.delete_everywhere((("id",), [row(2)]))
+
+    def roll_back() -> None:
+        reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+        update = SetSnapshotRefUpdate.model_validate(reference)
+        history.lake.commit(load(history.lake), (), (update,))
+        history.live = before
+
+    Rival(monkeypatch, roll_back)
+    assert convert(history.lake) == Conversion()
+    history.check()
+
+
+def test_others_commit_all_the_time(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion._Converter.convert.retry, "wait", wait_none())
+    history.append([row(1), row(2)])
+    history.delete_everywhere((("id",), [row(2)]))
+    Rival(monkeypatch, *[lambda: history.append([row(5)])] * conversion.ATTEMPTS)
+    with pytest.raises(CommitConflict):
+        convert(history.lake)
+    assert not find_orphans(load(history.lake), LATER)
+    convert(history.lake)
+    history.check()
+
+
+def test_a_key_column_that_was_dropped_and_one_of_its_name(history: History) -> None:
+    history.append([row(1), row(2)])
+    history.delete_everywhere((("id",), [row(2)]))
+    new = NestedField(9, "id", LongType(), required=False)
+    fields = [f for f in SCHEMA.fields if f.name != "id"]
+    evolve(history.lake, schema=Schema(*fields, new, schema_id=1))
+    assert convert(history.lake).rows == 1
+    assert [r[0] for r in rows(history.lake)] == [0]
+
+
+def test_a_key_column_that_was_widened(lake: IcebergCatalog) -> None:
+    narrow = Schema(NestedField(1, "id", IntegerType(), required=False))
+    make_table(lake, schema=narrow)
+    insert(lake, pa.table({"id": pa.array([1, 2, None], pa.int32())}))
+    base = load(lake)
+    target = WriteTarget.of(base.metadata, base.io)
+    keys = pa.table({"id": pa.array([2, None], pa.int32())})
+    file = write_equality_deletes(target, "deletes", keys)
+    commit(lake, Change(Operation.DELETE, (AddedFiles(deletes=(file,)),)))
+    evolve(lake, schema=Schema(NestedField(1, "id", LongType(), required=False), schema_id=1))
+    assert convert(lake).rows == 2
+    assert rows(lake) == [(1,)]
+
+
+def test_files_that_cannot_be_read(history: History) -> None:
+    history.append([row(1)])
+    history.delete_everywhere((("id",), [row(1)]))
+    (entry,) = equality.equality_delete_files(load(history.lake))
+    avro = data_file(
+        "s3://b/d.avro",
+        content=DataFileContent.EQUALITY_DELETES,
+        file_format=FileFormat.AVRO,
+        equality_ids=[2],
+    )
+    commit(history.lake, Change(Operation.DELETE, (AddedFiles(deletes=(avro,)),)))
+    with pytest.raises(CatalogError, match="d.avro is in AVRO.*rewrite_data_files"):
+        convert(history.lake)
+    assert entry.data_file.file_path in {
+        item.data_file.file_path for item in equality.equality_delete_files(load(history.lake))
+    }
