@@ -167,7 +167,8 @@ class TestFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (2, "new", 2.0)]
 
         land(project, "2", (2, None, None, "d"), (3, "new", 3.0, "c"))
-        run_dbt(["run"])
+        (result,) = run_dbt(["run"]).results
+        assert result.adapter_response["total_delete_files"] == 1
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "new", 3.0)]
 
         before = snapshot_ids(project, "orders")

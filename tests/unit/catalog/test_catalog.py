@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, catalog_file
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from tests.unit.local_tables import commit, data_file, make_catalog, make_table
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 
@@ -43,6 +47,20 @@ def test_statistics_and_freshness(lake: IcebergCatalog) -> None:
     assert actual.statistics["num_rows"] == ("Rows", 2)
     assert actual.statistics["num_snapshots"] == ("Snapshots", 1)
     assert lake.last_modified(("ns", "t")) is not None
+
+
+def test_statistics_of_deletes(tmp_path: Path) -> None:
+    lake = make_catalog(tmp_path)
+    make_table(lake)
+    equality = {"content": DataFileContent.EQUALITY_DELETES, "equality_ids": [1]}
+    position = {"content": DataFileContent.POSITION_DELETES}
+    deletes = (data_file("e", 3, **equality), data_file("p", 2, **position))
+    commit(lake, Change(Operation.APPEND, (AddedFiles((data_file("a", 9),), deletes),)))
+    (actual,) = lake.describe("s")
+    assert actual.statistics["num_delete_files"] == ("Delete files", 2)
+    assert actual.statistics["num_equality_deletes"] == ("Equality deletes", 3)
+    assert actual.statistics["num_position_deletes"] == ("Position deletes", 2)
+    lake.close()
 
 
 def test_drop_removes_the_files(lake: IcebergCatalog, tmp_path: Path) -> None:

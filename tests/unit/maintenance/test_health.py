@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from tests.unit.local_tables import (
 
 BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
 MIB = 2**20
+# Field id of `file_path` in position delete files.
+PATH = 2147483546
 UNMERGED = {"commit.manifest.min-count-to-merge": "1000"}
 
 
@@ -85,7 +88,7 @@ def test_deletes_by_kind(lake: IcebergCatalog) -> None:
     make_table(lake, 2)
     add(lake, data_file("a", 100), data_file("b", 100))
     add(lake, equality("e", 30), positions("p", 4))
-    evolve(lake, properties={"format-version": "3"})
+    set_metadata(lake, format_version=3, next_row_id=0)
     vector = positions("v", 6, file_format=FileFormat.PUFFIN, referenced_data_file="a")
     add(lake, vector)
     now = health(lake)
@@ -95,6 +98,20 @@ def test_deletes_by_kind(lake: IcebergCatalog) -> None:
     assert (now.delete_files, now.deleted_share) == (3, 0.2)
     assert now.cost_after_compact.positional.seconds == 0
     assert now.cost_after_convert.equality.seconds == 0
+
+
+def test_position_deletes_cost_by_their_data_files(lake: IcebergCatalog) -> None:
+    """Those of one data file are opened together."""
+    make_table(lake)
+    add(lake, data_file("a", 10), data_file("b", 10))
+    of_a, of_b = (
+        {"lower_bounds": {PATH: path}, "upper_bounds": {PATH: path}} for path in (b"a", b"b")
+    )
+    add(lake, positions("p", 1, **of_a), positions("q", 1, **of_a), positions("r", 1, **of_b))
+    # Which data files this one is of is unknown.
+    add(lake, positions("s", 1))
+    cost = health(lake).cost.positional
+    assert (cost.position_files, cost.position_targets, cost.positions) == (4, 3, 4)
 
 
 def test_keys_count_once_for_each_older_split(lake: IcebergCatalog) -> None:
@@ -107,7 +124,11 @@ def test_keys_count_once_for_each_older_split(lake: IcebergCatalog) -> None:
     assert health(lake).cost.equality.split_keys == 3 * 10 + 3 * 7 + 0
     evolve(lake, properties={"read.split.target-size": str(50 * MIB)})
     assert health(lake).cost.equality.split_keys == 5 * 10 + 5 * 7
-    assert health(lake).cost_after_convert.positional.files == 2
+    after = health(lake).cost_after_convert.positional
+    assert (after.position_files, after.position_targets, after.vectors) == (2, 2, 0)
+    set_metadata(lake, format_version=3, next_row_id=0)
+    after = health(lake).cost_after_convert.positional
+    assert (after.position_files, after.position_targets, after.vectors) == (0, 0, 2)
 
 
 def test_keys_of_a_partition_do_not_apply_to_others(lake: IcebergCatalog) -> None:
@@ -123,7 +144,7 @@ def test_the_deletes_of_a_measured_table(lake: IcebergCatalog) -> None:
     add(lake, *(data_file(f"d{n}", 100_000, file_size_in_bytes=MIB) for n in range(50)))
     add(lake, *(equality(f"e{n}", 20_000) for n in range(150)))
     now = health(lake)
-    assert 50 < now.cost.seconds < 80
+    assert 40 < now.cost.seconds < 90
     assert now.cost_after_convert.seconds < 3
 
 
@@ -241,3 +262,16 @@ def test_a_current_snapshot_that_is_missing(lake: IcebergCatalog) -> None:
     set_metadata(lake, snapshots=[])
     with pytest.raises(CatalogError, match=r"metadata of s\.t lack its current snapshot"):
         health(lake)
+
+
+def test_the_oldest_metadata_of_version_1(lake: IcebergCatalog) -> None:
+    """One schema and one partition spec instead of lists, and neither refs nor a metadata log."""
+    make_table(lake, 1)
+    add(lake, data_file("a", 7))
+    table = load(lake)
+    newer = ("schemas", "partition-specs", "sort-orders", "default-sort-order-id", "refs")
+    old = {k: v for k, v in table.metadata.items() if k not in (*newer, "metadata-log")}
+    old |= {"schema": table.metadata["schemas"][0], "partition-spec": []}
+    now = table_health(replace(table, metadata=old))
+    assert (now.format_version, now.rows, now.metadata_versions) == (1, 7, 0)
+    assert not now.is_sorted

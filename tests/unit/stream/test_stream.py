@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, StatementError
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
@@ -19,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Lag
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 
 Offset = Mapping[str, int]
 
@@ -195,7 +197,7 @@ def test_progress_of_a_table_that_is_quiet_beside_a_busy_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy, quiet = (writer_of(5, commit_interval=0.0, idle_interval=0.0) for _ in range(2))
-    committed: Any = SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=1))
+    committed = Committed(SnapshotSummary(1, 0, {"operation": "append"}), 1)
     monkeypatch.setattr(
         "dbt.adapters.iceberg_stream.stream.commit_queue.commit_batches",
         lambda *_: [committed, None],

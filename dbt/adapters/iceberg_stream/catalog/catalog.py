@@ -300,6 +300,8 @@ def _statistics(metadata: Metadata) -> dict[str, tuple[str, str | int]]:
         ("total-files-size", "bytes", "Bytes"),
         ("total-data-files", "num_files", "Data files"),
         ("total-delete-files", "num_delete_files", "Delete files"),
+        ("total-equality-deletes", "num_equality_deletes", "Equality deletes"),
+        ("total-position-deletes", "num_position_deletes", "Position deletes"),
     ):
         if key in snapshot.properties:
             statistics[identifier] = (label, int(snapshot.properties[key]))

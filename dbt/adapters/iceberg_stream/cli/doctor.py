@@ -96,9 +96,9 @@ def _examine(
             loaded = catalog.load(table)
             if loaded is not None:  # another run may have dropped it
                 tables.append(table_health(loaded))
-        except (DbtRuntimeError, OSError) as error:
+        except DbtRuntimeError as error:
             refused[table] = str(error)
-        except DAMAGED as error:
+        except (OSError, *DAMAGED) as error:
             refused[table] = f"Its metadata cannot be read ({type(error).__name__}: {error})."
     return tables, refused
 
@@ -113,12 +113,12 @@ def _names(catalog: IcebergCatalog, name: str | None) -> list[Name]:
 
 
 def _require_table(catalog: IcebergCatalog, name: Name) -> None:
-    namespace, identifier = name
-    if (identifier, "view") in catalog.relations(namespace):
+    kind = dict(catalog.relations(name[0])).get(name[1])
+    if kind == "view":
         raise click.ClickException(
-            f"{namespace}.{identifier} is a view, which has no files. Give a table or a namespace."
+            f"{'.'.join(name)} is a view, which has no files. Give a table or a namespace."
         )
-    if (identifier, "table") not in catalog.relations(namespace):
+    if kind is None:
         load_table(catalog, name)
 
 

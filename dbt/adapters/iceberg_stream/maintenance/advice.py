@@ -153,7 +153,8 @@ def _file_advice(health: TableHealth, thresholds: Thresholds) -> Iterator[Advice
             health.name,
             "small-files",
             f"{health.small_files:,} of {health.data_files:,} data files are small.",
-            f"Compact the table: {health.data_files - health.files_saved:,} data files remain.",
+            "Compact the table. Data files afterwards: "
+            f"{health.data_files - health.files_saved:,}.",
             _maintain(health, "compact"),
             seconds=gain,
             files=health.files_saved,
@@ -190,8 +191,9 @@ def _storage_advice(health: TableHealth) -> Iterator[Advice]:
             "metadata-files",
             f"The current metadata file is number {health.metadata_version:,}, and commits remove "
             "none of the older ones.",
-            f"Set the table property {METADATA_DELETE} to true, and {METADATA_VERSIONS} to 20; "
-            "then remove the older files as orphans.",
+            f"Set table properties: `alter table {'.'.join(health.name)} set tblproperties "
+            f"('{METADATA_DELETE}' = 'true', '{METADATA_VERSIONS}' = '20')`. The older files are "
+            "orphans.",
             files=health.metadata_version,
         )
 

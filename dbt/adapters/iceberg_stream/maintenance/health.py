@@ -18,6 +18,8 @@ from dbt.adapters.iceberg_stream.catalog.tables import MAIN, PREVIOUS_VERSIONS, 
 from dbt.adapters.iceberg_stream.maintenance.check.structure import normalized
 from dbt.adapters.iceberg_stream.maintenance.live_files import (
     SMALL_SHARE,
+    DataCounts,
+    DeleteCounts,
     count_data,
     count_deletes,
     size_property,
@@ -31,6 +33,8 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
+# Since this format version, rows are deleted by deletion vectors.
+VECTOR_VERSION = 3
 METADATA_DELETE = "write.metadata.delete-after-commit.enabled"
 METADATA_VERSIONS = "write.metadata.previous-versions-max"
 
@@ -133,27 +137,24 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
         OSError: a metadata file cannot be read.
     """
     metadata = normalized(table.metadata)
+    version = metadata["format-version"]
     properties = metadata.get("properties") or {}
     snapshot = _current_snapshot(table, metadata)
     manifests = _manifests(table, snapshot)
     deletes = count_deletes(table.io, metadata, manifests)
     data = count_data(table.io, properties, manifests, deletes)
-    manifest_target = size_property(properties, merging.TARGET_SIZE, merging.DEFAULT_TARGET_SIZE)
-    small_manifests, manifests_saved = _merged_manifests(manifests, manifest_target)
+    small_manifests, manifests_saved = _merged_manifests(manifests, properties)
     now = int(time.time() * 1000) if now_ms is None else now_ms
     expirable = expirable_snapshots(metadata, now)
-    small = [part for part in data.partitions.values() if part.is_worth_merging(data.target)]
-    files_saved = sum(part.files_saved(data.target) for part in small)
-    sizes = [part.bytes for part in data.partitions.values()]
     cost = ScanCost(data.bytes, data.files, len(manifests), deletes.positional, data.equality)
     return TableHealth(
         name=table.name,
-        format_version=metadata["format-version"],
+        format_version=version,
         data_files=data.files,
         data_bytes=data.bytes,
         rows=data.rows,
-        small_files=sum(part.small_files for part in small),
-        files_saved=files_saved,
+        small_files=sum(partition.small_files for partition in data.mergeable),
+        files_saved=data.files_saved,
         equality_files=deletes.equality_files,
         equality_keys=deletes.equality_keys,
         position_files=deletes.position_files,
@@ -170,23 +171,44 @@ def table_health(table: LoadedTable, now_ms: int | None = None) -> TableHealth:
         metadata_version=_version(table.location),
         metadata_limit=_metadata_limit(properties),
         last_commit_ms=None if snapshot is None else snapshot["timestamp-ms"],
-        partitions=len(sizes),
-        largest_partition_bytes=max(sizes, default=0),
-        median_partition_bytes=int(median(sizes or [0])),
+        partitions=len(data.partitions),
+        largest_partition_bytes=max(data.partition_bytes, default=0),
+        median_partition_bytes=int(median(data.partition_bytes or [0])),
         is_sorted=metadata.get("default-sort-order-id", 0) != 0,
         branches=_other_branches(metadata),
         streams=stream_health(metadata),
         cost=cost,
-        cost_after_convert=replace(
-            cost, equality=Deletes(), positional=data.positional_after(deletes)
-        ),
-        cost_after_compact=replace(
-            cost,
-            bytes=data.bytes - int(data.bytes * deletes.positional_share(data.rows)),
-            data_files=data.files - files_saved,
-            positional=Deletes(),
-        ),
+        cost_after_convert=_cost_after_convert(cost, version, data, deletes),
+        cost_after_compact=_cost_after_compact(cost, data, deletes),
         cost_after_manifests=replace(cost, manifests=len(manifests) - manifests_saved),
+    )
+
+
+def _cost_after_convert(
+    cost: ScanCost, version: int, data: DataCounts, deletes: DeleteCounts
+) -> ScanCost:
+    """Return the cost of a scan after the conversion of equality deletes, if each key has a row."""
+    now, files = cost.positional, data.files_with_keys
+    positions = min(now.positions + deletes.equality_keys, data.rows)
+    if version >= VECTOR_VERSION:
+        after = replace(now, vectors=min(now.vectors + files, data.files), positions=positions)
+    else:
+        after = replace(
+            now,
+            position_files=now.position_files + files,
+            position_targets=min(now.position_targets + files, data.files),
+            positions=positions,
+        )
+    return replace(cost, equality=Deletes(), positional=after)
+
+
+def _cost_after_compact(cost: ScanCost, data: DataCounts, deletes: DeleteCounts) -> ScanCost:
+    removed = int(data.bytes * deletes.positional_share(data.rows))
+    return replace(
+        cost,
+        bytes=data.bytes - removed,
+        data_files=data.files - data.files_saved,
+        positional=Deletes(),
     )
 
 
@@ -214,8 +236,11 @@ def _manifests(table: LoadedTable, snapshot: Mapping[str, Any] | None) -> list[M
     ]
 
 
-def _merged_manifests(manifests: Iterable[ManifestFile], target: int) -> tuple[int, int]:
+def _merged_manifests(
+    manifests: Iterable[ManifestFile], properties: Mapping[str, str]
+) -> tuple[int, int]:
     """Return how many manifests `rewrite_manifests` would merge, and how many it would save."""
+    target = size_property(properties, merging.TARGET_SIZE, merging.DEFAULT_TARGET_SIZE)
     groups: dict[tuple[int, ManifestContent], list[int]] = defaultdict(list)
     for manifest in manifests:
         if manifest.manifest_length < SMALL_SHARE * target:
@@ -240,4 +265,4 @@ def _version(location: str) -> int:
 
 def _other_branches(metadata: Metadata) -> tuple[str, ...]:
     refs = (metadata.get("refs") or {}).items()
-    return tuple(sorted(n for n, ref in refs if n != MAIN and ref.get("type") == "branch"))
+    return tuple(sorted(n for n, ref in refs if n != MAIN and ref["type"].lower() == "branch"))

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.deletes import EQUALITY, is_vector
 from dbt.adapters.iceberg_stream.maintenance.scan_cost import Deletes
 from dbt.adapters.iceberg_stream.tables.commit.manifests import DELETED, iter_manifests
+from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
 from dbt.adapters.iceberg_stream.tables.files.target import DEFAULT_TARGET_SIZE, TARGET_SIZE
 
 # Defaults of Iceberg's `rewrite_data_files`: a file below this share of the target size is small,
@@ -73,6 +74,8 @@ class DeleteCounts:
         position_rows: positions that these delete.
         vectors: deletion vectors.
         vector_rows: positions that these delete.
+        position_targets: data files of the position delete files, or the delete file itself if it
+            is not of one data file.
         keys: sequence number and keys of the equality delete files by their scope.
     """
 
@@ -82,12 +85,18 @@ class DeleteCounts:
     position_rows: int = 0
     vectors: int = 0
     vector_rows: int = 0
+    position_targets: set[str] = field(default_factory=set)
     keys: dict[Scope, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def positional(self) -> Deletes:
         """Position delete files and deletion vectors."""
-        return Deletes(self.position_files + self.vectors, self.position_rows + self.vector_rows)
+        return Deletes(
+            self.position_files,
+            len(self.position_targets),
+            self.vectors,
+            self.position_rows + self.vector_rows,
+        )
 
     def positional_share(self, rows: int) -> float:
         """Return the share of rows that are deleted by position."""
@@ -107,6 +116,7 @@ class DeleteCounts:
         else:
             self.position_files += 1
             self.position_rows += file.record_count
+            self.position_targets.add(only_data_file(file) or file.file_path)
 
 
 class _KeysAfter:
@@ -168,10 +178,20 @@ class DataCounts:
             partition.small_files += 1
             partition.small_bytes += size
 
-    def positional_after(self, deletes: DeleteCounts) -> Deletes:
-        """Return position deletes after equality deletes are converted, if each key has a row."""
-        rows = min(deletes.positional.positions + deletes.equality_keys, self.rows)
-        return Deletes(deletes.positional.files + self.files_with_keys, rows)
+    @property
+    def partition_bytes(self) -> list[int]:
+        """Sizes of the partitions."""
+        return [partition.bytes for partition in self.partitions.values()]
+
+    @property
+    def mergeable(self) -> list[PartitionFiles]:
+        """Partitions in which compaction would merge small files."""
+        return [part for part in self.partitions.values() if part.is_worth_merging(self.target)]
+
+    @property
+    def files_saved(self) -> int:
+        """How many files fewer there are after compaction."""
+        return sum(partition.files_saved(self.target) for partition in self.mergeable)
 
 
 def count_deletes(
@@ -224,7 +244,7 @@ def count_data(
             keys = keys_after.count(entry)
             counts.files_with_keys += keys > 0
             split_keys += keys * max(ceil(entry.data_file.file_size_in_bytes / split), 1)
-    counts.equality = Deletes(deletes.equality_files, split_keys=split_keys)
+    counts.equality = Deletes(split_keys=split_keys)
     return counts
 
 

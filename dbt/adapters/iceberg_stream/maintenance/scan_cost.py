@@ -16,15 +16,20 @@ BYTES_PER_SECOND = 100e6
 DATA_FILE_SECONDS = 1.5e-3
 # For each manifest: 400 small files take 1.7 s in 400 manifests, 0.9 s in one.
 MANIFEST_SECONDS = 2e-3
-# For each delete file: 400,000 positions take 0.1 s longer in 400 files than in 20.
-DELETE_FILE_SECONDS = 0.3e-3
-# For each deleted position: 400,000 in 20 files take 0.1 s.
+# For each data file with position delete files: 400 take 2.8 s with one each, without them 1.0 s.
+POSITION_TARGET_SECONDS = 4e-3
+# For each position delete file, because those of one data file are opened together: 20 data files
+# take 0.1 s longer with 400 files than with 20.
+POSITION_FILE_SECONDS = 0.3e-3
+# For each deletion vector: 400 data files take 1.5 s with a vector each, without them 1.0 s.
+VECTOR_SECONDS = 0.8e-3
+# For each deleted position: 400,000 of 20 data files take 0.1 s.
 POSITION_SECONDS = 3e-7
 # For each key of an equality delete and each split that it applies to, because Spark builds the set
-# of keys again for each split: 50 data files with 150 equality delete files of 20,000 keys take
-# 65.7 s, without them 0.6 s. (20 data files with 20 files of 20,000 keys: 1.9 s, without 0.4 s.
-# Small sets cost half as much a key, because they stay in the processor's cache.)
-KEY_SECONDS = 4.3e-7
+# of keys again for each split. The more keys in a set, the more a key costs: 50 data files with
+# 3,000,000 keys take 65.7 s (0.6 s without them), 50 with 1,000,000 12.8 s, 20 with 400,000 1.9 s.
+# That is 4.3, 2.4 and 1.9e-7 s.
+KEY_SECONDS = 3e-7
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,16 @@ class Deletes:
     """Delete files that a scan applies.
 
     Attributes:
-        files: how many delete files.
+        position_files: how many position delete files.
+        position_targets: how many data files have position delete files.
+        vectors: how many deletion vectors.
         positions: deleted positions in position delete files and deletion vectors.
         split_keys: keys of equality deletes, each once for each split that it applies to.
     """
 
-    files: int = 0
+    position_files: int = 0
+    position_targets: int = 0
+    vectors: int = 0
     positions: int = 0
     split_keys: int = 0
 
@@ -45,7 +54,9 @@ class Deletes:
     def seconds(self) -> float:
         """The seconds that a scan takes longer with them."""
         return (
-            self.files * DELETE_FILE_SECONDS
+            self.position_files * POSITION_FILE_SECONDS
+            + self.position_targets * POSITION_TARGET_SECONDS
+            + self.vectors * VECTOR_SECONDS
             + self.positions * POSITION_SECONDS
             + self.split_keys * KEY_SECONDS
         )

@@ -176,6 +176,7 @@ def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergS
         code="STREAM",
         rows_affected=changes,
         snapshot_id=tables[0].status.snapshot_id,
+        total_delete_files=tables[0].status.delete_files,
         relation=".".join(table_name(relation)),
     )
 

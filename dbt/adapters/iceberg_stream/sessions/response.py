@@ -21,6 +21,7 @@ class IcebergStreamResponse(AdapterResponse):
     files_added: int | None = None
     files_removed: int | None = None
     bytes_written: int | None = None
+    total_delete_files: int | None = None
     relation: str | None = None
     merge_engine: str | None = None
     merge_engine_reason: str | None = None

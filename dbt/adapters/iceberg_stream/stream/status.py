@@ -26,6 +26,7 @@ class StreamStatus:
         polled: last poll of the source; 0 before the first.
         committed: last commit; 0 before the first.
         snapshot_id: the snapshot of the last commit.
+        delete_files: delete files of the table after the last commit; None if unknown.
     """
 
     name: str
@@ -41,6 +42,7 @@ class StreamStatus:
     polled: float = 0.0
     committed: float = 0.0
     snapshot_id: int | None = None
+    delete_files: int | None = None
 
     @property
     def seconds(self) -> float:

@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, VolatileSource, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
+from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -172,6 +173,7 @@ class TableStream:
         self.status.commits += 1
         self.status.committed = time.time()
         self.status.snapshot_id = committed.snapshot.snapshot_id
+        self.status.delete_files = read_outcome(committed.snapshot).total_delete_files
         self.on_commit(self.status)
 
     def store_index(self) -> None:

@@ -43,6 +43,12 @@ def test_position_deletes_count_on_balance() -> None:
     assert (result.rows_affected, result.rows_deleted) == (3, 3)
 
 
+def test_delete_files_of_the_table() -> None:
+    assert read_outcome(snapshot("overwrite", total_delete_files="150")).total_delete_files == 150
+    assert read_outcome(snapshot("append", total_delete_files="0")).total_delete_files == 0
+    assert read_outcome(snapshot("append")).total_delete_files is None
+
+
 @pytest.mark.parametrize("copied", ["0", "1000"])
 def test_merge_counts_what_spark_counted(copied: str) -> None:
     summary = {

@@ -13,7 +13,11 @@ MERGE_PREFIX = "spark.merge-into.num-target-rows-"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows and files that a statement changed; sizes in bytes."""
+    """Rows and files that a statement changed; sizes in bytes.
+
+    `total_delete_files` are those of the whole table after the write, which each scan has to apply;
+    None if the summary lacks them.
+    """
 
     snapshot_id: int
     operation: str
@@ -24,6 +28,7 @@ class Outcome:
     files_added: int
     files_removed: int
     bytes_written: int
+    total_delete_files: int | None = None
 
 
 def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome | None:
@@ -50,6 +55,7 @@ def read_outcome(snapshot: SnapshotSummary) -> Outcome:
     def number(key: str) -> int:
         return int(snapshot.properties.get(key) or 0)
 
+    delete_files = snapshot.properties.get("total-delete-files")
     added, removed = number("added-records"), number("deleted-records")
     removed += number("added-position-deletes") - number("removed-position-deletes")
     if f"{MERGE_PREFIX}inserted" in snapshot.properties:
@@ -71,4 +77,5 @@ def read_outcome(snapshot: SnapshotSummary) -> Outcome:
         files_added=number("added-data-files") + number("added-delete-files"),
         files_removed=number("deleted-data-files") + number("removed-delete-files"),
         bytes_written=number("added-files-size"),
+        total_delete_files=None if delete_files is None else int(delete_files),
     )
