@@ -11,6 +11,8 @@ from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.cli import main
 from tests.functional.lake import rows, run, snapshot_ids, summary, table
+from tests.functional.orders_stream import ALL, SOURCES, land
+from tests.functional.orders_stream import ORDERS as CHANGES
 from tests.integration.tables import read_by_duckdb
 
 ORDERS = """
@@ -127,6 +129,32 @@ class TestTheCommand:
         assert ids(project, "busy") == list(range(10, 16))
 
 
+class TestConversion:
+    """A stream that leaves equality deletes, which PyIceberg refuses to read."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        equality = CHANGES.replace("**{", "delete_encoding='equality', **{")
+        return {"orders.sql": equality, "sources.yml": SOURCES}
+
+    def test_deletes_are_converted(self, project: Any) -> None:
+        land(project, "1", *((number, "new", 1.0, "c") for number in range(6)))
+        run_dbt(["run"])
+        land(project, "2", (1, "paid", 1.0, "u"), (2, None, None, "d"))
+        run_dbt(["run"])
+        before = rows(project, ALL)
+        with pytest.raises(ValueError, match="equality deletes"):
+            table(project, "orders").scan().to_arrow()
+        done = maintain(project, f"{project.test_schema}.orders")
+        assert done.exit_code == 0, done.output
+        assert "equality delete files converted, which deleted 2 rows" in done.output
+        assert ids(project, "orders") == [0, 1, 3, 4, 5]
+        assert rows(project, ALL) == before
+        land(project, "3", (1, None, None, "d"))
+        run_dbt(["run"])
+        assert [row[0] for row in rows(project, ALL)] == [0, 3, 4, 5]
+
+
 class TestExpiry:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
@@ -203,7 +231,7 @@ class TestModels:
 
     def test_a_wrong_config_is_refused_before_anything_is_written(self, project: Any) -> None:
         _, output = run_dbt_and_capture(["run", "--select", "wrong"], expect_pass=False)
-        assert "`maintenance`: `steps` must be one of compact, rewrite_manifests" in output
+        assert "`maintenance`: `steps` must be one of convert_deletes, compact" in output
         assert ("wrong", "table") not in project.adapter.catalog.relations(project.test_schema)
 
     def test_a_failure_is_a_warning(self, project: Any) -> None:

@@ -140,7 +140,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """Return what maintenance needs of the profile and of this thread's session."""
         from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
 
-        return MaintenanceContext(self.resources.catalog, self.fetch_rows, self.refresh_relation)
+        catalog = self.resources.catalog
+        return MaintenanceContext(catalog, self.fetch_rows, self.refresh_relation, self.principal)
 
     # Not a class method as in dbt's base class, because the manager has the sessions.
     def open(self, connection: Connection) -> Connection:  # type: ignore[override]

@@ -68,7 +68,8 @@ def test_what_does_not_pay_needs_no_spark(lake: IcebergCatalog) -> None:
     spark = Procedures(lake)
     reports = run(spark, MaintenanceSettings())
     assert {report.status for report in reports} == {Status.SKIPPED}
-    assert "does not pay: 0 small files to merge" in reports[0].text
+    assert reports[0].text == "no equality deletes"
+    assert "does not pay: 0 small files to merge" in reports[1].text
     assert spark.calls == spark.committed == []
 
 
@@ -107,10 +108,11 @@ def test_a_conflict_is_tried_again_with_the_new_version(lake: IcebergCatalog) ->
 
 def test_after_many_conflicts_it_yields(lake: IcebergCatalog) -> None:
     make_fragmented(lake)
-    spark = Procedures(lake, compacts(lake), [StatementError(CONFLICT)] * ATTEMPTS)
-    # The later steps do not run.
-    (report,) = run(spark, MaintenanceSettings())
-    assert report.failed
+    merged = [{"rewritten_manifests_count": 12, "added_manifests_count": 1}]
+    spark = Procedures(lake, lambda: merged, [StatementError(CONFLICT)] * ATTEMPTS)
+    _, report, later = run(spark, MaintenanceSettings())
+    # The later steps run nevertheless.
+    assert (report.failed, later.status) == (True, Status.DONE)
     assert f"Other writers committed to the table during each of {ATTEMPTS} attempts" in report.text
     assert CONFLICT in report.text
     assert load(lake).metadata["snapshots"][-1]["summary"]["operation"] == "append"
@@ -129,6 +131,32 @@ def test_other_errors_are_not_tried_again(lake: IcebergCatalog, error: str) -> N
     (report,) = run(spark)
     assert report.failed and error in report.text
     assert len(spark.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (StatementError("ForbiddenException: rita is not authorized"), True),
+        (StatementError("connection refused", engine_gone=True), True),
+        (StatementError("Cannot find field 'x'"), False),
+    ],
+)
+def test_whether_the_later_steps_run(
+    lake: IcebergCatalog, error: StatementError, ends: bool
+) -> None:
+    make_fragmented(lake)
+    merged = [{"rewritten_manifests_count": 12, "added_manifests_count": 1}]
+    reports = run(Procedures(lake, lambda: merged, [error]), MaintenanceSettings())
+    names = ["convert_deletes", "compact", *([] if ends else ["rewrite_manifests"])]
+    assert [report.step for report in reports] == names
+
+
+def test_a_damaged_table(lake: IcebergCatalog) -> None:
+    make_fragmented(lake, 2)
+    manifests = load(lake).metadata["snapshots"][-1]["manifest-list"]
+    Path(manifests.removeprefix("file://")).write_bytes(b"no Avro")
+    (report,) = run(Procedures(lake))
+    assert report.failed and "Run `iceberg-stream check s.t`" in report.text
 
 
 def test_who_may_not_write_computes_nothing(
@@ -219,7 +247,10 @@ def test_deletes_are_applied_if_that_pays(
     make_table(lake)
     commit(lake, append(data_file("a", 10_000_000, file_size_in_bytes=512 * 2**20), properties={}))
     state = TableState.load(lake, NAME)
-    cost = replace(state.health.cost, positional=Deletes(files=1, positions=deleted))
+    cost = replace(
+        state.health.cost,
+        positional=Deletes(position_files=1, position_targets=1, positions=deleted),
+    )
     sql = plan(
         lake,
         cost=cost,

@@ -48,7 +48,7 @@ def test_sort_and_options() -> None:
     ("config", "message"),
     [
         (3, "`maintenance` must be true, false, steps, or a dictionary; got 3"),
-        ("compat", "`steps` must be one of compact, rewrite_manifests,"),
+        ("compat", "`steps` must be one of convert_deletes, compact,"),
         (["remove_orphans"], "remove_orphans never runs by itself"),
         ({"step": "compact"}, "unknown key `step`: the keys are steps, sort, options"),
         ({"steps": {"compact": True}}, "`steps` must be a list of steps"),

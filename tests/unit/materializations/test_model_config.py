@@ -22,13 +22,17 @@ def test_maintenance(maintenance: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"maintenance": ["compat"]}, "`maintenance`: `steps` must be one of compact,"),
+        ({"maintenance": ["compat"]}, "`maintenance`: `steps` must be one of convert_deletes,"),
         ({"maintenance": {"sorted": "id"}}, "`maintenance`: unknown key `sorted`"),
         ({"maintenance": "remove_orphans"}, "remove_orphans never runs by itself"),
         ({"maintainance": True}, "did you mean `maintenance`?"),
         (
             {"maintenance": True, "materialized": "stream"},
             "`maintenance` cannot be used with `stream` models",
+        ),
+        (
+            {"maintenance": True, "incremental_strategy": "microbatch"},
+            "`maintenance` cannot be used with `incremental_strategy: microbatch`",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""`iceberg-stream maintain`: compact tables, merge manifests, expire snapshots."""
+"""`iceberg-stream maintain`: convert deletes, compact tables, expire snapshots."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from dbt_common.exceptions import DbtRuntimeError
@@ -12,11 +13,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
-from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.errors.spark import REFUSAL, StatementError
 from dbt.adapters.iceberg_stream.maintenance.health import TableHealth
 from dbt.adapters.iceberg_stream.maintenance.settings import (
     COMPACT,
     COMPUTE_STATISTICS,
+    CONVERT_DELETES,
     EXPIRE_SNAPSHOTS,
     REMOVE_ORPHANS,
     REWRITE_MANIFESTS,
@@ -24,6 +26,7 @@ from dbt.adapters.iceberg_stream.maintenance.settings import (
     MaintenanceSettings,
 )
 from dbt.adapters.iceberg_stream.maintenance.steps.compact import plan_compaction
+from dbt.adapters.iceberg_stream.maintenance.steps.convert import plan_conversion
 from dbt.adapters.iceberg_stream.maintenance.steps.expire import plan_expiry
 from dbt.adapters.iceberg_stream.maintenance.steps.manifests import plan_manifests
 from dbt.adapters.iceberg_stream.maintenance.steps.metadata_log import plan_metadata_log
@@ -38,6 +41,7 @@ from dbt.adapters.iceberg_stream.maintenance.steps.step import (
 
 # In the order of STEP_NAMES.
 STEPS = (
+    Step(CONVERT_DELETES, plan_conversion),
     Step(COMPACT, plan_compaction),
     Step(REWRITE_MANIFESTS, plan_manifests),
     Step(EXPIRE_SNAPSHOTS, plan_expiry),
@@ -72,6 +76,7 @@ class StepReport:
         before: the table before it; None if it could not be read.
         after: the table after it; None if nothing was done.
         seconds: how long it took.
+        ends: whether the later steps would fail for the same reason.
     """
 
     table: Name
@@ -81,6 +86,7 @@ class StepReport:
     before: TableHealth | None = None
     after: TableHealth | None = None
     seconds: float = 0.0
+    ends: bool = False
 
     @property
     def failed(self) -> bool:
@@ -94,7 +100,10 @@ def maintain(
     settings: MaintenanceSettings,
     dry_run: bool = False,
 ) -> Iterator[StepReport]:
-    """Run the steps of maintenance on a table; after a step that fails, the later ones do not run.
+    """Run the steps of maintenance on a table.
+
+    If a step fails, the later ones run nevertheless, unless the catalog refused the user or the
+    connection to Spark is lost.
 
     Args:
         context: what maintenance needs of the profile.
@@ -111,7 +120,7 @@ def maintain(
     for step in steps:
         report, state = _Attempts(context, step, settings, dry_run, state).run()
         yield report
-        if report.failed:
+        if report.ends:
             return
 
 
@@ -148,7 +157,8 @@ class _Attempts:
                         self._state = TableState.load(self._context.catalog, self._state.name)
                     return self._run_once()
         except ERRORS as error:
-            return self._report(Status.FAILED, _explain(error)), self._state
+            report = self._report(Status.FAILED, _explain(error))
+            return replace(report, ends=_ends(error)), self._state
         raise AssertionError("tenacity ends with a result or an error")
 
     def _run_once(self) -> tuple[StepReport, TableState]:
@@ -179,6 +189,11 @@ def is_conflict(error: BaseException) -> bool:
     if isinstance(error, StatementError):
         return error.is_conflict and not error.commit_state_unknown and not error.canceled
     return isinstance(error, CommitConflict)
+
+
+def _ends(error: Exception) -> bool:
+    lost = isinstance(error, StatementError) and (error.engine_gone or error.canceled)
+    return lost or re.search(REFUSAL, str(error)) is not None
 
 
 def _explain(error: Exception) -> str:

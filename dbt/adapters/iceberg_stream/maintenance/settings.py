@@ -9,11 +9,13 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be, must_be_one_of
 
-COMPACT, REWRITE_MANIFESTS = "compact", "rewrite_manifests"
+CONVERT_DELETES, COMPACT = "convert_deletes", "compact"
+REWRITE_MANIFESTS = "rewrite_manifests"
 EXPIRE_SNAPSHOTS, REMOVE_ORPHANS = "expire_snapshots", "remove_orphans"
 COMPUTE_STATISTICS, TRIM_METADATA = "compute_statistics", "trim_metadata"
 # In the order in which they run: each works on less after those before it.
 STEP_NAMES = (
+    CONVERT_DELETES,
     COMPACT,
     REWRITE_MANIFESTS,
     EXPIRE_SNAPSHOTS,
@@ -22,7 +24,7 @@ STEP_NAMES = (
     TRIM_METADATA,
 )
 # They keep all rows and all snapshots.
-DEFAULT_STEPS = (COMPACT, REWRITE_MANIFESTS)
+DEFAULT_STEPS = (CONVERT_DELETES, COMPACT, REWRITE_MANIFESTS)
 # Those that models and operations may run.
 AUTOMATIC_STEPS = tuple(name for name in STEP_NAMES if name != REMOVE_ORPHANS)
 ORPHAN_AGE = timedelta(hours=72)

@@ -21,8 +21,8 @@ GRANTS_REFUSED = (
 )
 
 MAINTENANCE_REFUSED = (
-    "`maintenance` cannot be used with `stream` models, which may never end: remove the config and "
-    "schedule `iceberg-stream maintain`, which can run beside the stream"
+    "`maintenance` cannot be used with {kind}: remove the config and schedule `iceberg-stream "
+    "maintain`, which can run beside other writers"
 )
 
 
@@ -43,16 +43,24 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
         errors.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
     if config.get("materialized") == "incremental":
         errors += incremental_errors(config)
-    settings, maintenance_errors = parse_maintenance(config.get("maintenance"))
-    errors += [f"`maintenance`: {error}" for error in maintenance_errors]
-    if settings is not None and config.get("materialized") == "stream":
-        errors.append(MAINTENANCE_REFUSED)
+    errors += _maintenance_errors(config)
     if config.get("grants"):
         errors.append(GRANTS_REFUSED)
     if errors:
         lines = "\n".join(f"  - {error}" for error in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     return layout
+
+
+def _maintenance_errors(config: Mapping[str, Any]) -> list[str]:
+    settings, errors = parse_maintenance(config.get("maintenance"))
+    errors = [f"`maintenance`: {error}" for error in errors]
+    if settings is not None and config.get("materialized") == "stream":
+        errors.append(MAINTENANCE_REFUSED.format(kind="`stream` models, which may never end"))
+    if settings is not None and config.get("incremental_strategy") == "microbatch":
+        batches = "`incremental_strategy: microbatch`, whose batches may run at the same time"
+        errors.append(MAINTENANCE_REFUSED.format(kind=batches))
+    return errors
 
 
 def check_key_columns(model: Mapping[str, Any], columns: list[str]) -> None:

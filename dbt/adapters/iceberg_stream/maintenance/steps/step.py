@@ -9,6 +9,7 @@ from typing import Any
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.maintenance.check.manifests import DAMAGED
 from dbt.adapters.iceberg_stream.maintenance.health import TableHealth, table_health
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
 from dbt.adapters.iceberg_stream.sql.quoting import quote
@@ -24,11 +25,13 @@ class MaintenanceContext:
             StatementError.
         after_commit: call it with the table after each commit. It refreshes the table in Spark, and
             drops cached results.
+        principal: the owner of the token; empty if the catalog has no users.
     """
 
     catalog: IcebergCatalog
     call: Callable[[str], list[dict[str, Any]]]
     after_commit: Callable[[Name], None]
+    principal: str = ""
 
     def procedure(self, name: str, table: Name, arguments: Mapping[str, str]) -> dict[str, Any]:
         """Run one of Iceberg's procedures on a table.
@@ -64,13 +67,19 @@ class TableState:
         """Load the current version of a table.
 
         Raises:
-            CatalogError: there is no such table, or the catalog refuses.
+            CatalogError: there is no such table, it is damaged, or the catalog refuses.
             OSError: the storage cannot be read.
         """
         table = catalog.load(name)
         if table is None:
             raise CatalogError(f"There is no table {'.'.join(name)} in `{catalog.name}`.")
-        return cls(table, table_health(table))
+        try:
+            return cls(table, table_health(table))
+        except DAMAGED as error:
+            raise CatalogError(
+                f"The metadata of {'.'.join(name)} cannot be read ({type(error).__name__}: "
+                f"{error}). Run `iceberg-stream check {'.'.join(name)}`."
+            ) from error
 
     @property
     def name(self) -> Name:
