@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -153,6 +155,44 @@ class TestConversion:
         land(project, "3", (1, None, None, "d"))
         run_dbt(["run"])
         assert [row[0] for row in rows(project, ALL)] == [0, 3, 4, 5]
+
+
+class TestBesideAStream:
+    """Every file is rewritten over and over, while a stream deletes rows of the same files."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"orders.sql": CHANGES, "sources.yml": SOURCES}
+
+    def test_no_change_is_lost(self, project: Any) -> None:
+        land(project, "0", *((number, "new", 0.0, "c") for number in range(20)))
+        run_dbt(["run"])
+        place = ["--project-dir", project.project_root, "--profiles-dir", project.profiles_dir]
+        name = f"{project.test_schema}.orders"
+        command = [sys.executable, "-m", "dbt.adapters.iceberg_stream", "maintain", name, *place]
+        command += ["--only", "compact", "--option", "rewrite-all=true"]
+        outputs: list[str] = []
+        streamed = threading.Event()
+
+        def compact() -> None:
+            while not streamed.is_set():
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                outputs.append(done.stdout + done.stderr)
+
+        thread = threading.Thread(target=compact)
+        thread.start()
+        for number in range(1, 9):
+            changes = [(key, "paid", float(number), "u") for key in range(10)]
+            land(project, str(number), *changes, (10 + number, None, None, "d"))
+            run_dbt(["run"])
+        streamed.set()
+        thread.join()
+        operations = [s.summary.operation.value for s in table(project, "orders").snapshots()]
+        assert "replace" in operations, outputs
+        expected = [(key, "paid", 8.0) for key in range(10)]
+        expected += [(10, "new", 0.0), (19, "new", 0.0)]
+        assert rows(project, ALL) == expected
+        assert ids(project, "orders") == [*range(11), 19]
 
 
 class TestExpiry:
