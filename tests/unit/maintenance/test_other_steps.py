@@ -50,7 +50,7 @@ def test_orphans_are_counted(lake: IcebergCatalog, orphan: Path) -> None:
     report, _ = run(lake, "remove_orphans")
     assert report.status is Status.SKIPPED and orphan.exists()
     assert report.text == (
-        "1 files without a snapshot, 1,000 bytes, older than 72 hours: remove them with "
+        "1 file without a snapshot, 1,000 bytes, older than 72 hours: remove them with "
         "--remove-orphans"
     )
     report, _ = run(lake, "remove_orphans", orphan_age=timedelta(hours=100))
@@ -59,7 +59,7 @@ def test_orphans_are_counted(lake: IcebergCatalog, orphan: Path) -> None:
 
 def test_orphans_are_removed_on_demand(lake: IcebergCatalog, orphan: Path) -> None:
     report, _ = run(lake, "remove_orphans", removes_orphans=True)
-    assert (report.status, report.text) == (Status.DONE, "1 files removed")
+    assert (report.status, report.text) == (Status.DONE, "1 file removed")
     assert not orphan.exists()
     assert report.after is not None and report.after.data_files == 2
 

@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.maintenance.steps.step import (
     MaintenanceContext,
     Skip,
     TableState,
+    counted,
     literal,
     seconds_text,
 )
@@ -57,7 +58,8 @@ def plan_compaction(
         after = replace(health.cost_after_compact, equality=Deletes())
     forced = settings.options.get(REWRITE_ALL) == "true"
     saving = (
-        f"{health.small_files} small files to merge, {health.delete_files} delete files; a full "
+        f"{counted(health.small_files, 'small file')} to merge, "
+        f"{counted(health.delete_files, 'delete file')}; a full "
         f"scan would take about {seconds_text(after.seconds)} instead of "
         f"{seconds_text(health.cost.seconds)}"
     )
@@ -68,7 +70,7 @@ def plan_compaction(
     def run() -> str:
         result = context.procedure("rewrite_data_files", state.name, arguments)
         detail = (
-            f"{result['rewritten_data_files_count']} data files rewritten as "
+            f"{counted(result['rewritten_data_files_count'], 'data file')} rewritten as "
             f"{result['added_data_files_count']}"
         )
         if failed := result.get("failed_data_files_count"):

@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.maintenance.steps.step import (
     MaintenanceContext,
     Skip,
     TableState,
+    counted,
     seconds_text,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
@@ -34,7 +35,8 @@ def plan_conversion(
     if not health.equality_files:
         return Skip("no equality deletes")
     saving = (
-        f"{health.equality_files} equality delete files with {health.equality_keys:,} keys; a full "
+        f"{counted(health.equality_files, 'equality delete file')} with "
+        f"{counted(health.equality_keys, 'key')}; a full "
         f"scan would take about {seconds_text(health.cost_after_convert.seconds)} instead of "
         f"{seconds_text(health.cost.seconds)}"
     )
@@ -43,8 +45,8 @@ def plan_conversion(
         properties = snapshot_properties(new_write_id(), context.principal)
         conversion = convert_equality_deletes(context.catalog, state.name, properties)
         return (
-            f"{conversion.delete_files} equality delete files converted, which deleted "
-            f"{conversion.rows:,} rows"
+            f"{counted(conversion.delete_files, 'equality delete file')} converted, which deleted "
+            f"{counted(conversion.rows, 'row')}"
         )
 
     return Action(saving, run)

@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.maintenance.steps.step import (
     MaintenanceContext,
     Skip,
     TableState,
+    counted,
 )
 from dbt.adapters.iceberg_stream.maintenance.steps.stream_readers import (
     needed_snapshots,
@@ -75,6 +76,6 @@ def plan_expiry(
         arguments = {"older_than": f"timestamp '{moment} UTC'"}
         result = context.procedure("expire_snapshots", state.name, arguments)
         files = sum(count or 0 for count in result.values())
-        return f"{text} expired, {files} files removed"
+        return f"{text} expired, {counted(files, 'file')} removed"
 
     return Action(f"{text}{f'; {keeps}' if keeps else ''}", run)

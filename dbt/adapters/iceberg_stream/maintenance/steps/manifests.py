@@ -9,6 +9,7 @@ from dbt.adapters.iceberg_stream.maintenance.steps.step import (
     MaintenanceContext,
     Skip,
     TableState,
+    counted,
 )
 
 # Below, each run of a model would rewrite the manifests of the run before it.
@@ -27,14 +28,14 @@ def plan_manifests(
     """
     health = state.health
     after = health.cost_after_manifests
-    saving = f"{health.manifests} manifests, {after.manifests} after a rewrite"
+    saving = f"{counted(health.manifests, 'manifest')}, {after.manifests} after a rewrite"
     if health.manifests_saved < FEWEST_SAVED or not pays(health.cost, after):
         return Skip(f"does not pay: {saving}")
 
     def run() -> str:
         result = context.procedure("rewrite_manifests", state.name, {})
         return (
-            f"{result['rewritten_manifests_count']} manifests rewritten as "
+            f"{counted(result['rewritten_manifests_count'], 'manifest')} rewritten as "
             f"{result['added_manifests_count']}"
         )
 

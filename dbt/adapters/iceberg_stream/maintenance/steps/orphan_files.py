@@ -17,6 +17,7 @@ from dbt.adapters.iceberg_stream.maintenance.steps.step import (
     MaintenanceContext,
     Skip,
     TableState,
+    counted,
 )
 
 
@@ -39,12 +40,15 @@ def plan_orphans(
     if not files:
         return Skip(f"no file older than {hours:g} hours is without a snapshot")
     total = sum(orphan.size for orphan in files)
-    text = f"{len(files)} files without a snapshot, {total:,} bytes, older than {hours:g} hours"
+    text = (
+        f"{counted(len(files), 'file')} without a snapshot, {total:,} bytes, older than "
+        f"{hours:g} hours"
+    )
     if not settings.removes_orphans:
         return Skip(f"{text}: remove them with --remove-orphans")
     if (nested := _nested(context.catalog, state.table)) is not None:
         return Skip(f"{'.'.join(nested.name)} has its files in the folder of this table")
-    return Action(text, lambda: f"{remove_orphans(state.table, files)} files removed")
+    return Action(text, lambda: f"{counted(remove_orphans(state.table, files), 'file')} removed")
 
 
 def _nested(catalog: IcebergCatalog, table: LoadedTable) -> LoadedTable | None:

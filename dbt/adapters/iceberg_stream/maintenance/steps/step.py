@@ -146,3 +146,13 @@ def seconds_text(seconds: float) -> str:
         seconds: the estimate.
     """
     return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 file` or `2,000 files`.
+
+    Args:
+        number: how many.
+        noun: in the singular.
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
