@@ -17,9 +17,9 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write, runners
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import CopyOnWrite, in_threads
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import RowRemoval, RowsToRemove
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.tables.merge.row_removal import RowRemoval, RowsToRemove
 from tests.integration.replica import Replica
 from tests.integration.stream_bed import Bed, last_of_each, random_changes
 from tests.integration.streams import NAME, Change, Truth, make_table, open_sink, write

@@ -1,7 +1,8 @@
 """Random histories of a table whose stream has a key index, against a list of rows.
 
-Other writers append rows of the same keys, delete them, compact the table and replace it; batches
-are committed late, several at once, or are lost in a restart. DuckDB reads what is there.
+Other writers append rows of the same keys, delete them, compact the table and replace it; small
+files are merged and equality deletes are converted; batches are committed late, several at once,
+or are lost in a restart. DuckDB reads what is there.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
+from dbt.adapters.iceberg_stream.tables.compaction import small_files
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
 from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME, Change, make_table
@@ -159,6 +162,14 @@ class Histories(RuleBasedStateMachine):
         self.commit_change(TableChange(Operation.OVERWRITE, added, removed=removed))
         self.rows = Counter(rows)
 
+    @rule()
+    def merge_small_files(self) -> None:
+        self.sink.merge_small_files()
+
+    @rule()
+    def convert_equality_deletes(self) -> None:
+        convert_equality_deletes(self.lake, NAME, {})
+
     def commit_change(self, change: TableChange) -> None:
         base = self.lake.load(NAME)
         assert base is not None
@@ -224,6 +235,7 @@ MACHINES = (Histories, HistoriesOfVectors, HistoriesBesideEqualityDeletes)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_histories(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MERGED_RUNS", 2)
+    monkeypatch.setattr(small_files, "MERGED_FILES", 2)
     run_state_machine_as_test(
         machine,
         settings=settings(

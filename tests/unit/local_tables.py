@@ -66,6 +66,7 @@ def evolve(
     schema: Schema | None = None,
     spec: PartitionSpec | None = None,
     properties: Mapping[str, str] | None = None,
+    name: tuple[str, str] = NAME,
 ) -> None:
     """Give a table another schema, spec (whose ids are new) or properties, whatever its version."""
     updates: list[TableUpdate] = []
@@ -81,7 +82,7 @@ def evolve(
         ]
     if properties:
         updates.append(SetPropertiesUpdate(updates=dict(properties)))
-    lake.commit(load(lake), (), updates)
+    lake.commit(load(lake, name), (), updates)
 
 
 def set_metadata(lake: IcebergCatalog, **changed: Any) -> None:
@@ -108,8 +109,10 @@ def write(lake: IcebergCatalog, rows: pa.Table, name: tuple[str, str] = NAME) ->
         return w.close()
 
 
-def commit(lake: IcebergCatalog, change: Change, *updates: TableUpdate) -> Committed:
-    return Committer(lake, NAME, change, load(lake), updates).commit()
+def commit(
+    lake: IcebergCatalog, change: Change, *updates: TableUpdate, name: tuple[str, str] = NAME
+) -> Committed:
+    return Committer(lake, name, change, load(lake, name), updates).commit()
 
 
 def insert(lake: IcebergCatalog, rows: pa.Table, **properties: str) -> Committed:

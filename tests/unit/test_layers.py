@@ -41,6 +41,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"stream", "groups", "routes"},
         {"commit_queue", "write_window"},
         {"table_stream"},
+        {"table_maintenance"},
         {"batches"},
         {"sink", "query"},
         {"row_deltas"},
@@ -51,7 +52,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"options"},
         {"errors"},
     ),
-    "tables": ({"deletes"}, {"ingest", "merge"}, {"commit"}, {"files", "keys"}),
+    "tables": ({"compaction"}, {"deletes"}, {"ingest", "merge"}, {"commit"}, {"files", "keys"}),
 }
 WORKER_CODE = (
     "tables/files/casting.py",
@@ -62,7 +63,7 @@ WORKER_CODE = (
     "stream/row_deltas/changes.py",
     "stream/row_deltas/sub_batch.py",
     "stream/row_deltas/row_delta.py",
-    "stream/row_deltas/row_removal.py",
+    "tables/merge/row_removal.py",
     "stream/sources/file_rows.py",
 )
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))

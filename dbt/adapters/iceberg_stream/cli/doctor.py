@@ -71,14 +71,14 @@ def doctor(
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        tables, refused = _examine(catalog, name)
+        tables, unreadable = _examine(catalog, name)
     advice = advise(tables, Thresholds(min_gain, max_stream_age))
     options = _options(project_dir, profiles_dir, target)
     if as_json:
-        click.echo(json.dumps(_document(tables, advice, refused, options), indent=2))
+        click.echo(json.dumps(_document(tables, advice, unreadable, options), indent=2))
     else:
-        _print(tables, advice, refused, options)
-    if refused or any(one.urgency != "hint" for one in advice):
+        _print(tables, advice, unreadable, options)
+    if unreadable or any(one.urgency != "hint" for one in advice):
         raise SystemExit(WORK)
 
 
@@ -90,17 +90,17 @@ def _examine(
     from dbt.adapters.iceberg_stream.maintenance.health import table_health
 
     tables: list[TableHealth] = []
-    refused: dict[Name, str] = {}
+    unreadable: dict[Name, str] = {}
     for table in _names(catalog, name):
         try:
             loaded = catalog.load(table)
             if loaded is not None:  # another run may have dropped it
                 tables.append(table_health(loaded))
         except DbtRuntimeError as error:
-            refused[table] = str(error)
+            unreadable[table] = str(error)
         except (OSError, *DAMAGED) as error:
-            refused[table] = f"Its metadata cannot be read ({type(error).__name__}: {error})."
-    return tables, refused
+            unreadable[table] = f"Its metadata cannot be read ({type(error).__name__}: {error})."
+    return tables, unreadable
 
 
 def _names(catalog: IcebergCatalog, name: str | None) -> list[Name]:
@@ -138,13 +138,13 @@ def _command(advice: Advice, options: tuple[str, ...]) -> str | None:
 def _document(
     tables: list[TableHealth],
     advice: list[Advice],
-    refused: dict[Name, str],
+    unreadable: dict[Name, str],
     options: tuple[str, ...],
 ) -> dict[str, Any]:
     return {
         "advice": [one.as_json() | {"command": _command(one, options)} for one in advice],
         "tables": [_as_json(health) for health in tables],
-        "unreadable": [{"table": ".".join(n), "error": error} for n, error in refused.items()],
+        "unreadable": [{"table": ".".join(n), "error": error} for n, error in unreadable.items()],
     }
 
 
@@ -164,10 +164,10 @@ def _seconds(health: TableHealth) -> dict[str, float]:
 def _print(
     tables: list[TableHealth],
     advice: list[Advice],
-    refused: dict[Name, str],
+    unreadable: dict[Name, str],
     options: tuple[str, ...],
 ) -> None:
-    for name, error in refused.items():
+    for name, error in unreadable.items():
         check = shlex.join(("iceberg-stream", "check", ".".join(name), *options))
         click.echo(f"{'.'.join(name)}: unreadable\n  {error}\n  command  {check}")
     costs = {health.name: health.cost.seconds for health in tables}
@@ -187,7 +187,7 @@ def _print(
             )
     hints = sum(one.urgency == "hint" for one in advice)
     click.echo(
-        f"Tables: {len(tables)} examined, {len(refused)} unreadable. "
+        f"Tables: {len(tables)} examined, {len(unreadable)} unreadable. "
         f"Worth doing: {len(advice) - hints}. Hints: {hints}."
     )
 

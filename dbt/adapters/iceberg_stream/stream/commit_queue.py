@@ -26,6 +26,7 @@ class CommitQueue:
         self._interval = interval
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="stream-commit")
         self._running: tuple[Sequence[TableStream], Future[list[Committed | None]]] | None = None
+        self._maintaining: Future[None] | None = None
         self._submitted = time.monotonic()
 
     def is_due(self, tables: Sequence[TableStream]) -> bool:
@@ -57,6 +58,8 @@ class CommitQueue:
         self._submitted = time.monotonic()
         commit = self._executor.submit(commit_batches, uuid.uuid4().hex, parts)
         self._running = changed, commit
+        # Behind the commit, and while the next batches are written.
+        self._maintaining = self._executor.submit(_maintain, changed, commit)
 
     def wait(self) -> None:
         """Wait for the running commit, and report it to its tables.
@@ -88,7 +91,7 @@ class CommitQueue:
         self.wait()
 
     def settle(self, tables: Sequence[TableStream]) -> None:
-        """Wait for the running commit, then record progress that is in no snapshot.
+        """Wait for the running commit and what follows it, then record progress that is new.
 
         Args:
             tables: the tables whose progress to record.
@@ -97,9 +100,17 @@ class CommitQueue:
             StreamError: the commit failed.
         """
         self.wait()
+        if self._maintaining is not None:
+            self._maintaining.result()
         for table in tables:
             table.record_progress()
 
     def close(self) -> None:
         """Wait for the running commit, and ignore its result."""
         self._executor.shutdown()
+
+
+def _maintain(tables: Sequence[TableStream], commit: Future[list[Committed | None]]) -> None:
+    if commit.exception() is None:
+        for table in tables:
+            table.maintenance.after_commit(table.sink)

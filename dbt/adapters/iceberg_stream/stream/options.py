@@ -48,9 +48,11 @@ NUMBERS: tuple[tuple[str, Callable[[Any], Any], float], ...] = (
     ("max_indexed_rows", int, 0),
     ("bad_record_limit", int, 0),
     ("idle_interval", float, 0.0),
+    ("compaction_share", float, 0.0),
 )
 OPTIONS = {*ALIASES, *CHOICES, *TEXTS, *NAMES, "routes", "create_tables"}
 OPTIONS |= {name for name, _, _ in NUMBERS}
+COMPACTION_SHARE = 0.2
 NEEDS_KEY = (
     "sequence_by",
     "apply_as_deletes",
@@ -88,6 +90,8 @@ class StreamOptions:
         bad_records: what happens to records that cannot be read (`on_bad_record`).
         bad_record_limit: records of one run that cannot be read, at most.
         idle_interval: seconds between records of progress while nothing changes.
+        compaction_share: share of the run's time in which small files are merged; by default 0.2
+            where keys are indexed, and 0 elsewhere.
         commit_group: group of models of one source that are committed together.
         on_no_transactions: what to do if the catalog cannot commit several tables at once.
         route_by: column that names the table of a row.
@@ -115,6 +119,7 @@ class StreamOptions:
     bad_records: OnBadRecord = "stop"
     bad_record_limit: int = 1000
     idle_interval: float = 3600.0
+    compaction_share: float | None = None
     commit_group: str | None = None
     on_no_transactions: OnNoTransactions = "warn"
     route_by: str | None = None
@@ -128,6 +133,14 @@ class StreamOptions:
         # Only equality deletes keep when a key was deleted.
         by_default = encoding == "auto" and not self.sequence_by
         return bool(self.keys) and (encoding == "position" or by_default)
+
+    @property
+    def compacts(self) -> float:
+        """Return the share of the run's time in which small files are merged."""
+        if self.compaction_share is not None:
+            return self.compaction_share
+        # A later stream may need the order of rows that are only appended.
+        return COMPACTION_SHARE if self.indexes_keys else 0.0
 
 
 def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
@@ -171,6 +184,8 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     config = {name: value for name, value in config.items() if name not in type_errors}
     errors += [*_choice_errors(config), *_combination_errors(config), *_route_errors(config)]
     numbers = {name: _number(config, name, kind, least, errors) for name, kind, least in NUMBERS}
+    if (numbers["compaction_share"] or 0.0) > 1.0:
+        errors.append(must_be("compaction_share", config["compaction_share"], "at most 1"))
     if errors:
         lines = "\n".join(f"  - {error}" for error in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")

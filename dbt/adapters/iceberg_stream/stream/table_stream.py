@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, VolatileSource, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.table_maintenance import TableMaintenance
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
@@ -54,6 +55,9 @@ class TableStream:
     is_late: bool = False
     recorded: float = field(default_factory=time.monotonic)
     _watermark: Any = None
+
+    def __post_init__(self) -> None:
+        self.maintenance = TableMaintenance(self.writer.options.compacts)
 
     @property
     def sink(self) -> Sink:

@@ -22,13 +22,6 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
     live_deletes,
     position_deletes,
 )
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
-    ROWS_TO_REMOVE,
-    RowRemoval,
-    RowsToRemove,
-    read_task_result,
-    run_task,
-)
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.files.deletes import (
     read_position_deletes,
@@ -42,6 +35,13 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.merge.row_removal import (
+    ROWS_TO_REMOVE,
+    RowRemoval,
+    RowsToRemove,
+    read_task_result,
+    run_task,
+)
 from tests.unit.local_tables import FIELD, commit, data_file, insert, live, load, make_table, rows
 
 BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))

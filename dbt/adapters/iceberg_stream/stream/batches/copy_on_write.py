@@ -18,16 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas import row_removal
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
-    ROWS_TO_REMOVE,
-    TASK_RESULT,
-    RowRemoval,
-    RowsToRemove,
-    read_task_result,
-    run_task,
-)
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
@@ -37,9 +28,17 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, rows
+from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, row_removal, rows
 from dbt.adapters.iceberg_stream.tables.merge.candidates import has_deletes, live_entries
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.merge.row_removal import (
+    ROWS_TO_REMOVE,
+    TASK_RESULT,
+    RowRemoval,
+    RowsToRemove,
+    read_task_result,
+    run_task,
+)
 
 WORKER_CODE = (casting, parquet, rows, file_rewrite, row_removal)
 WORKERS = max(1, min(4, os.cpu_count() or 1))

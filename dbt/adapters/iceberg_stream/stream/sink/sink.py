@@ -7,8 +7,9 @@ Article on many data sequence numbers, "Improving write performance"; article on
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,6 +77,7 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
     schemas_changed,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
+from dbt.adapters.iceberg_stream.tables.compaction.small_files import merge_small_files
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 CLAIMS = 10
@@ -352,6 +354,32 @@ class Sink:
                     raise
             else:
                 self.remove([older] if older is not None else [])
+
+    def merge_small_files(self) -> bool:
+        """Merge small data files that commits have left, if there are enough of them.
+
+        Returns:
+            Whether files were merged.
+
+        Raises:
+            Fenced: another run has taken over.
+            UnsupportedFile, NotByRewriting, ColumnError, CatalogError, CommitStateUnknown, OSError:
+                as for `tables.compaction`.
+        """
+
+        def check(metadata: Metadata) -> None:
+            require_current_run(metadata, self.progress)
+
+        with self.lock:
+            if self.replaces:
+                return False
+            properties = {**self.properties, WRITE_ID: uuid.uuid4().hex}
+            merged = merge_small_files(self.catalog, self.name, properties, check)
+            if merged is not None and self.index is not None:
+                # If that fails, the next commit tries again.
+                with suppress(RowsMoved, StreamConflict):
+                    self._follow(self.index, self._load())
+            return merged is not None
 
     def add_to_index(self, batch: WrittenBatch) -> WrittenBatch:
         """Add a batch to the key index, which locates the rows that it deletes.

@@ -56,6 +56,7 @@ class Change:
         properties: snapshot properties.
         validation: which concurrent changes conflict; None if none does.
         branch: the branch that gets the snapshot.
+        merges_manifests: whether the snapshot merges small manifests, however few there are.
     """
 
     operation: Operation
@@ -65,6 +66,7 @@ class Change:
     properties: Mapping[str, str] = field(default_factory=dict)
     validation: Validation | None = None
     branch: str = MAIN
+    merges_manifests: bool = False
 
     @property
     def new_files(self) -> list[DataFile]:

@@ -46,13 +46,13 @@ def merge_small(
     if not property_as_bool(properties, ENABLED, True):
         return base_manifests
     count = property_as_int(properties, MIN_COUNT, DEFAULT_MIN_COUNT) or DEFAULT_MIN_COUNT
-    target = property_as_int(properties, TARGET_SIZE, DEFAULT_TARGET_SIZE) or DEFAULT_TARGET_SIZE
+    target, is_small = _target_size(metadata), small_manifests(metadata)
     groups: dict[tuple[int, ManifestContent], list[ManifestFile]] = defaultdict(list)
     # The commit's own manifests are not merged: the next attempt uses them again.
     new_paths = {manifest.manifest_path for manifest in new_manifests}
     for manifest in base_manifests:
-        small = manifest.manifest_length < target and manifest.manifest_path not in new_paths
-        if small and manifest.sequence_number >= 0:
+        is_new = manifest.manifest_path in new_paths or manifest.sequence_number < 0
+        if is_small(manifest) and not is_new:
             groups[manifest.partition_spec_id, manifest.content].append(manifest)
     for group in groups.values():
         if len(group) < count:
@@ -71,6 +71,21 @@ def merge_small(
         if entries:
             base_manifests.insert(0, rewrite(metadata, merged[0], entries))
     return base_manifests
+
+
+def small_manifests(metadata: Metadata) -> Callable[[ManifestFile], bool]:
+    """Return a test of manifests: whether one is smaller than the table's target size.
+
+    Args:
+        metadata: of the table.
+    """
+    target = _target_size(metadata)
+    return lambda manifest: bool(manifest.manifest_length < target)
+
+
+def _target_size(metadata: Metadata) -> int:
+    properties = dict(metadata.get("properties") or {})
+    return property_as_int(properties, TARGET_SIZE, DEFAULT_TARGET_SIZE) or DEFAULT_TARGET_SIZE
 
 
 def _newest_up_to(group: list[ManifestFile], target: int) -> list[ManifestFile]:

@@ -7,7 +7,7 @@ import secrets
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,12 +42,14 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     read_manifest_list,
     write_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.commit.merging import merge_small
+from dbt.adapters.iceberg_stream.tables.commit.merging import merge_small, small_manifests
 from dbt.adapters.iceberg_stream.tables.commit.summary import summary
 
 # The current snapshot id that older writers set for an empty table.
 NO_SNAPSHOT = -1
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)
+# A manifest, its live entries, and the `id()` of those that the snapshot deletes.
+Rewrite = tuple[ManifestFile, list[ManifestEntry], frozenset[int]]
 
 
 class MissingFiles(Exception):
@@ -104,9 +106,10 @@ class SnapshotProducer:
         reading = _pool().submit(self._base_manifests, parent)
         added_manifests = self._new_manifests(metadata, last)
         base_manifests, removed = self._without_removed(metadata, reading.result())
-        base_manifests = merge_small(
-            self.io, metadata, added_manifests, base_manifests, self._rewrite
-        )
+        if not self.change.merges_manifests:
+            base_manifests = merge_small(
+                self.io, metadata, added_manifests, base_manifests, self._rewrite
+            )
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
             # Those of format version 1 are all 0 (spec, "Version 2"): Iceberg refuses others.
@@ -160,22 +163,37 @@ class SnapshotProducer:
         if not keys:
             return manifests, []
         removed: list[DataFile] = []
-        possible = self._may_hold(metadata)
-        candidates = [m for m in manifests if possible(m)]
+        possible, is_small = self._may_hold(metadata), small_manifests(metadata)
+        merges = self.change.merges_manifests
+        candidates = [m for m in manifests if possible(m) or (merges and is_small(m))]
         rewritten: dict[str, ManifestFile] = {}
+        merged: dict[tuple[int, ManifestContent], list[Rewrite]] = defaultdict(list)
         for manifest, entries in iter_manifests(self.io, candidates):
             live = [item for item in entries if item.status != DELETED]
             removed_entries = [item for item in live if _is_removed(item.data_file, keys)]
-            if removed_entries:
-                removed += [item.data_file for item in removed_entries]
-                rewritten_manifest = self._rewrite(
-                    metadata, manifest, live, frozenset(map(id, removed_entries))
-                )
-                rewritten[manifest.manifest_path] = rewritten_manifest
-        result = [rewritten.get(m.manifest_path, m) for m in manifests]
+            removed += [item.data_file for item in removed_entries]
+            rewrite = manifest, live, frozenset(map(id, removed_entries))
+            if merges and is_small(manifest):
+                merged[manifest.partition_spec_id, manifest.content].append(rewrite)
+            elif removed_entries:
+                rewritten[manifest.manifest_path] = self._rewrite(metadata, *rewrite)
         if missing := keys - {file_key(file) for file in removed}:
             raise MissingFiles({path for path, _ in missing})
-        return result, removed
+        replaced = {m.manifest_path for group in merged.values() for m, _, _ in group}
+        result = [
+            rewritten.get(m.manifest_path, m) for m in manifests if m.manifest_path not in replaced
+        ]
+        return [*self._merge(metadata, merged.values()), *result], removed
+
+    def _merge(
+        self, metadata: Metadata, groups: Iterable[Sequence[Rewrite]]
+    ) -> Iterator[ManifestFile]:
+        """Write the entries of several manifests to one for each group."""
+        for group in groups:
+            live = [item for _, items, _ in group for item in items]
+            deleted = frozenset(number for _, _, ids in group for number in ids)
+            if live:
+                yield self._rewrite(metadata, group[0][0], live, deleted)
 
     def _may_hold(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
         """Return a test: whether a manifest may have a removed file, or deletes of its rows."""

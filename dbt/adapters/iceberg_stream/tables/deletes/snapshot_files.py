@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -89,23 +89,30 @@ def require_no_defaults(metadata: Metadata, schema: pa.Schema) -> None:
             raise UnsupportedFile(f"the key column `{name}` has an initial default")
 
 
-def snapshot_files(table: LoadedTable) -> dict[str, SnapshotFile]:
+def snapshot_files(
+    table: LoadedTable,
+    data: Sequence[ManifestEntry] | None = None,
+    deletes: Sequence[ManifestEntry] | None = None,
+) -> dict[str, SnapshotFile]:
     """Return the data files of a table's current snapshot, by their locations.
 
     Args:
         table: the table.
+        data: manifest entries of its data files; by default they are read.
+        deletes: manifest entries of its delete files; by default they are read.
 
     Raises:
         UnsupportedFile: a file has another format than Parquet, or too many rows.
     """
     io, metadata = table.io, table.metadata
-    files = {
-        item.data_file.file_path: SnapshotFile(item.data_file)
-        for item in live_entries(io, metadata, ManifestContent.DATA)
-    }
+    if data is None:
+        data = live_entries(io, metadata, ManifestContent.DATA)
+    if deletes is None:
+        deletes = live_entries(io, metadata, ManifestContent.DELETES)
+    files = {item.data_file.file_path: SnapshotFile(item.data_file) for item in data}
     for snapshot_file in files.values():
         _require_supported(snapshot_file.file)
-    for item in live_entries(io, metadata, ManifestContent.DELETES):
+    for item in deletes:
         delete = item.data_file
         if delete.content != DataFileContent.POSITION_DELETES:
             # A row that an equality delete has deleted may be deleted by position once more.

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_removal import (
+from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
+from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
+from dbt.adapters.iceberg_stream.tables.merge.row_removal import (
     ROWS_TO_REMOVE,
     RowRemoval,
     RowsToRemove,
     run_task,
 )
-from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
-from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
 
 SCHEMA = pa.schema([("id", pa.int64())])
 LOSS = RowsToRemove("s3://b/f.parquet", "b/f.parquet", pa.array([0]))

@@ -109,34 +109,50 @@ class RowRemoval:
         writer = writer_beside(
             self.filesystem, self.schema, self.options, item.location, item.path, self._prefix
         )
-        begin = 0
         with writer:
-            for group in range(parquet.metadata.num_row_groups):
-                count = parquet.metadata.row_group(group).num_rows
-                positions = pa.array(range(begin, begin + count), pa.int64())
-                mask = pc.invert(pc.is_in(positions, value_set=item.rows))
-                if pc.any(mask).as_py():
-                    rows = read_rows(parquet, self.schema, group)
-                    rows = self._with_lineage(rows, positions, item)
-                    writer.write(rows.filter(mask), may_roll=False)
-                begin += count
+            for rows in remaining_rows(parquet, self.schema, item):
+                writer.write(rows, may_roll=False)
             return next(iter(writer.close()), None)
 
-    def _with_lineage(
-        self, rows: pa.Table, positions: pa.Int64Array, item: RowsToRemove
-    ) -> pa.Table:
-        """Return rows with the row ids and sequence numbers that they inherit from their file."""
-        if ROW_ID not in self.schema.names or item.first_row_id is None:
-            return rows
-        inherited = {
-            ROW_ID: pc.add(positions, item.first_row_id),
-            LAST_UPDATED: pa.repeat(pa.scalar(item.sequence_number, pa.int64()), len(positions)),
-        }
-        for name, values in inherited.items():
-            index = self.schema.get_field_index(name)
-            column = pc.coalesce(rows[name], values)
-            rows = rows.set_column(index, self.schema.field(name), column)
+
+def remaining_rows(
+    parquet: pq.ParquetFile, schema: pa.Schema, item: RowsToRemove
+) -> Iterator[pa.Table]:
+    """Read a data file without some of its rows, row group by row group.
+
+    Args:
+        parquet: the file.
+        schema: of the new file; in format version 3 with the columns of row lineage.
+        item: the file and the rows to leave out.
+
+    Raises:
+        ColumnError: a value of the file does not fit the table's type.
+    """
+    begin = 0
+    for group in range(parquet.metadata.num_row_groups):
+        count = parquet.metadata.row_group(group).num_rows
+        positions = pa.array(range(begin, begin + count), pa.int64())
+        mask = pc.invert(pc.is_in(positions, value_set=item.rows))
+        if pc.any(mask).as_py():
+            rows = read_rows(parquet, schema, group)
+            yield _with_lineage(rows, schema, positions, item).filter(mask)
+        begin += count
+
+
+def _with_lineage(
+    rows: pa.Table, schema: pa.Schema, positions: pa.Int64Array, item: RowsToRemove
+) -> pa.Table:
+    """Return rows with the row ids and sequence numbers that they inherit from their file."""
+    if ROW_ID not in schema.names or item.first_row_id is None:
         return rows
+    inherited = {
+        ROW_ID: pc.add(positions, item.first_row_id),
+        LAST_UPDATED: pa.repeat(pa.scalar(item.sequence_number, pa.int64()), len(positions)),
+    }
+    for name, values in inherited.items():
+        index = schema.get_field_index(name)
+        rows = rows.set_column(index, schema.field(name), pc.coalesce(rows[name], values))
+    return rows
 
 
 ROWS_TO_REMOVE = pa.schema(
