@@ -229,6 +229,15 @@ def test_options_of_the_user(lake: IcebergCatalog) -> None:
     assert r"'it\'s', '\\'" in sql
 
 
+@pytest.mark.parametrize(("fewest", "merged"), [("12", True), ("13", False)])
+def test_fewer_small_files_than_the_user_wants(
+    lake: IcebergCatalog, fewest: str, merged: bool
+) -> None:
+    make_fragmented(lake)
+    settings = MaintenanceSettings(("compact",), options={"min-input-files": fewest})
+    assert plan(lake, settings).startswith("call") is merged
+
+
 def test_small_files_of_a_large_table(lake: IcebergCatalog) -> None:
     make_fragmented(lake)
     large = ScanCost(bytes=10**12, data_files=2000, manifests=10)

@@ -23,7 +23,7 @@ WORTHWHILE_SHARE, WORTHWHILE_SECONDS = 0.1, 1.0
 # To apply deletes, all files with deletes are written again: they must cost a scan so much, or
 # delete this share of the rows (Iceberg's default of `delete-ratio-threshold`).
 DELETES_SHARE, DELETED_ROWS_SHARE = 0.05, 0.3
-REWRITE_ALL = "rewrite-all"
+REWRITE_ALL, MIN_INPUT_FILES = "rewrite-all", "min-input-files"
 # Beside streams: commits of at most so many bytes, so that few of them conflict with the stream.
 STREAM_GROUP_BYTES, STREAM_COMMITS = 1024**3, 10
 
@@ -53,9 +53,10 @@ def plan_compaction(
     if not health.data_files:
         return Skip("the table is empty")
     applies_deletes = _deletes_pay(health)
-    after = replace(health.cost, data_files=health.data_files - health.files_saved)
+    after = health.cost
     if applies_deletes:
         after = replace(health.cost_after_compact, equality=Deletes())
+    after = replace(after, data_files=health.data_files - _files_saved(health, settings.options))
     forced = settings.options.get(REWRITE_ALL) == "true"
     saving = (
         f"{counted(health.small_files, 'small file')} to merge, "
@@ -81,6 +82,13 @@ def plan_compaction(
         return detail
 
     return Action(f"rewrite all {health.data_files} data files" if forced else saving, run)
+
+
+def _files_saved(health: TableHealth, options: Mapping[str, str]) -> int:
+    """Return how many files fewer there are, if the user's options let small files be merged."""
+    fewest = options.get(MIN_INPUT_FILES, "")
+    too_few = fewest.isdigit() and health.small_files < int(fewest)
+    return 0 if too_few else health.files_saved
 
 
 def _deletes_pay(health: TableHealth) -> bool:
