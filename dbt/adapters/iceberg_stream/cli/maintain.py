@@ -46,7 +46,12 @@ STEP_WIDTH = max(map(len, STEP_NAMES)) + 1
     type=click.Choice(STEP_NAMES),
     help=f"Step to run; repeatable.  [default: {', '.join(DEFAULT_STEPS)}]",
 )
-@click.option("--all", "every_step", is_flag=True, help="Run all steps, also those that expire.")
+@click.option(
+    "--all",
+    "every_step",
+    is_flag=True,
+    help="Run all steps, also expire_snapshots, which destroys history.",
+)
 @click.option(
     "--sort",
     default="",
