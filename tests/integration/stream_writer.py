@@ -10,6 +10,8 @@ from typing import Any
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.key_index import index
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
+from dbt.adapters.iceberg_stream.tables.compaction import small_files
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
 from tests.integration.streams import NAME, Change, Truth, open_sink, write
 from tests.integration.writers import open_catalog
 
@@ -38,14 +40,15 @@ def truth(upper: int) -> Truth:
 def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: bool = False) -> None:
     """Take in the source up to an offset, in commits of one to three batches.
 
-    With an index it is stored after each commit, however small it is.
+    With an index it is stored after each commit, however small it is, and small files are merged.
+    Without one, equality deletes are converted.
     """
     lake = open_catalog(place)
-    limits = index.STORED_ROWS, index.STORED_SHARE
+    limits = index.STORED_ROWS, index.STORED_SHARE, small_files.MERGED_FILES
     try:
         sink = open_sink(lake, NAME)
         if with_index:
-            index.STORED_ROWS, index.STORED_SHARE = 0, 0
+            index.STORED_ROWS, index.STORED_SHARE, small_files.MERGED_FILES = 0, 0, 4
             sink.load_index(1000, refresh=False)
         offset = int((sink.progress.frontier or {"offset": 0})["offset"])
         for uppers in _commits(offset, upto):
@@ -57,6 +60,10 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: boo
                 offset = upper
             sink.commit(write_id, written)
             sink.store_index()
+            if with_index:
+                sink.merge_small_files()
+            elif offset % 3 == 0:
+                convert_equality_deletes(lake, NAME, {})
     except StreamError as error:
         if outcome is None:
             raise
@@ -65,7 +72,7 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: boo
         if outcome is not None:
             outcome.put("done")
     finally:
-        index.STORED_ROWS, index.STORED_SHARE = limits
+        index.STORED_ROWS, index.STORED_SHARE, small_files.MERGED_FILES = limits
         lake.close()
 
 

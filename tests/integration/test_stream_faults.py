@@ -16,6 +16,8 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -25,7 +27,7 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.producer import SnapshotProducer
 from tests.integration import stream_writer
 from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
-from tests.integration.tables import duckdb_rows
+from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
 
 KILLS = 12
@@ -66,7 +68,15 @@ def require_truth(lake: IcebergCatalog) -> None:
     assert loaded is not None
     reached = stream_writer.frontier(dict(loaded.metadata), SINK)
     assert reached is not None
-    assert duckdb_rows(lake, "t") == stream_writer.truth(reached["offset"]).sorted()
+    expected = stream_writer.truth(reached["offset"]).sorted()
+    assert duckdb_rows(lake, "t") == expected
+    # What the killed runs have left is what a dry run lists, and nothing else.
+    orphans = find_orphans(loaded, LATER)
+    assert remove_orphans(loaded, orphans) == len(orphans)
+    assert find_orphans(loaded, LATER) == []
+    assert duckdb_rows(lake, "t") == expected
+    findings = check_table(loaded, data=True).findings
+    assert [finding for finding in findings if finding.severity != "note"] == []
 
 
 @pytest.mark.parametrize("with_index", [False, True])

@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.tables.deletes import conversion, equality
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
     Conversion,
     convert_equality_deletes,
+    stage_conversion,
 )
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import snapshot_files
 from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
@@ -247,3 +248,39 @@ def test_files_that_cannot_be_read(history: History) -> None:
     assert entry.data_file.file_path in {
         item.data_file.file_path for item in equality.equality_delete_files(load(history.lake))
     }
+
+
+def test_a_staged_conversion(history: History) -> None:
+    """Readers of its id get the current rows; the table stays as it is."""
+    history.append([row(1), row(2), row(3)])
+    assert stage_conversion(history.lake, NAME, {}) is None
+    history.delete_everywhere((("id",), [row(2)]))
+    before = load(history.lake).metadata
+    snapshot_id = stage_conversion(history.lake, NAME, {"by": "test"})
+    after = load(history.lake).metadata
+    assert after["refs"] == before["refs"]
+    assert after["current-snapshot-id"] == before["current-snapshot-id"]
+    assert len(equality.equality_delete_files(load(history.lake))) == 1
+    scan = history.lake.pyiceberg.load_table(NAME).scan(snapshot_id=snapshot_id)
+    assert scan.to_arrow()["id"].to_pylist() == [1, 3]
+    # Another reader of the same version uses it again.
+    assert stage_conversion(history.lake, NAME, {}) == snapshot_id
+    history.upsert([row(3)])
+    newer = stage_conversion(history.lake, NAME, {})
+    assert newer not in (None, snapshot_id)
+    scan = history.lake.pyiceberg.load_table(NAME).scan(snapshot_id=newer)
+    assert sorted(scan.to_arrow()["id"].to_pylist()) == [1, 3]
+    assert not find_orphans(load(history.lake), LATER)
+    history.convert()
+    history.check()
+
+
+def test_a_staged_conversion_beside_other_writers(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.append([row(1), row(2), row(3)])
+    history.delete_everywhere((("id",), [row(2)]))
+    Rival(monkeypatch, lambda: history.append([row(5)]))
+    snapshot_id = stage_conversion(history.lake, NAME, {})
+    scan = history.lake.pyiceberg.load_table(NAME).scan(snapshot_id=snapshot_id)
+    assert sorted(scan.to_arrow()["id"].to_pylist()) == [1, 3, 5]

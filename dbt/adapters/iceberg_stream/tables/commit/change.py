@@ -57,6 +57,8 @@ class Change:
         validation: which concurrent changes conflict; None if none does.
         branch: the branch that gets the snapshot.
         merges_manifests: whether the snapshot merges small manifests, however few there are.
+        is_staged: whether only the snapshot is added: no branch gets it, and readers who know its
+            id read it.
     """
 
     operation: Operation
@@ -67,6 +69,7 @@ class Change:
     validation: Validation | None = None
     branch: str = MAIN
     merges_manifests: bool = False
+    is_staged: bool = False
 
     @property
     def new_files(self) -> list[DataFile]:

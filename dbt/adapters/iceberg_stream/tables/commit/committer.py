@@ -180,7 +180,7 @@ class Committer:
         updates = (
             *self.updates,
             *further,
-            *_updates(base.metadata, snapshot, self.change.branch),
+            *_updates(base.metadata, snapshot, self.change),
         )
         requirements = _requirements(base, self.change.branch, self.updates)
         commit = TableCommit(base, requirements, updates)
@@ -397,16 +397,17 @@ def _requirements(
 
 
 def _updates(
-    metadata: Metadata, snapshot: Mapping[str, Any], branch: str
+    metadata: Metadata, snapshot: Mapping[str, Any], change: Change
 ) -> tuple[TableUpdate, ...]:
+    added = AddSnapshotUpdate(snapshot=Snapshot.model_validate(snapshot))
+    if change.is_staged:
+        return (added,)
+    branch = change.branch
     # The catalog replaces the whole reference, so its retention settings must be included.
     current = (metadata.get("refs") or {}).get(branch) or {}
     reference = {**current, "ref-name": branch, "type": "branch"}
     reference["snapshot-id"] = snapshot["snapshot-id"]
-    return (
-        AddSnapshotUpdate(snapshot=Snapshot.model_validate(snapshot)),
-        SetSnapshotRefUpdate.model_validate(reference),
-    )
+    return added, SetSnapshotRefUpdate.model_validate(reference)
 
 
 def _summary(snapshot: Mapping[str, Any]) -> SnapshotSummary:

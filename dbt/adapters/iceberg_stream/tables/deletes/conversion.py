@@ -23,6 +23,8 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConfl
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
     EqualityDeletes,
     equality_delete_files,
@@ -38,6 +40,8 @@ from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Commits of other writers after which a conversion gives up.
 ATTEMPTS = 20
+# Property of a staged snapshot.
+STAGED = f"{PREFIX}staged-conversion"
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,65 @@ def convert_equality_deletes(
         CommitStateUnknown: it is not known whether the commit was made.
         OSError: the storage refuses a file; nothing was changed.
     """
+    return _convert(catalog, name, properties, is_staged=False)
+
+
+def stage_conversion(
+    catalog: IcebergCatalog, name: Name, properties: Mapping[str, str]
+) -> int | None:
+    """Stage a conversion of a table's equality deletes, for readers of one version of the table.
+
+    The table's branches stay as they are. A reader who reads the staged snapshot by its id gets the
+    rows of the current one, without looking at any key. A snapshot that is there already is used
+    again; Iceberg's `expire_snapshots` removes it like others that no branch refers to.
+
+    Args:
+        catalog: the catalog, as a user who may write.
+        name: of the table.
+        properties: snapshot properties.
+
+    Returns:
+        The id of the snapshot; None if the table has no equality deletes, or its catalog does not
+        keep staged snapshots.
+
+    Raises:
+        CatalogError, CommitConflict, CommitStateUnknown, OSError: as for
+            `convert_equality_deletes`.
+    """
+    base = catalog.load(name)
+    if base is None or not equality_delete_files(base):
+        return None
+    if (staged := _staged(base)) is not None:
+        return staged
+    conversion = _convert(catalog, name, {**properties, STAGED: "true"}, is_staged=True)
+    table = catalog.load(name)
+    if conversion.committed is None or table is None:
+        return None
+    snapshot_id = conversion.committed.snapshot.snapshot_id
+    kept = {snapshot["snapshot-id"] for snapshot in table.metadata["snapshots"]}
+    return snapshot_id if snapshot_id in kept else None
+
+
+def _staged(base: LoadedTable) -> int | None:
+    """Return the staged conversion of the current snapshot, if there is one."""
+    current = current_snapshot_id(base.metadata)
+    return next(
+        (
+            int(snapshot["snapshot-id"])
+            for snapshot in base.metadata["snapshots"]
+            if snapshot.get("parent-snapshot-id") == current
+            and STAGED in (snapshot.get("summary") or {})
+        ),
+        None,
+    )
+
+
+def _convert(
+    catalog: IcebergCatalog, name: Name, properties: Mapping[str, str], is_staged: bool
+) -> Conversion:
     with ExitStack() as resources:
         try:
-            return _Converter(catalog, name, properties, resources).convert()
+            return _Converter(catalog, name, properties, is_staged, resources).convert()
         except UnsupportedFile as error:
             raise CatalogError(
                 f"The equality deletes of {'.'.join(name)} cannot be converted: {error}. Compact "
@@ -93,12 +153,14 @@ class _Converter:
         catalog: the catalog, as the user who writes.
         name: of the table.
         properties: snapshot properties.
+        is_staged: whether no branch gets the snapshot.
         resources: closed after the conversion.
     """
 
     catalog: IcebergCatalog
     name: Name
     properties: Mapping[str, str]
+    is_staged: bool
     resources: ExitStack
     _deletes: EqualityDeletes | None = None
     # Rows that the equality deletes delete, by the location of their data file.
@@ -171,5 +233,6 @@ class _Converter:
             (AddedFiles(deletes=tuple(new.values())),),
             removed=tuple(removed),
             properties=self.properties,
+            is_staged=self.is_staged,
         )
         return change, sum(len(rows) - len(before[item.path]) for item, rows in after)
