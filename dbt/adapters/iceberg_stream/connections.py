@@ -34,6 +34,7 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
+    from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -111,6 +112,36 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """
         if (results := self.resources.results) is not None:
             results.forget(name)
+
+    def refresh_relation(self, name: tuple[str, str]) -> None:
+        """Refresh a table in Spark's cache, and drop cached results that read it.
+
+        Args:
+            name: the table.
+        """
+        self.refresh_spark(name)
+        self.forget_results(name)
+
+    def fetch_rows(self, sql: str) -> list[dict[str, Any]]:
+        """Run a statement in this thread's session, and return its rows by column.
+
+        Args:
+            sql: the statement, which may be a command such as `call`.
+
+        Raises:
+            StatementError: with the cause and, for known errors, what to do.
+        """
+        cursor: Cursor = self.get_thread_connection().handle.cursor()
+        cursor.execute(sql)
+        columns = [column[0] for column in cursor.description or ()]
+        return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+    def maintenance_context(self) -> MaintenanceContext:
+        """Return what maintenance needs of the profile and of this thread's session."""
+        from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
+
+        catalog = self.resources.catalog
+        return MaintenanceContext(catalog, self.fetch_rows, self.refresh_relation, self.principal)
 
     # Not a class method as in dbt's base class, because the manager has the sessions.
     def open(self, connection: Connection) -> Connection:  # type: ignore[override]

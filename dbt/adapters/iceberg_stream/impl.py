@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_model_config,
 )
 from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, table_name
+from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, check_database, table_name
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
@@ -200,13 +200,13 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
 
     @available.parse_none
     def create_schema(self, relation: BaseRelation) -> None:
-        self._check_database(relation)
+        check_database(relation, self.catalog.name)
         self.catalog.create_namespace(str(relation.schema))
 
     @available.parse_none
     def drop_schema(self, relation: BaseRelation) -> None:
         """Drop a namespace with its tables and views, and their files."""
-        self._check_database(relation)
+        check_database(relation, self.catalog.name)
         for contained in self.list_relations_without_caching(relation):
             self.drop_relation(contained)
         self.catalog.drop_namespace(str(relation.schema))
@@ -237,13 +237,6 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
             self.catalog.drop(name)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
-
-    def _check_database(self, relation: BaseRelation) -> None:
-        if relation.database and relation.database.lower() != self.catalog.name.lower():
-            raise DbtRuntimeError(
-                f"{relation} names the catalog `{relation.database}`, but this profile has only "
-                f"`{self.catalog.name}`. Remove the `database` config, or set it in the profile."
-            )
 
     @available.parse_list
     def get_columns_in_relation(self, relation: BaseRelation) -> list[IcebergStreamColumn]:
@@ -284,25 +277,17 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         relations: list[BaseRelation],
         used_schemas: frozenset[tuple[str, str]],
     ) -> agate.Table:
-        from dbt.adapters.iceberg_stream.catalog.docs import catalog_table
+        from dbt.adapters.iceberg_stream.catalog.docs import catalog_table, describe
 
-        wanted = {table_name(r) for r in relations}
-        kinds = {
-            (schema, name): kind
-            for schema in {schema for schema, _ in wanted}
-            for name, kind in self.catalog.relations(schema)
-        }
-        tables = [self.catalog.describe_one(n, kinds[n]) for n in sorted(wanted) if n in kinds]
-        table = catalog_table(self.catalog.name, [item for item in tables if item is not None])
+        described = describe(self.catalog, (table_name(relation) for relation in relations))
+        table = catalog_table(self.catalog.name, described)
         return self._catalog_filter_table(table, used_schemas)
 
     def get_catalog_for_single_relation(self, relation: BaseRelation) -> Any:
-        from dbt.adapters.iceberg_stream.catalog.docs import single_relation
+        from dbt.adapters.iceberg_stream.catalog.docs import describe, single_relation
 
-        name = table_name(relation)
-        kind = dict(self.catalog.relations(name[0])).get(name[1])
-        description = self.catalog.describe_one(name, kind) if kind else None
-        return single_relation(self.catalog.name, description) if description else None
+        described = describe(self.catalog, [table_name(relation)])
+        return single_relation(self.catalog.name, described[0]) if described else None
 
     def calculate_freshness_from_metadata_batch(
         self, sources: list[BaseRelation], macro_resolver: Any = None
@@ -441,11 +426,10 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
             return
         if resolver.find_macro_by_name(USER_HOOK, self.config.project_name, None) is None:
             return
-        schema, identifier = name
         relation = self.Relation.create(
             database=self.catalog.name,
-            schema=schema,
-            identifier=identifier,
+            schema=name[0],
+            identifier=name[1],
             type=RelationType.Table,
         )
         arguments = {"relation": relation, "snapshot_id": snapshot_id}
@@ -455,6 +439,21 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         """Start a run of dbt, which calls this first: each run has its own commit groups."""
         super().set_macro_resolver(macro_resolver)
         self._groups = Groups(_listen)
+
+    @available.parse_none
+    def maintain_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
+        """Run the steps of the model's config `maintenance` that pay."""
+        if model["config"].get("maintenance"):
+            from dbt.adapters.iceberg_stream.materializations.maintenance import maintain_model
+
+            maintain_model(self.connections.maintenance_context(), relation, model)
+
+    @available.parse_none
+    def maintain_table(self, table: BaseRelation | str, config: Any) -> None:
+        """Run steps of maintenance on a table, for hooks and operations."""
+        from dbt.adapters.iceberg_stream.materializations.maintenance import maintain_table
+
+        maintain_table(self.connections.maintenance_context(), table, config)
 
     @available.parse(lambda *a, **k: "__stream_source")
     def declare_stream(

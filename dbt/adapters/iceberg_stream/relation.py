@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from dbt.adapters.base.relation import BaseRelation
 from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
+from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
@@ -44,3 +45,20 @@ def table_name(relation: BaseRelation) -> tuple[str, str]:
         relation: a table or view.
     """
     return str(relation.schema), str(relation.identifier)
+
+
+def check_database(relation: BaseRelation, catalog: str) -> None:
+    """Check that a relation is in the profile's catalog.
+
+    Args:
+        relation: a table, view or namespace.
+        catalog: name of the profile's catalog.
+
+    Raises:
+        DbtRuntimeError: it names another catalog.
+    """
+    if relation.database and relation.database.lower() != catalog.lower():
+        raise DbtRuntimeError(
+            f"{relation} names the catalog `{relation.database}`, but this profile has only "
+            f"`{catalog}`. Remove the `database` config, or set it in the profile."
+        )

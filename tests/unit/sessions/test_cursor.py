@@ -111,3 +111,24 @@ def test_a_write_whose_outcome_cannot_be_read_is_not_run_again(
     with pytest.raises(CatalogError, match=r"was committed to s\.t, but its snapshot"):
         handle_of(session, Source(), lake).cursor().execute("insert into s.t values (1)")
     assert session.ran == 1
+
+
+PARTLY = (
+    "Cannot delete file where some, but not all, rows match filter ref(name=id) == 1: x.parquet"
+)
+
+
+def test_a_delete_of_files_that_were_compacted_meanwhile_runs_again(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    session = Session(PARTLY)
+    handle_of(session, Source(), lake).cursor().execute("delete from s.t where id = 1")
+    assert session.ran == 2
+
+
+def test_an_overwrite_of_parts_of_files_fails(lake: IcebergCatalog) -> None:
+    session = Session(PARTLY)
+    with pytest.raises(StatementError, match="some, but not all"):
+        handle_of(session, Source(), lake).cursor().execute("insert overwrite s.t values (1)")
+    assert session.ran == 1

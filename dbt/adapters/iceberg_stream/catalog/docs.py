@@ -15,7 +15,7 @@ from dbt_common.contracts.metadata import (
     TableMetadata,
 )
 
-from dbt.adapters.iceberg_stream.catalog.catalog import Description
+from dbt.adapters.iceberg_stream.catalog.catalog import Description, IcebergCatalog, Name
 
 if TYPE_CHECKING:
     import agate
@@ -32,6 +32,23 @@ COLUMNS = (
     "column_type",
     "column_comment",
 )
+
+
+def describe(catalog: IcebergCatalog, names: Iterable[Name]) -> list[Description]:
+    """Describe relations, without those that do not exist.
+
+    Args:
+        catalog: the catalog.
+        names: of tables and views.
+    """
+    names = sorted(set(names))
+    kinds = {
+        (schema, name): kind
+        for schema in {schema for schema, _ in names}
+        for name, kind in catalog.relations(schema)
+    }
+    described = (catalog.describe_one(name, kinds[name]) for name in names if name in kinds)
+    return [description for description in described if description is not None]
 
 
 def catalog_table(database: str, relations: Iterable[Description]) -> agate.Table:

@@ -7,6 +7,7 @@ import click
 from dbt.adapters.iceberg_stream.cli.check import check
 from dbt.adapters.iceberg_stream.cli.doctor import doctor
 from dbt.adapters.iceberg_stream.cli.engine import status, stop
+from dbt.adapters.iceberg_stream.cli.maintain import maintain
 from dbt.adapters.iceberg_stream.cli.orphans import orphans
 from dbt.adapters.iceberg_stream.cli.serve import serve
 from dbt.adapters.iceberg_stream.cli.streams import resume, run, streams
@@ -17,5 +18,5 @@ def main() -> None:
     """Manage the engine, the streams and the tables of a dbt project."""
 
 
-for command in (stop, status, orphans, check, doctor, run, streams, resume, serve):
+for command in (stop, status, orphans, check, doctor, maintain, run, streams, resume, serve):
     main.add_command(command)

@@ -63,6 +63,7 @@ CONFLICT = (
     r"|has been updated by another process|no schema has been added|Table UUID does not match"
     r"|no current version id has been set"
     r"|Missing required files to delete|stale table metadata"
+    r"|Deleted manifest \S+ could not be found in the latest snapshot"
 )
 # Patterns of Spark's messages, and what to do. The first match counts.
 ADVICE = (

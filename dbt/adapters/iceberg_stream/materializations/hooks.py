@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.base import BaseRelation, available
+from dbt.adapters.base import BaseRelation, Column, available
 from dbt.adapters.base.meta import AdapterMeta
 
-from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
@@ -43,7 +42,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
     @available
     @staticmethod
-    def get_changed_sql(columns: Sequence[IcebergStreamColumn], target: str, source: str) -> str:
+    def get_changed_sql(columns: Sequence[Column], target: str, source: str) -> str:
         """Return the condition that a column differs between the two aliases of a MERGE."""
         return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
 
@@ -52,7 +51,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
     def get_merge_sql(
         relation: BaseRelation,
         staging: BaseRelation,
-        columns: Sequence[IcebergStreamColumn],
+        columns: Sequence[Column],
         plan: Mapping[str, Any],
     ) -> str:
         """Return the MERGE of a staging table into a table."""

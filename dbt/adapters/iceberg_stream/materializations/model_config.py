@@ -9,6 +9,7 @@ from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be_one_of
+from dbt.adapters.iceberg_stream.maintenance.settings import parse_maintenance
 from dbt.adapters.iceberg_stream.materializations.read_deletes import CHOICES as READ_DELETES
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
@@ -18,6 +19,11 @@ from dbt.adapters.iceberg_stream.materializations.strategies import (
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
     "has no GRANT. Grant them in the catalog and remove the config"
+)
+
+MAINTENANCE_REFUSED = (
+    "`maintenance` cannot be used with {kind}: remove the config and schedule `iceberg-stream "
+    "maintain`, which can run beside other writers"
 )
 
 
@@ -40,12 +46,24 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
         errors += incremental_errors(config)
     if (reads := config.get("read_deletes", "spark")) not in READ_DELETES:
         errors.append(must_be_one_of("read_deletes", reads, READ_DELETES))
+    errors += _maintenance_errors(config)
     if config.get("grants"):
         errors.append(GRANTS_REFUSED)
     if errors:
         lines = "\n".join(f"  - {error}" for error in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
     return layout
+
+
+def _maintenance_errors(config: Mapping[str, Any]) -> list[str]:
+    settings, errors = parse_maintenance(config.get("maintenance"))
+    errors = [f"`maintenance`: {error}" for error in errors]
+    if settings is not None and config.get("materialized") == "stream":
+        errors.append(MAINTENANCE_REFUSED.format(kind="`stream` models, which may never end"))
+    if settings is not None and config.get("incremental_strategy") == "microbatch":
+        batches = "`incremental_strategy: microbatch`, whose batches may run at the same time"
+        errors.append(MAINTENANCE_REFUSED.format(kind=batches))
+    return errors
 
 
 def check_key_columns(model: Mapping[str, Any], columns: list[str]) -> None:

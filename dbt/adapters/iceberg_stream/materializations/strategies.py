@@ -33,6 +33,7 @@ TABLE_OPTIONS = (
     "location",
     "target_file_size",
     "merge_mode",
+    "maintenance",
 )
 INCREMENTAL_OPTIONS = (
     "unique_key",

@@ -58,6 +58,8 @@ REBUILDS = {"create", "replace"}
 VIEW_VERBS = {"create", "cache"}
 STATEMENT_ATTEMPTS = 5
 TABLE_EXISTS = "table already exists"
+# Spark deletes whole files without a scan; a compaction may have put them into larger ones since.
+PARTIAL_FILE = "some, but not all, rows match filter"
 QUERY_VERBS = {"select", "with", "values"}
 # Statements that change a session, so that the next model must not use it.
 SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
@@ -303,7 +305,8 @@ class Cursor:
                 return False
             # If two writers create a table, the second one finds that it exists.
             created = self._statement.replaces and TABLE_EXISTS in str(error).lower()
-            if not (error.is_conflict or created):
+            compacted = self._statement.verb == "delete" and PARTIAL_FILE in str(error)
+            if not (error.is_conflict or created or compacted):
                 return False
             if error.commit_state_unknown or handle.canceled:
                 return False

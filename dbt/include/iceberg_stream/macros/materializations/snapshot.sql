@@ -19,6 +19,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {% do adapter.maintain_model(relation, model) %}
 
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
