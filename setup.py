@@ -29,6 +29,7 @@ setup(
         "pyiceberg[pyiceberg-core,sql-sqlite]==0.12.*",
         "pyarrow>=22",
         # What those above bring along, and the adapter imports itself.
+        "cachetools>=5.5",
         "click>=8.1,<9",
         "grpcio>=1.76",
         "numpy>=1.26",

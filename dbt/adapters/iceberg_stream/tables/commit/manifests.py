@@ -8,12 +8,14 @@ include those of version 2.
 from __future__ import annotations
 
 import copy
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cachetools import LRUCache
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
@@ -62,6 +64,10 @@ ADDED, EXISTING, DELETED = (
 FormatVersion = Literal[1, 2, 3]
 # Manifests that are read in advance.
 READ_AHEAD = 8
+# Entries that stay in memory, in all and of one manifest. Manifests never change.
+CACHED_ENTRIES, CACHED_MANIFEST = 4096, 256
+_cache: LRUCache[tuple[str, int], list[ManifestEntry]] = LRUCache(CACHED_ENTRIES, getsizeof=len)
+_cache_lock = threading.Lock()
 # The sequence number of a new manifest until its snapshot's manifest list is written.
 UNASSIGNED = -1
 # Ids of fields in manifests (Iceberg spec, "Manifests").
@@ -282,17 +288,38 @@ def iter_manifests(
 ) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
     """Iterate over manifests and their entries, in order.
 
-    A few manifests are read in advance; none stays in memory.
+    A few manifests are read in advance. Small ones, which frequent commits read again and again,
+    stay in memory for a while; the caller must not change them.
     """
     pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, Future[Any]]]()
     for manifest in manifests:
-        ahead.append((manifest, pool.submit(read_manifest, io, manifest)))
+        ahead.append((manifest, _submit(pool, io, manifest)))
         if len(ahead) >= READ_AHEAD:
             first, entries = ahead.popleft()
             yield first, entries.result()
     while ahead:
         first, entries = ahead.popleft()
         yield first, entries.result()
+
+
+def _submit(pool: Executor, io: FileIO, manifest: ManifestFile) -> Future[list[ManifestEntry]]:
+    # A table that was dropped and created again has other manifests, whose names are unique.
+    key = manifest.manifest_path, manifest.manifest_length
+    with _cache_lock:
+        entries = _cache.get(key)
+    if entries is None:
+        return pool.submit(_read_and_cache, io, manifest)
+    cached: Future[list[ManifestEntry]] = Future()
+    cached.set_result(entries)
+    return cached
+
+
+def _read_and_cache(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    entries = read_manifest(io, manifest)
+    if len(entries) <= CACHED_MANIFEST:
+        with _cache_lock:
+            _cache[manifest.manifest_path, manifest.manifest_length] = entries
+    return entries
 
 
 def may_have_partition(
