@@ -1,4 +1,4 @@
-"""The area `read`: how fast tables are that streams have written, right after the last commit."""
+"""The area `read`: tables that streams have written, and tables with equality deletes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import upserts
+from . import deletes, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_v3": partial(upserts.upserts, version=3, per_file=100_000),
@@ -14,4 +14,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "upserts_v3_batches_10k": partial(upserts.upserts, version=3, per_file=10_000),
     "upserts_20m_v3": partial(upserts.upserts, version=3, per_file=100_000, rows=20_000_000),
     "commits_200": upserts.commits,
+    "deletes_v3_150x20k": partial(deletes.deletes, version=3, files=150, keys=20_000),
+    "deletes_v2_150x20k": partial(deletes.deletes, version=2, files=150, keys=20_000),
+    "deletes_v3_1000x1k": partial(deletes.deletes, version=3, files=1000, keys=1_000),
 }

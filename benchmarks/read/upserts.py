@@ -55,7 +55,7 @@ class Tables:
         """Write the live rows of a table once."""
         copied = f"{name}_clean"
         rows = self.rig.session.stream(f"select * from s.{name}")
-        schema = next(rows).schema
+        schema = next(rows)
         data = pa.RecordBatchReader.from_batches(schema, rows)
         ingest(self.rig.lake, ("s", copied), data, Mode.CREATE, properties=FILE_SIZE)
         return copied

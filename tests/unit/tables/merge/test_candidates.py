@@ -76,9 +76,8 @@ def test_a_merge_reads_manifests_of_its_partitions(
 ) -> None:
     table(lake, transform, 5, 15, 25, 35, None)
     merge(lake, [15])
-    # Once to find the file, once to say that it is gone.
-    assert len(set(read)) == distinct
-    assert len(read) == 2
+    # To find the file, and from memory to say that it is gone.
+    assert len(read) == distinct
     assert (15, "new") in rows(lake)
     assert len(rows(lake)) == 5
 
