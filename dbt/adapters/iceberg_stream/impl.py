@@ -362,7 +362,7 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
     @available.parse(lambda *a, **k: False)
     def range_is_aligned(self, relation: BaseRelation, column: str, batch_size: str) -> bool:
         """Return whether a batch of microbatch has only whole partitions."""
-        from dbt.adapters.iceberg_stream.catalog.microbatch_range import range_is_aligned
+        from dbt.adapters.iceberg_stream.catalog.partition_alignment import range_is_aligned
 
         table = self.catalog.table(table_name(relation))
         return range_is_aligned(table, column, batch_size)

@@ -34,14 +34,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def sink(clock: Clock, seconds: float, *results: Any) -> Mock:
     """A sink whose merges take so long, and end so."""
 
-    def merge() -> bool:
+    def merge(most_bytes: int) -> bool:
+        made.bytes.append(most_bytes)
         clock.now += seconds
         result = made.results.pop(0) if made.results else False
         if isinstance(result, Exception):
             raise result
         return bool(result)
 
-    made = Mock(results=list(results), **{"merge_small_files.side_effect": merge})
+    made = Mock(results=list(results), bytes=[], **{"merge_small_files.side_effect": merge})
     made.name = ("s", "t")
     return made
 
@@ -78,8 +79,16 @@ def test_within_its_share_of_the_time(clock: Clock) -> None:
     maintenance, table = maintained(clock, 0.2), sink(clock, 5.0)
     assert merges(maintenance, table, clock, 8) == 1
     # 5 s are a fifth of 25 s, of which 13 have passed.
-    assert merges(maintenance, table, clock, 11) == 0
+    assert merges(maintenance, table, clock, 12) == 0
     assert merges(maintenance, table, clock, 1) == 1
+
+
+def test_no_more_bytes_than_there_is_time_for(clock: Clock) -> None:
+    maintenance, table = maintained(clock, 0.2), sink(clock, 1.0, True, True)
+    merges(maintenance, table, clock, 8)
+    # A fifth of 8 s, and after one second of merging what is left of a fifth of 9 s.
+    second = table_maintenance.BYTES_PER_SECOND
+    assert table.bytes == pytest.approx([1.6 * second, 0.8 * second])
 
 
 def test_debt_does_not_grow_without_bound(clock: Clock) -> None:
@@ -105,9 +114,9 @@ def test_tables_of_a_stream_share_its_time(clock: Clock) -> None:
     (first, budget), table = maintained(clock, 0.2), sink(clock, 5.0)
     second = TableMaintenance(0.2), budget
     assert merges((first, budget), table, clock, 8) == 1
-    # 5 s are a fifth of 25 s, of which 21 have passed.
-    assert merges(second, table, clock, 8) == 0
-    assert merges(second, table, clock, 4) == 1
+    # 5 s are a fifth of 25 s, of which 13 have passed.
+    assert merges(second, table, clock, 12) == 0
+    assert merges(second, table, clock, 1) == 1
 
 
 @pytest.mark.parametrize("error", [CatalogError("away"), OSError("away")])

@@ -15,7 +15,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, Manifes
 from pyiceberg.utils.properties import property_as_int
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.check.deletes import EQUALITY, is_vector
+from dbt.adapters.iceberg_stream.maintenance.check.live_files import EQUALITY, is_vector
 from dbt.adapters.iceberg_stream.maintenance.scan_cost import Deletes
 from dbt.adapters.iceberg_stream.tables.commit.manifests import DELETED, iter_manifests
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file

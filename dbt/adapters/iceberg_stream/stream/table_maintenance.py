@@ -11,6 +11,7 @@ from dbt_common.exceptions import DbtRuntimeError
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.compaction.small_files import BYTES_AT_ONCE
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
@@ -21,6 +22,8 @@ logger = AdapterLogger("Iceberg_Stream")
 COMMITS, MOST_COMMITS = 8, 64
 # By default, where keys are indexed. Elsewhere a later stream may need the order of the rows.
 COMPACTION_SHARE = 0.2
+# Of narrow rows, on one core: read, written again and indexed.
+BYTES_PER_SECOND = 5_000_000
 
 
 @dataclass
@@ -35,14 +38,13 @@ class Budget:
     started: float = field(default_factory=time.monotonic)
     spent: float = 0.0
 
-    def allows(self, share: float, seconds: float = 0.0) -> bool:
-        """Return whether a share of the time since the beginning is not used up.
+    def left(self, share: float) -> float:
+        """Return the seconds of a share of the time since the beginning that are not spent.
 
         Args:
             share: from 0 to 1.
-            seconds: spent since `spent` was counted.
         """
-        return self.spent + seconds <= share * (time.monotonic() - self.started)
+        return share * (time.monotonic() - self.started) - self.spent
 
 
 @dataclass
@@ -70,14 +72,19 @@ class TableMaintenance:
         """
         share = self._share(sink)
         self._commits += 1
+        if not share or self._commits < COMMITS:
+            return
         is_late = self._commits >= MOST_COMMITS
-        if not share or not (is_late or self._commits >= COMMITS and budget.allows(share)):
+        most_bytes = BYTES_AT_ONCE if is_late else _bytes(budget.left(share))
+        if not most_bytes:
             return
         self._commits = 0
         begin = time.monotonic()
         try:
-            while sink.merge_small_files() and budget.allows(share, time.monotonic() - begin):
-                pass
+            while sink.merge_small_files(most_bytes):
+                spent = time.monotonic() - begin
+                if not (most_bytes := _bytes(budget.left(share) - spent)):
+                    break
         except StreamError:
             raise
         except (UnsupportedFile, NotByRewriting, ColumnError) as error:
@@ -94,6 +101,11 @@ class TableMaintenance:
         if self.share is not None:
             return self.share
         return 0.0 if sink.index is None else COMPACTION_SHARE
+
+
+def _bytes(seconds: float) -> int:
+    """Return the bytes that can be merged in some time."""
+    return int(min(max(seconds * BYTES_PER_SECOND, 0.0), BYTES_AT_ONCE))
 
 
 def _warn(sink: Sink, error: Exception, how_long: str) -> None:

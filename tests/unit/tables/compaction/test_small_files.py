@@ -167,8 +167,8 @@ def test_one_commit_does_not_merge_everything(
     monkeypatch.setattr(small_files, "MERGED_FILES", 4)
     size = max(item.file.file_size_in_bytes for item in snapshot_files(load(filled)).values())
     monkeypatch.setattr(small_files, "MOST_BYTES", 4 * size)
-    monkeypatch.setattr(small_files, "BYTES_AT_ONCE", 1)
-    first, second = merge(filled), merge(filled)
+    assert merge(filled, most_bytes=3 * size) is None
+    first, second = merge(filled, most_bytes=5 * size), merge(filled, most_bytes=5 * size)
     assert first is not None
     assert second is not None
     assert (first.merged, second.merged) == (4, 4)

@@ -8,8 +8,8 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.contents import check_contents
-from dbt.adapters.iceberg_stream.maintenance.check.deletes import check_live
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.live_files import check_live
 from dbt.adapters.iceberg_stream.maintenance.check.manifests import Listed, Track, check_manifests
 from dbt.adapters.iceberg_stream.maintenance.check.metadata import check_metadata
 from dbt.adapters.iceberg_stream.maintenance.check.positions import check_positions

@@ -12,8 +12,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyroaring import BitMap64
 
-from dbt.adapters.iceberg_stream.maintenance.check.deletes import DATA, POSITIONS, is_vector
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.live_files import DATA, POSITIONS, is_vector
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import read_deletion_vector
 

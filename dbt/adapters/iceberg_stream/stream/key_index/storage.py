@@ -28,7 +28,7 @@ from pyroaring import BitMap
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
-from dbt.adapters.iceberg_stream.tables.files.puffin import MAGIC, footer, read_footer
+from dbt.adapters.iceberg_stream.tables.files.puffin_footer import MAGIC, footer, read_footer
 from dbt.adapters.iceberg_stream.tables.keys.runs import CODES, ROWS, Run, StoredRun
 
 BLOB = "iceberg-stream-key-index-v1"

@@ -77,7 +77,10 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
     schemas_changed,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
-from dbt.adapters.iceberg_stream.tables.compaction.small_files import merge_small_files
+from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
+    BYTES_AT_ONCE,
+    merge_small_files,
+)
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 CLAIMS = 10
@@ -355,8 +358,11 @@ class Sink:
             else:
                 self.remove([older] if older is not None else [])
 
-    def merge_small_files(self) -> bool:
+    def merge_small_files(self, most_bytes: int = BYTES_AT_ONCE) -> bool:
         """Merge small data files that commits have left, if there are enough of them.
+
+        Args:
+            most_bytes: size of the files that are merged, at most.
 
         Returns:
             Whether files were merged.
@@ -374,7 +380,7 @@ class Sink:
             if self.replaces:
                 return False
             properties = {**self.properties, WRITE_ID: uuid.uuid4().hex}
-            merged = merge_small_files(self.catalog, self.name, properties, check)
+            merged = merge_small_files(self.catalog, self.name, properties, check, most_bytes)
             index = self.index
             if merged is not None and index is not None:
                 # If that fails, the next commit tries again.

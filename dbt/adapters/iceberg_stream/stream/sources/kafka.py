@@ -22,8 +22,8 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
     require_same_topics,
     with_ids,
 )
+from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import hide_secrets, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
-from dbt.adapters.iceberg_stream.stream.sources.kafka_options import hide_secrets, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
 

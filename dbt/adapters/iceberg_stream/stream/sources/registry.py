@@ -21,7 +21,10 @@ from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope, envel
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka_options import java_options, secret_options
+from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import (
+    java_options,
+    secret_options,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 STARTS = ("earliest", "latest")

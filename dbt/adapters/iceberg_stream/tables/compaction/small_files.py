@@ -86,6 +86,7 @@ def merge_small_files(
     name: Name,
     properties: Mapping[str, str],
     check: Callable[[Metadata], None] | None = None,
+    most_bytes: int = BYTES_AT_ONCE,
 ) -> Compaction | None:
     """Merge small data files of a table, if it has enough of them.
 
@@ -94,6 +95,7 @@ def merge_small_files(
         name: of the table.
         properties: snapshot properties.
         check: raises if the commit is not allowed for the metadata of an attempt.
+        most_bytes: size of the files that are merged, at most.
 
     Returns:
         The result; None if there is nothing to merge, or another writer was faster.
@@ -110,7 +112,7 @@ def merge_small_files(
         return None
     data = live_entries(base.io, base.metadata, ManifestContent.DATA)
     deletes = live_entries(base.io, base.metadata, ManifestContent.DELETES)
-    groups = _at_once(small_files(base.metadata, data, deletes))
+    groups = _first(small_files(base.metadata, data, deletes), most_bytes)
     if not groups:
         return None
     files = snapshot_files(base, [item for group in groups for item in group], deletes)
@@ -187,11 +189,11 @@ def _bounded(entries: Sequence[ManifestEntry], most_bytes: int) -> Iterator[list
         yield group
 
 
-def _at_once(groups: Sequence[list[ManifestEntry]]) -> list[list[ManifestEntry]]:
-    """Return the first groups, at least one, that one commit merges."""
+def _first(groups: Sequence[list[ManifestEntry]], most_bytes: int) -> list[list[ManifestEntry]]:
+    """Return the first groups, up to a size."""
     sizes = [sum(item.data_file.file_size_in_bytes for item in group) for group in groups]
-    total = list(accumulate(sizes))
-    return [group for n, group in enumerate(groups) if not n or total[n] <= BYTES_AT_ONCE]
+    totals = accumulate(sizes)
+    return [group for group, total in zip(groups, totals, strict=True) if total <= most_bytes]
 
 
 def _has_defaults(metadata: Metadata) -> bool:

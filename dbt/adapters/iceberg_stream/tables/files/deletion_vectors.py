@@ -12,7 +12,7 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFo
 from pyiceberg.typedef import Record
 from pyroaring import BitMap
 
-from dbt.adapters.iceberg_stream.tables.files import puffin
+from dbt.adapters.iceberg_stream.tables.files import puffin_footer
 from dbt.adapters.iceberg_stream.tables.files.deletes import REFERENCED_DATA_FILE
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
@@ -50,7 +50,7 @@ def write_deletion_vectors(
     Returns:
         The descriptor of each vector.
     """
-    content, blobs, files = bytearray(puffin.MAGIC), [], []
+    content, blobs, files = bytearray(puffin_footer.MAGIC), [], []
     location = str(target.locations.new_data_location(f"{name}.puffin"))
     for vector in vectors:
         blob, count = _blob(vector.positions)
@@ -58,7 +58,7 @@ def write_deletion_vectors(
         blobs.append(_blob_metadata(len(content), len(blob), path, count))
         files.append(_described(location, vector.data_file, len(content), len(blob), count))
         content += blob
-    content += puffin.footer(blobs)
+    content += puffin_footer.footer(blobs)
     with target.io.new_output(location).create() as stream:
         stream.write(bytes(content))
     for file in files:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.kafka_options import java_options
+from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import java_options
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
