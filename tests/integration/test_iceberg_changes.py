@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
 from tests.integration.replica import Replica, new_name
 from tests.integration.streams import Change, commit, make_table, open_sink
 
@@ -68,6 +69,10 @@ def test_a_table_that_our_sink_writes(
         if upper != 2:  # two commits in one batch
             replica.read()
             replica.expect_the_table()
+        if upper == 3:
+            assert convert_equality_deletes(lake, ("s", name), {}).rows > 0
+            assert replica.read() == []
+    convert_equality_deletes(lake, ("s", name), {})
     compact(spark, name)
     assert replica.read() == []
 

@@ -1,0 +1,267 @@
+"""A table that everybody uses at once, for minutes: a stream, merges, appends, and maintenance.
+
+Three readers compare what they see with what must be there. In the end nothing has grown, and the
+check of all files has no finding.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.health import table_health
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.table_maintenance import Budget, TableMaintenance
+from tests.integration.stream_writer import frontier
+from tests.integration.streams import SINK, Change, Truth, make_table, open_sink
+from tests.integration.streams import write as write_batch
+from tests.integration.tables import LATER, duckdb_connection
+
+SECONDS, SLOW_SECONDS = 180, 1800
+KEYS, BATCH = 5_000, 400
+# Keys of the merge, whose values are always equal, and of appends, so many at once.
+MERGED, APPENDED = range(1_000_000, 1_000_100), 50
+MERGE_SECONDS, APPEND_SECONDS, MAINTAIN_SECONDS = 20.0, 7.0, 30.0
+# Conflicts that Spark reports to its user, who runs the statement again.
+TRIES = 5
+
+
+def changes(lower: int, upper: int) -> list[Change]:
+    """The changes at some offsets of the source: always the same."""
+    made = []
+    for offset in range(lower, upper):
+        chosen = random.Random(offset)
+        made.append(Change(chosen.randrange(KEYS), None if chosen.random() < 0.1 else str(offset)))
+    return made
+
+
+@dataclass
+class Soak:
+    """The table, and everyone who uses it.
+
+    Attributes:
+        lake: its catalog.
+        name: of the table.
+        spark: the session of everyone who uses Spark.
+        end: when everyone stops.
+        shapes: data files, delete files and metadata bytes, in the order of time.
+        reads: how often each reader has read.
+        errors: what must not happen.
+    """
+
+    lake: IcebergCatalog
+    name: tuple[str, str]
+    spark: Session
+    end: float
+    shapes: list[tuple[int, int, int]] = field(default_factory=list)
+    reads: Counter[str] = field(default_factory=Counter)
+    errors: list[BaseException] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, *users: Callable[[], None]) -> None:
+        threads = [threading.Thread(target=self._guarded, args=(user,)) for user in users]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _guarded(self, user: Callable[[], None]) -> None:
+        try:
+            while time.monotonic() < self.end and not self.stopped.is_set():
+                user()
+        except BaseException as error:
+            self.errors.append(error)
+            self.stopped.set()
+
+    def load(self) -> LoadedTable:
+        table = self.lake.load(self.name)
+        assert table is not None
+        return table
+
+
+class Stream:
+    """Upserts and deletes as fast as possible, with a key index and its own maintenance."""
+
+    def __init__(self, soak: Soak) -> None:
+        self.soak, self.budget, self.maintenance = soak, Budget(), TableMaintenance(0.2)
+        self.commits = self.conflicts = 0
+        self.sink = self.begin()
+
+    def begin(self) -> Sink:
+        sink = open_sink(self.soak.lake, self.soak.name)
+        sink.load_index(10_000_000, refresh=False)
+        self.offset = int((sink.progress.frontier or {"offset": 0})["offset"])
+        return sink
+
+    def __call__(self) -> None:
+        upper = self.offset + BATCH
+        write_id, batch = write_batch(
+            self.sink, changes(self.offset, upper), upper, max_keys=BATCH, keeps_keys=True
+        )
+        try:
+            self.sink.commit(write_id, [self.sink.add_to_index(batch)])
+        except StreamConflict:
+            # What a stream does by itself.
+            self.conflicts += 1
+            self.sink = self.begin()
+            return
+        self.offset = upper
+        self.commits += 1
+        self.maintenance.after_commit(self.sink, self.budget)
+
+
+class SparkUser:
+    """Merges, appends and maintains, each at its time, and reads in between."""
+
+    def __init__(self, soak: Soak, reader: Reader) -> None:
+        self.soak, self.reader, self.table = soak, reader, ".".join(soak.name)
+        self.next = {"merge": 0.0, "append": 0.0, "maintain": time.monotonic() + MAINTAIN_SECONDS}
+        self.number = self.appended = 0
+
+    def __call__(self) -> None:
+        for task, seconds in (
+            ("merge", MERGE_SECONDS),
+            ("append", APPEND_SECONDS),
+            ("maintain", MAINTAIN_SECONDS),
+        ):
+            if time.monotonic() >= self.next[task]:
+                getattr(self, task)()
+                self.next[task] = time.monotonic() + seconds
+        self.reader()
+        table = self.soak.load()
+        health = table_health(table)
+        size = Path(table.location.removeprefix("file://")).stat().st_size
+        self.soak.shapes.append((health.data_files, health.delete_files, size))
+
+    def merge(self) -> None:
+        self.number += 1
+        source = (
+            f"select id, 'm' as part, '{self.number}' as value "
+            f"from range({MERGED.start}, {MERGED.stop})"
+        )
+        self.statement(
+            f"merge into {self.table} t using ({source}) s on t.id = s.id "
+            "when matched then update set value = s.value when not matched then insert *"
+        )
+
+    def append(self) -> None:
+        first = 2_000_000 + self.appended
+        self.appended += APPENDED
+        rows = f"select id, 'a' as part, 'appended' from range({first}, {first + APPENDED})"
+        self.statement(f"insert into {self.table} {rows}")
+
+    def maintain(self) -> None:
+        call = "call lake.system"
+        options = "map('partial-progress.enabled', 'true', 'delete-file-threshold', '1')"
+        self.statement(f"{call}.rewrite_data_files(table => '{self.table}', options => {options})")
+        self.statement(f"{call}.rewrite_manifests('{self.table}')")
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(time.time() - 20))
+        self.statement(
+            f"{call}.expire_snapshots(table => '{self.table}', "
+            f"older_than => timestamp '{moment} UTC', retain_last => 20)"
+        )
+
+    def statement(self, sql: str) -> None:
+        for attempt in range(1, TRIES + 1):
+            try:
+                self.soak.spark.fetch(self.soak.spark.run(sql))
+                return
+            except StatementError as error:
+                if not error.is_conflict or attempt == TRIES:
+                    raise
+
+
+class Reader:
+    """Compares what it reads with the truth at that snapshot."""
+
+    def __init__(self, soak: Soak, name: str, read: Callable[[LoadedTable], pa.Table]) -> None:
+        self.soak, self.name, self.read = soak, name, read
+        self.truth, self.offset = Truth(), 0
+
+    def __call__(self) -> None:
+        table = self.soak.load()
+        reached = frontier(dict(table.metadata), SINK)
+        rows = self.read(table).to_pylist()
+        offset = int((reached or {"offset": 0})["offset"])
+        if offset < self.offset:
+            self.truth, self.offset = Truth(), 0
+        self.truth.apply(changes(self.offset, offset))
+        self.offset = offset
+        streamed = sorted((r["id"], r["part"], r["value"]) for r in rows if r["id"] < KEYS)
+        assert streamed == self.truth.sorted(), f"{self.name} at {table.location}"
+        merged = [row["value"] for row in rows if row["id"] in MERGED]
+        assert len(merged) in (0, len(MERGED))
+        assert len(set(merged)) <= 1
+        appended = sum(row["part"] == "a" and row["id"] >= 2_000_000 for row in rows)
+        assert appended % APPENDED == 0
+        self.soak.reads[self.name] += 1
+
+
+def by_duckdb(table: LoadedTable) -> pa.Table:
+    path = table.location.removeprefix("file://")
+    query = f"select * from iceberg_scan('{path}')"
+    return duckdb_connection().cursor().execute(query).to_arrow_table()
+
+
+def soak(lake: IcebergCatalog, spark: Session, seconds: float) -> None:
+    name = ("s", f"soak{uuid.uuid4().hex[:8]}")
+    make_table(lake, 3, name=name)
+    used = Soak(lake, name, spark, time.monotonic() + seconds)
+
+    def by_pyiceberg(table: LoadedTable) -> pa.Table:
+        snapshot_id = table.metadata.get("current-snapshot-id")
+        return lake.pyiceberg.load_table(name).scan(snapshot_id=snapshot_id).to_arrow()
+
+    def by_spark(table: LoadedTable) -> pa.Table:
+        snapshot_id = table.metadata.get("current-snapshot-id")
+        return spark.rows(f"select * from {'.'.join(name)} version as of {snapshot_id}")
+
+    stream = Stream(used)
+    stream()
+    user = SparkUser(used, Reader(used, "spark", by_spark))
+    readers = [Reader(used, "duckdb", by_duckdb), Reader(used, "pyiceberg", by_pyiceberg)]
+    used.run(stream, user, *readers)
+    if used.errors:
+        raise used.errors[0]
+    assert min(used.reads[each] for each in ("spark", "duckdb", "pyiceberg")) >= 3
+    assert stream.commits > 20
+    findings = check_table(used.load(), data=True).findings
+    assert [finding for finding in findings if finding.severity != "note"] == []
+    require_flat(used.shapes)
+    assert len(find_orphans(used.load(), LATER)) <= 50 * (1 + stream.conflicts)
+
+
+def require_flat(shapes: list[tuple[int, int, int]]) -> None:
+    """The later half of the time has no more files than the second quarter, give or take."""
+    half = len(shapes) // 2
+    for number, allowed in ((0, 16), (1, 16), (2, 100_000)):
+        earlier = statistics.median(shape[number] for shape in shapes[half // 2 : half])
+        later = statistics.median(shape[number] for shape in shapes[half:])
+        assert later <= 1.2 * earlier + allowed
+
+
+def test_minutes(lake: IcebergCatalog, spark: Session) -> None:
+    soak(lake, spark, SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SLOW_SECONDS)
+def test_half_an_hour(lake: IcebergCatalog, spark: Session) -> None:
+    soak(lake, spark, SLOW_SECONDS)
