@@ -17,6 +17,8 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import REFERENCED_DATA_FIL
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 BLOB = b"\xd1\xd3\x39\x64"
+# Behind each blob; readers find blobs by their offsets.
+GAP = b"\0"
 ROW_POSITION_FIELD = 2147483645
 FILE_SIZE = [f.name for f in DATA_FILE_TYPE[3].fields].index("file_size_in_bytes")
 CONTENT_OFFSET, CONTENT_SIZE = REFERENCED_DATA_FILE + 1, REFERENCED_DATA_FILE + 2
@@ -48,22 +50,24 @@ def write_deletion_vectors(
         vectors: one vector per data file.
 
     Returns:
-        The descriptor of each vector.
+        The descriptor of each vector, in their order.
     """
-    content, blobs, files = bytearray(puffin_footer.MAGIC), [], []
     location = str(target.locations.new_data_location(f"{name}.puffin"))
-    for vector in vectors:
-        blob, count = _blob(vector.positions)
-        path = vector.data_file.file_path
-        blobs.append(_blob_metadata(len(content), len(blob), path, count))
-        files.append(_described(location, vector.data_file, len(content), len(blob), count))
-        content += blob
+    encoded = [(vector.data_file, *_blob(vector.positions)) for vector in vectors]
+    content, blobs = bytearray(puffin_footer.MAGIC), []
+    files: dict[str, DataFile] = {}
+    # Shortest first, and apart from each other: DuckDB 1.5.5 caches what it has read of a file, and
+    # otherwise returns the beginning of the blob before instead of the one that it asked for.
+    for file, blob, count in sorted(encoded, key=lambda item: len(item[1])):
+        blobs.append(_blob_metadata(len(content), len(blob), file.file_path, count))
+        files[file.file_path] = _described(location, file, len(content), len(blob), count)
+        content += blob + GAP
     content += puffin_footer.footer(blobs)
     with target.io.new_output(location).create() as stream:
         stream.write(bytes(content))
-    for file in files:
-        file[FILE_SIZE] = len(content)
-    return files
+    for described in files.values():
+        described[FILE_SIZE] = len(content)
+    return [files[file.file_path] for file, _, _ in encoded]
 
 
 def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
