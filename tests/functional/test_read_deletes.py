@@ -152,7 +152,6 @@ class TestReadDeletes:
 
         monkeypatch.setattr(read_deletes, "stage_conversion", refuse)
         _, log = run_dbt_and_capture(["run", "--select", "joined"])
-        print(repr(log))
         assert "cannot be read once: rita may not write." in log
         assert events("joined") == [(1, "a"), (3, "c")]
 

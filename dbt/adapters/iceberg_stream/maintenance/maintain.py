@@ -13,6 +13,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import REFUSAL, StatementError
 from dbt.adapters.iceberg_stream.maintenance.health import TableHealth
 from dbt.adapters.iceberg_stream.maintenance.settings import (
@@ -197,8 +198,7 @@ def _ends(error: Exception) -> bool:
 
 
 def _explain(error: Exception) -> str:
-    # Its text begins with the kind of error.
-    text = str(error.msg if isinstance(error, DbtRuntimeError) else error)
+    text = reason(error)
     if is_conflict(error):
         return (
             f"Other writers committed to the table during each of {ATTEMPTS} attempts, and changed "

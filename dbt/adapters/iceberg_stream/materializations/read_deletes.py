@@ -6,6 +6,7 @@ from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.maintenance.health import table_health
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.sql.queries import NameParts
@@ -49,7 +50,7 @@ def read_deletes_once(context: MaterializationContext, sql: str, choice: str) ->
         except (CatalogError, OSError) as error:
             logger.warning(
                 f"Spark's own reader reads {'.'.join(name)}, and each of its equality delete files "
-                f"for each data file, because they cannot be read once: {error}"
+                f"for each data file, because they cannot be read once: {reason(error)}"
             )
             continue
         if snapshot_id is not None:

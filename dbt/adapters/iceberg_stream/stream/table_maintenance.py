@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 
 from dbt.adapters.events.logging import AdapterLogger
-from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.compaction.small_files import BYTES_AT_ONCE
@@ -109,6 +109,5 @@ def _bytes(seconds: float) -> int:
 
 
 def _warn(sink: Sink, error: Exception, how_long: str) -> None:
-    reason = error.msg if isinstance(error, DbtRuntimeError) else error
     name = ".".join(sink.name)
-    logger.warning(f"Small files of {name} cannot be merged, and stay {how_long}: {reason}")
+    logger.warning(f"Small files of {name} cannot be merged, and stay {how_long}: {reason(error)}")

@@ -12,6 +12,7 @@ from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -187,7 +188,7 @@ class TableStream:
         except (CatalogError, OSError) as error:
             logger.warning(
                 f"The key index of {self.status.name} cannot be stored, so the next run builds it "
-                f"again: {error}"
+                f"again: {reason(error)}"
             )
 
     def record_progress(self) -> None:
