@@ -58,8 +58,9 @@ demo-cluster: $(VENV)/.dev-installed ## Build the shop on a Spark cluster with a
 demo-stream: $(VENV)/.dev-installed ## Stream a changing shop through Kafka into tables
 	PYTHONPATH=. $(BIN)/python examples/orders_cdc/demo.py
 
+# In the order of the files: by default those with few tests, which are the longest ones, come last.
 test: lint ## Run the whole suite
-	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest $(CLUSTER_TESTS) --method connect
 	$(MAKE) --no-print-directory test-dbt-1.12-short
 

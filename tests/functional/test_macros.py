@@ -14,7 +14,7 @@ from dbt.tests.util import run_dbt
 from tests.functional.lake import rows
 
 MACROS = Path(package.__file__).parent / "macros"
-PUBLIC = {"stream", "stream_table", "update_rows", "delete_rows"}
+PUBLIC = {"stream", "stream_table", "update_rows", "delete_rows", "maintain_table"}
 PREFIX = "iceberg_stream__"
 DEFINED = sorted(
     name
