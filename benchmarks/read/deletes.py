@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from pyiceberg.table.snapshots import Operation
 
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Result, alternate
-from benchmarks.read.upserts import CLEAN, READS, Tables
+from benchmarks.read.upserts import READS, Tables, reads_beside_clean
 from benchmarks.stream.tables import read
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
@@ -89,17 +88,8 @@ def _after(tables: Tables, name: str, table: str, note: str, runs: int) -> list[
     base = tables.rig.lake.load(("s", table))
     assert base is not None
     left = len(live_entries(base.io, base.metadata, ManifestContent.DELETES))
-    clean = tables.copy(table)
-    results = []
-    for reader, measure in (("spark", tables.spark), ("duckdb", tables.duckdb)):
-        measures = {"ours": partial(measure, table), "clean": partial(measure, clean)}
-        for each in measures.values():
-            each()
-        seconds = alternate(measures, runs)
-        text = f"{note}. After the conversion, which leaves {left} delete files."
-        result = Result.of(f"{name}_{reader}", CLEAN, seconds["ours"], seconds["clean"], 0.83, text)
-        results.append(result)
-    return results
+    text = f"{note}. After the conversion, which leaves {left} delete files."
+    return reads_beside_clean(tables, name, table, text, 0.83, runs)
 
 
 def _table(tables: Tables, version: int, rows: int, files: int, keys: int) -> str:

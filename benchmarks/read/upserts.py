@@ -64,16 +64,22 @@ class Tables:
         return read(self.rig.session, f"s.{name}")[0]
 
     def duckdb(self, name: str) -> float:
-        table = self.rig.lake.load(("s", name))
-        assert table is not None
-        sql = f"select count(*), sum(amount) from iceberg_scan('{table.location}')"
+        sql = self._duckdb_sql(name)
         begin = time.perf_counter()
         duckdb_connection().execute(sql).fetchall()
         return time.perf_counter() - begin
 
+    def duckdb_answer(self, name: str) -> tuple[Any, ...]:
+        return duckdb_connection().execute(self._duckdb_sql(name)).fetchall()[0]
+
+    def _duckdb_sql(self, name: str) -> str:
+        table = self.rig.lake.load(("s", name))
+        assert table is not None
+        return f"select count(*), sum(amount) from iceberg_scan('{table.location}')"
+
 
 def upserts(bench: Bench, version: int, per_file: int, rows: int = 5_000_000) -> list[Result]:
-    """A million upserts in batches, a commit each, without any maintenance."""
+    """A million upserts in batches, a commit each, read right after the last one."""
     tables, rows = Tables(bench), bench.size(rows)
     try:
         case = Case.of(tables.rig.folder / "changes", rows, bench.size(UPSERTS), per_file)
@@ -94,7 +100,7 @@ def upserts(bench: Bench, version: int, per_file: int, rows: int = 5_000_000) ->
         name += "_batches_10k" if per_file == 10_000 else ""
         note = (
             f"{case.upserts:,} scattered upserts of {rows:,} rows in {len(case.files)} batches, a "
-            f"commit for each, format version {version}, no maintenance: "
+            f"commit for each, format version {version}, without `maintain`: "
             f"{shape(tables.rig.session, f's.{table}')}."
         )
         written = f"{note} From the start of the run, its key index built and stored, to its end."
@@ -102,14 +108,19 @@ def upserts(bench: Bench, version: int, per_file: int, rows: int = 5_000_000) ->
             Result.of(
                 f"{name}_written", EQUALITY, seconds["auto"], seconds["equality"], None, written
             ),
-            *_reads(tables, name, table, note, bench.runs(READS)),
+            *reads_beside_clean(tables, name, table, note, AIM, bench.runs(READS)),
         ]
     finally:
         tables.rig.close()
 
 
-def _reads(tables: Tables, name: str, table: str, note: str, runs: int) -> list[Result]:
+def reads_beside_clean(
+    tables: Tables, name: str, table: str, note: str, aim: float, runs: int
+) -> list[Result]:
+    """Read a table, and the same rows written once, with Spark and DuckDB."""
     clean = tables.copy(table)
+    if tables.duckdb_answer(table) != read(tables.rig.session, f"s.{table}")[1]:
+        raise BenchmarkError(f"DuckDB and Spark read other rows of s.{table}")
     results = []
     for reader, measure in (("spark", tables.spark), ("duckdb", tables.duckdb)):
         measures = {"ours": partial(measure, table), "clean": partial(measure, clean)}
@@ -117,7 +128,7 @@ def _reads(tables: Tables, name: str, table: str, note: str, runs: int) -> list[
             each()
         seconds = alternate(measures, runs)
         results.append(
-            Result.of(f"{name}_{reader}", CLEAN, seconds["ours"], seconds["clean"], AIM, note)
+            Result.of(f"{name}_{reader}", CLEAN, seconds["ours"], seconds["clean"], aim, note)
         )
     return results
 
@@ -147,7 +158,10 @@ def commits(bench: Bench) -> list[Result]:
             f"{shape(tables.rig.session, f's.{table}')}."
         )
         last = Result.of("commits_200", "the 10th commit", sorted(many), sorted(few), 0.77, note)
-        return [last, *_reads(tables, "commits_200", table, note, bench.runs(READS))]
+        return [
+            last,
+            *reads_beside_clean(tables, "commits_200", table, note, AIM, bench.runs(READS)),
+        ]
     finally:
         tables.rig.close()
 

@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def describe(catalog: IcebergCatalog, names: Iterable[Name]) -> list[Description]:
-    """Describe relations, without those that do not exist.
+    """Describe relations; those that do not exist are left out.
 
     Args:
         catalog: the catalog.

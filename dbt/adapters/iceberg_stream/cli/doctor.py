@@ -20,13 +20,14 @@ from dbt.adapters.iceberg_stream.cli.options import (
     table_names,
     target,
 )
+from dbt.adapters.iceberg_stream.errors.reason import reason
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.maintenance.advice import Advice
     from dbt.adapters.iceberg_stream.maintenance.health import TableHealth
 
-WORK = 1
+WORTH_DOING = 1
 Name = tuple[str, str]
 
 
@@ -38,7 +39,7 @@ Name = tuple[str, str]
     type=click.FloatRange(min=0),
     default=1.0,
     show_default=True,
-    help="Least estimated gain that is worth a rewrite, in seconds of a full scan.",
+    help="Smallest estimated gain to list, in seconds of a full scan.",
 )
 @click.option(
     "--max-stream-age",
@@ -59,10 +60,10 @@ def doctor(
     profiles_dir: Path | None,
     target: str | None,
 ) -> None:
-    """List what is worth doing for TABLE (schema.name), NAMESPACE or all tables, by its gain.
+    """List what is worth doing for TABLE (schema.name), NAMESPACE or all tables.
 
-    Reads metadata only, and changes nothing. The gain is an estimate for a full scan with Spark on
-    two cores.
+    The largest gain comes first. It is an estimate for a full scan with Spark on two cores. Reads
+    metadata only, and changes nothing.
 
     Exit codes: 0 if nothing is worth doing except hints, 1 otherwise, also if a table cannot be
     read.
@@ -79,7 +80,7 @@ def doctor(
     else:
         _print(tables, advice, unreadable, options)
     if unreadable or any(one.urgency != "hint" for one in advice):
-        raise SystemExit(WORK)
+        raise SystemExit(WORTH_DOING)
 
 
 def _examine(
@@ -97,7 +98,7 @@ def _examine(
             if loaded is not None:  # another run may have dropped it
                 tables.append(table_health(loaded))
         except DbtRuntimeError as error:
-            unreadable[table] = str(error)
+            unreadable[table] = reason(error)
         except (OSError, *DAMAGED) as error:
             unreadable[table] = f"Its metadata cannot be read ({type(error).__name__}: {error})."
     return tables, unreadable

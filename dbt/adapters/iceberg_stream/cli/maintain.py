@@ -50,7 +50,7 @@ STEP_WIDTH = max(map(len, STEP_NAMES)) + 1
     "--all",
     "every_step",
     is_flag=True,
-    help="Run all steps, also expire_snapshots, which destroys history.",
+    help="Run all steps, including expire_snapshots, which removes old snapshots.",
 )
 @click.option(
     "--sort",

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -107,11 +108,10 @@ class EqualityDeletes:
         self._metadata = table.metadata
         self._target = WriteTarget.of(table.metadata, table.io)
         self._by_columns: dict[tuple[int, ...], DeletedKeys] = {}
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self._gather()
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def __enter__(self) -> EqualityDeletes:
         return self
