@@ -92,10 +92,18 @@ def test_no_more_bytes_than_there_is_time_for(clock: Clock) -> None:
 
 
 def test_debt_does_not_grow_without_bound(clock: Clock) -> None:
-    maintenance, table = maintained(clock, 0.2), sink(clock, 500.0)
+    maintenance, table = maintained(clock, 0.2), sink(clock, 500.0, True)
     assert merges(maintenance, table, clock, 8) == 1
     assert merges(maintenance, table, clock, 63) == 0
     assert merges(maintenance, table, clock, 1) == 1
+
+
+def test_files_that_are_too_large_for_the_time_are_merged_at_last(clock: Clock) -> None:
+    maintenance, table = maintained(clock, 0.001), sink(clock, 0.0)
+    merges(maintenance, table, clock, 64)
+    assert table.bytes[-1] == table_maintenance.BYTES_AT_ONCE
+    assert max(table.bytes[:-1]) < table_maintenance.BYTES_AT_ONCE
+    assert len(table.bytes) == 8
 
 
 def test_a_share_of_nothing(clock: Clock) -> None:

@@ -56,7 +56,9 @@ class TableMaintenance:
     """
 
     share: float | None = None
+    # Since the table was looked at, and since files were merged.
     _commits: int = 0
+    _unmerged: int = 0
 
     def after_commit(self, sink: Sink, budget: Budget) -> None:
         """Merge small files if it is time.
@@ -72,16 +74,20 @@ class TableMaintenance:
         """
         share = self._share(sink)
         self._commits += 1
+        self._unmerged += 1
         if not share or self._commits < COMMITS:
             return
-        is_late = self._commits >= MOST_COMMITS
+        # Files may have been too large for the time that was left.
+        is_late = self._unmerged >= MOST_COMMITS
         most_bytes = BYTES_AT_ONCE if is_late else _bytes(budget.left(share))
         if not most_bytes:
             return
         self._commits = 0
+        self._unmerged = 0 if is_late else self._unmerged
         begin = time.monotonic()
         try:
             while sink.merge_small_files(most_bytes):
+                self._unmerged = 0
                 spent = time.monotonic() - begin
                 if not (most_bytes := _bytes(budget.left(share) - spent)):
                     break
