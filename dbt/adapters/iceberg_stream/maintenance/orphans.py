@@ -12,6 +12,7 @@ from pyiceberg.io import FileIO
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import deleted_keys_locations
 from dbt.adapters.iceberg_stream.stream.key_index.storage import PROPERTY as KEY_INDEX
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
@@ -105,6 +106,7 @@ def referenced(table: LoadedTable) -> Iterator[str]:
     for name, value in (metadata.get("properties") or {}).items():
         if name.startswith(KEY_INDEX):
             yield value
+    yield from deleted_keys_locations(metadata)
     yield from _of_snapshots(table.io, metadata)
 
 

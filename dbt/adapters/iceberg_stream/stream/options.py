@@ -46,6 +46,7 @@ NUMBERS: tuple[tuple[str, Callable[[Any], Any], float], ...] = (
     ("batch_rows", int, 1),
     ("max_keys", int, 1),
     ("max_indexed_rows", int, 0),
+    ("deleted_keys_days", float, 0.0),
     ("bad_record_limit", int, 0),
     ("idle_interval", float, 0.0),
     ("compaction_share", float, 0.0),
@@ -82,6 +83,8 @@ class StreamOptions:
         max_keys: keys that a batch with one data sequence number remembers, at most.
         max_indexed_rows: rows of the table whose keys are indexed to delete rows by position, at
             most.
+        deleted_keys_days: days for which deleted keys are kept, to leave out older changes
+            (`sequence_by`).
         sequence_numbers: whether a batch has one data sequence number, or one for each chunk of
             its changes.
         delete_encoding: how deletes are written; `position` for readers that refuse equality
@@ -113,6 +116,7 @@ class StreamOptions:
     batch_rows: int = 1_000_000
     max_keys: int = 2_000_000
     max_indexed_rows: int = 100_000_000
+    deleted_keys_days: float = 7.0
     sequence_numbers: SequenceNumbers = "auto"
     delete_encoding: DeleteEncoding = "auto"
     bad_records: OnBadRecord = "stop"
@@ -128,10 +132,7 @@ class StreamOptions:
     @property
     def indexes_keys(self) -> bool:
         """Return whether a key index locates the rows that a batch deletes."""
-        encoding = self.delete_encoding
-        # Only equality deletes keep when a key was deleted.
-        by_default = encoding == "auto" and not self.sequence_by
-        return bool(self.keys) and (encoding == "position" or by_default)
+        return bool(self.keys) and self.delete_encoding in ("auto", "position")
 
 
 def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamOptions:
@@ -243,10 +244,10 @@ def _combination_errors(config: Mapping[str, Any]) -> list[str]:
             f"`{name}` needs a `unique_key`: without one, rows are appended" for name in without_key
         ]
     encoding = config.get("delete_encoding")
-    if encoding in ("position", "copy_on_write") and config.get("sequence_by"):
+    if encoding == "copy_on_write" and config.get("sequence_by"):
         errors.append(
-            f"`delete_encoding: {encoding}` cannot be used with `sequence_by`, which needs "
-            "equality deletes: they keep when a key was deleted. Remove one of the two options"
+            "`delete_encoding: copy_on_write` cannot be used with `sequence_by`: it does not keep "
+            "when a key was deleted. Remove one of the two options"
         )
     if config.get("columns") and config.get("except"):
         errors.append("`columns` and `except` exclude each other: set one of them")

@@ -153,7 +153,7 @@ class TableStream:
     def enqueue(self, batch: WrittenBatch) -> None:
         """Add a batch to the pending ones."""
         try:
-            batch = self.sink.add_to_index(batch)
+            batch = self.sink.add_to_index(batch, self._watermark)
         except OSError as error:
             raise storage_error(error, [self]) from error
         self.pending.append(batch)
@@ -208,6 +208,9 @@ class TableStream:
                 f"{type(self._watermark).__name__} to {type(first).__name__}. Cast it in the "
                 "query, or rebuild the table with --full-refresh."
             )
+        if self.sink.index is not None:
+            # The index leaves them out.
+            return False
         # Where several columns order changes, those after the first may differ.
         several = len(self.writer.options.sequence_by) > 1
         return bool(first < self._watermark or (several and first == self._watermark))

@@ -37,6 +37,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     WrittenBatch,
 )
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -106,9 +107,19 @@ class BatchWriter:
         """
         if not self.options.indexes_keys:
             return
+        order = None
+        # All versions of a row are read from the table and ordered again.
+        if self.options.sequence_by and self.options.scd_type == 1:
+            order = ChangeOrder(self.options.sequence_by, self.options.deleted_keys_days)
         try:
-            self.sink.load_index(self.options.max_indexed_rows, refresh)
+            self.sink.load_index(self.options.max_indexed_rows, refresh, order)
         except NotIndexable as error:
+            if order is not None and self.options.delete_encoding == "position":
+                raise StreamError(
+                    f"The keys of {'.'.join(self.sink.name)} cannot be indexed: {error}. With "
+                    "`sequence_by`, only an index deletes rows by position. Remove "
+                    "`delete_encoding: position`."
+                ) from error
             instead = (
                 "Spark scans the table for the rows that each batch changes"
                 if self.options.delete_encoding == "position"
@@ -207,7 +218,7 @@ class BatchWriter:
         self._require_order(session, views, batch_range)
         sql = query.changes()
         if late:
-            paths = self.sink.equality_deletes()
+            paths = self.sink.deleted_keys()
             views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
             sql = query.changes_not_late(TOMBSTONES if paths else None)
         batch = self._written(session, plan, sql, views, batch_range, self.sink.replaces)

@@ -160,16 +160,21 @@ def read_changed_keys(plan: DeltaPlan, delta: Delta) -> Delta:
 
 
 def _with_changed_keys(plan: DeltaPlan, sub: SubBatch) -> SubBatch:
-    schema = pa.schema([plan.schema.field(key) for key in plan.keys])
+    names = dict.fromkeys((*plan.keys, *plan.sequence_by))
+    schema = pa.schema([plan.schema.field(name) for name in names])
     parts = []
-    # A changed key that has a row, too, is no error: the entry of a deleted key has no row.
-    for file, _ in sub.equality_deletes:
-        keys = _read_keys(plan, schema, file)
-        parts.append(_with_places(keys, -1, pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows)))
     for number, new in enumerate(sub.data):
         keys = _read_keys(plan, schema, new.file)
         placed = _with_places(keys, number, row_positions(keys.num_rows))
         parts.append(without(placed, new.dead))
+    live = pa.concat_tables(parts) if parts else None
+    for file, _ in sub.equality_deletes:
+        keys = _read_keys(plan, schema, file)
+        # A changed key that has a row, too, is no error, except where deleted keys are kept.
+        if live is not None and plan.sequence_by:
+            upserted = merge_rows.Source(live, plan.keys).match(keys.select(plan.keys))
+            keys = without(keys, upserted.in_file)
+        parts.append(_with_places(keys, -1, pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows)))
     return replace(sub, equality_deletes=[], changed_keys=pa.concat_tables(parts))
 
 

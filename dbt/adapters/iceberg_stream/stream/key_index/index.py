@@ -15,14 +15,18 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
+from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
 from dbt.adapters.iceberg_stream.stream.key_index.storage import (
     StoredIndex,
     read_index,
@@ -88,7 +92,7 @@ class ChangedKeys:
     """The last change of each key in some new data files.
 
     Attributes:
-        keys: the key columns.
+        keys: the key columns, and the `sequence_by` columns where late changes are looked for.
         files: the position in `locations` of the file with the key's row; -1 for a deleted key.
         positions: of the key's row in its file.
         locations: of the new data files.
@@ -101,6 +105,27 @@ class ChangedKeys:
     locations: Sequence[str]
     deleted: Sequence[pa.Array]
 
+    def without(self, late: Mask) -> ChangedKeys:
+        """Return the changes without some of them, whose rows are deleted.
+
+        Args:
+            late: which changes are left out.
+        """
+        mask = pa.array(late)
+        files, positions = self.files.filter(mask), self.positions.filter(mask)
+        deleted = [
+            pa.concat_arrays([before, positions.filter(pc.equal(files, number))])
+            for number, before in enumerate(self.deleted)
+        ]
+        kept = pa.array(~late)
+        return ChangedKeys(
+            self.keys.filter(kept),
+            self.files.filter(kept),
+            self.positions.filter(kept),
+            self.locations,
+            deleted,
+        )
+
 
 @dataclass
 class IndexedBatch:
@@ -110,11 +135,13 @@ class IndexedBatch:
         deletes: positions of rows to delete, by the number of their data file.
         numbers: of its new data files, by location.
         deleted_keys: number that the entries of its deleted keys have in place of a file's.
+        deleted: its deleted keys with their order, where late changes are looked for.
     """
 
     deletes: dict[int, BitMap] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     deleted_keys: int = 0
+    deleted: list[pa.Table] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -138,10 +165,14 @@ class KeyIndex:
     Args:
         schema: of the key columns, as data files have them, with field ids.
         max_rows: rows of a table that are indexed, at most.
+
+    Attributes:
+        late_changes: finds changes that are older than their rows; None where none are.
     """
 
     def __init__(self, schema: pa.Schema, max_rows: int) -> None:
         self.schema = schema
+        self.late_changes: LateChanges | None = None
         self.lock = threading.RLock()
         self.snapshot_id: int | None = None
         self._max_rows = max_rows
@@ -238,19 +269,28 @@ class KeyIndex:
         """Leave out all rows of the snapshot, because the next commit replaces them."""
         with self.lock:
             self._files, self._is_replaced = {}, True
+            if self.late_changes is not None:
+                self.late_changes.clear()
             self._update_deleted()
 
-    def add(self, changes: Sequence[ChangedKeys]) -> IndexedBatch:
+    def add(self, changes: Sequence[ChangedKeys], watermark: Any = None) -> IndexedBatch:
         """Add the changes of a batch to the index, and find the rows that they replace.
 
         Args:
             changes: the changes, in their order.
+            watermark: the highest value of the first `sequence_by` column in all batches before;
+                None if no change can be late.
+
+        Raises:
+            UnsupportedFile: late changes cannot be looked for: a file has values that the columns
+                cannot have.
+            OSError: the storage refuses a file.
         """
         with self.lock:
             batch = IndexedBatch(deleted_keys=next(self._numbers))
             self._pending.append(batch)
             for part in changes:
-                self._add(batch, part)
+                self._add(batch, self._without_late(part, watermark))
             self._merge_runs()
             return batch
 
@@ -280,6 +320,7 @@ class KeyIndex:
         snapshot_id: int | None,
         files: Mapping[str, SnapshotFile],
         deletes: Sequence[FileDeletes],
+        deleted_keys: DeletedKeysUpdate | None = None,
     ) -> None:
         """Record that pending batches are in the table's snapshot.
 
@@ -288,8 +329,11 @@ class KeyIndex:
             snapshot_id: of the commit; None if the batches have changed nothing.
             files: data files that the commit has added, or whose delete files it has replaced.
             deletes: all deleted rows of the files that have any.
+            deleted_keys: the files of deleted keys after the commit; None if they stay.
         """
         with self.lock:
+            if self.late_changes is not None and deleted_keys is not None:
+                self.late_changes.deleted_keys = deleted_keys.files
             deleted = {item.location: item.positions for item in deletes}
             numbers = {path: n for batch in batches for path, n in batch.numbers.items()}
             for path, snapshot_file in files.items():
@@ -313,10 +357,9 @@ class KeyIndex:
             keys: the key columns.
         """
         with self.lock:
-            entries = Entries.at(encode(self._conform(keys)), np.zeros(keys.num_rows, np.uint64))
-            paths = {item.number: path for path, item in self._files.items()}
-            for batch in self._pending:
-                paths |= {number: path for path, number in batch.numbers.items()}
+            keys = _conform(keys, self.schema)
+            entries = Entries.at(encode(keys), np.zeros(keys.num_rows, np.uint64))
+            paths = self._paths()
             live = self._live(self._find(entries)[1])
             return {paths[number]: list(rows) for number, rows in live.items()}
 
@@ -328,6 +371,45 @@ class KeyIndex:
         item = self._files.get(path)
         return None if item is None else item.snapshot_file
 
+    def _without_late(self, part: ChangedKeys, watermark: Any) -> ChangedKeys:
+        """Return changes without those that are older than the row, or the delete, of their key."""
+        if self.late_changes is None:
+            return part
+        part = replace(part, keys=_conform(part.keys, self.late_changes.schema))
+        at = self.late_changes.candidates(part.keys, watermark)
+        if not len(at):
+            return part
+        changes = part.keys.take(at)
+        pending = [deleted for batch in self._pending for deleted in batch.deleted]
+        late = np.zeros(part.keys.num_rows, np.bool_)
+        late[at] = self.late_changes.mask(changes, self._live_rows(changes), pending)
+        return part.without(late)
+
+    def _live_rows(self, changes: pa.Table) -> Iterator[LiveRows]:
+        """Yield the live rows with the keys of some changes, by data file."""
+        places = np.arange(changes.num_rows, dtype=np.uint64)
+        entries = Entries.at(encode(changes.select(self.schema.names)), pack(0, places))
+        index, rows = self._find(entries)
+        _, at = unpack(entries.rows[index])
+        numbers, positions = unpack(rows)
+        paths = self._paths()
+        for number in np.unique(numbers):
+            of_file = numbers == number
+            if (deleted := self._deleted.get(int(number))) is not None:
+                of_file[of_file] = [int(p) not in deleted for p in positions[of_file]]
+                yield LiveRows(
+                    paths[int(number)],
+                    at[of_file].astype(np.int64),
+                    positions[of_file].astype(np.int64),
+                )
+
+    def _paths(self) -> dict[int, str]:
+        """Return the locations of all data files, pending ones included, by their numbers."""
+        paths = {item.number: path for path, item in self._files.items()}
+        for batch in self._pending:
+            paths |= {number: path for path, number in batch.numbers.items()}
+        return paths
+
     def _add(self, batch: IndexedBatch, part: ChangedKeys) -> None:
         numbers = np.empty(len(part.locations) + 1, np.int64)
         numbers[-1] = batch.deleted_keys
@@ -337,15 +419,13 @@ class KeyIndex:
             batch.deletes[number] = self._deleted[number] = bitmap(deleted.to_numpy())
         at = numbers[part.files.to_numpy()]
         positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
-        entries = Entries.at(encode(self._conform(part.keys)), pack(at, positions))
+        keys = _conform(part.keys.select(self.schema.names), self.schema)
+        entries = Entries.at(encode(keys), pack(at, positions))
         self._delete(batch, self._live(self._find(entries)[1]))
         if (run := self._write_run([entries])) is not None:
             self._pending_runs.add(run.folder)
-
-    def _conform(self, keys: pa.Table) -> pa.Table:
-        """Return keys of a query with the types that data files have."""
-        batches = [conform(batch, self.schema) for batch in keys.to_batches()]
-        return pa.Table.from_batches(batches, self.schema)
+        if self.late_changes is not None:
+            batch.deleted.append(part.keys.filter(pc.less(part.positions, 0)))
 
     def _delete(self, batch: IndexedBatch, rows: Mapping[int, BitMap]) -> None:
         for number, positions in rows.items():
@@ -375,7 +455,9 @@ class KeyIndex:
             raise NotIndexable(str(error)) from error
 
     def _index_snapshot(self, table: LoadedTable) -> None:
-        require_no_defaults(table.metadata, self.schema)
+        late_changes = self.late_changes
+        schema = self.schema if late_changes is None else late_changes.schema
+        require_no_defaults(table.metadata, schema)
         files = {} if self._is_replaced else snapshot_files(table)
         if sum(item.file.record_count for item in files.values()) > self._max_rows:
             raise NotIndexable(f"it has over {self._max_rows:,} rows")
@@ -505,3 +587,9 @@ class KeyIndex:
 
     def _new_folder(self) -> Path:
         return Path(self._folder.name) / f"run-{next(self._names)}"
+
+
+def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of a query with the types that data files have."""
+    batches = [conform(batch, schema) for batch in rows.to_batches()]
+    return pa.Table.from_batches(batches, schema)

@@ -88,14 +88,17 @@ def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
 
 
 def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
-    """Return which rows of the first columns come after those of the second, lexicographically."""
+    """Return which rows of the first columns come after those of the second, lexicographically.
+
+    A row with a null where the others are equal does not come after the other one.
+    """
     later = pa.array([False] * len(first[0]), pa.bool_())
     same = pa.array([True] * len(first[0]), pa.bool_())
     for a, b in zip(first, second, strict=True):
         one, other = a.combine_chunks(), b.combine_chunks()
-        later = pc.or_(later, pc.and_(same, pc.greater(one, other)))
-        same = pc.and_(same, pc.equal(one, other))
-    return later
+        later = pc.or_kleene(later, pc.and_kleene(same, pc.greater(one, other)))
+        same = pc.and_kleene(same, pc.equal(one, other))
+    return pc.fill_null(later, False)
 
 
 def without(rows: pa.Table, positions: pa.Int64Array) -> pa.Table:

@@ -121,9 +121,9 @@ class SubBatch:
     Attributes:
         data: the data files.
         equality_deletes: the equality delete files, with the stored values of their partitions.
-        changed_keys: each changed key, with the position in `data` of the file that has its row
-            (FILE, -1 for a deleted key) and the row's position (POS); None if equality deletes
-            have the keys.
+        changed_keys: each changed key with its `sequence_by` columns, the position in `data` of
+            the file that has its row (FILE, -1 for a deleted key) and the row's position (POS);
+            None if equality deletes have the keys.
     """
 
     data: list[NewData] = field(default_factory=list)
@@ -201,7 +201,8 @@ class OpenSubBatch:
             )
         ]
         if self._plan.keeps_keys and self._last is not None:
-            changed_keys = self._last.select([*self._plan.keys, FILE, POS])
+            columns = {**_stored_columns(self._plan), FILE: FILE, POS: POS}
+            changed_keys = self._last.select(list(columns)).rename_columns(list(columns.values()))
             sub_batch = SubBatch(data, changed_keys=changed_keys)
         else:
             sub_batch = SubBatch(data, list(self._write_equality_deletes()))
@@ -279,9 +280,7 @@ class OpenSubBatch:
         """Write all changed keys: each may have a row in an earlier sub-batch or commit."""
         if self._last is None:
             return
-        orders = {f"{ORDER}{n}": name for n, name in enumerate(self._plan.sequence_by)}
-        stored = {key: key for key in self._plan.keys}
-        stored |= {order: name for order, name in orders.items() if name not in self._plan.keys}
+        stored = _stored_columns(self._plan)
         columns, names = list(stored), list(stored.values())
         schema = pa.schema([self._plan.schema.field(name) for name in names])
         parts: Iterable[tuple[Partition, pa.Table]] = [((), self._last)]
@@ -299,6 +298,13 @@ class OpenSubBatch:
     def _dead_rows(self, number: int) -> pa.Int64Array:
         positions = pa.chunked_array(self._dead.get(number, []), pa.int64())
         return positions.combine_chunks().sort()
+
+
+def _stored_columns(plan: DeltaPlan) -> dict[str, str]:
+    """Return the columns of the table that identify and order changes, by those of changes."""
+    orders = {f"{ORDER}{n}": name for n, name in enumerate(plan.sequence_by)}
+    others = {order: name for order, name in orders.items() if name not in plan.keys}
+    return {key: key for key in plan.keys} | others
 
 
 def _with_positions(rows: pa.Table, file: pa.Array, pos: pa.Array) -> pa.Table:

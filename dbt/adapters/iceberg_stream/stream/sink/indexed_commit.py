@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import FileDeletes, IndexedBatch, KeyIndex
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
@@ -47,12 +48,18 @@ class IndexedCommit:
         """Locations of the new delete files; deletion vectors of a commit share one."""
         return list(dict.fromkeys(file.file_path for file in self.delete_files.values()))
 
-    def record(self, index: KeyIndex, snapshot_id: int | None) -> None:
+    def record(
+        self,
+        index: KeyIndex,
+        snapshot_id: int | None,
+        deleted_keys: DeletedKeysUpdate | None = None,
+    ) -> None:
         """Record in the index that the commit was made.
 
         Args:
             index: the index.
             snapshot_id: of the commit; None if it changes nothing.
+            deleted_keys: the files of deleted keys after it; None if they stay as they are.
         """
         files = {path: SnapshotFile(file) for path, file in self.data.items()}
         for item in self.deletes:
@@ -62,7 +69,7 @@ class IndexedCommit:
                 file = self.data[item.location] if before is None else before.file
                 shared = [] if before is None else before.shared_deletes
                 files[item.location] = SnapshotFile(file, [delete], shared)
-        index.committed(self.batches, snapshot_id, files, self.deletes)
+        index.committed(self.batches, snapshot_id, files, self.deletes, deleted_keys)
 
 
 def write_indexed_deletes(

@@ -16,64 +16,65 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    SetPropertiesUpdate,
     TableUpdate,
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
-    CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
-from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
-from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
-    live_deletes,
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
+    DeletedKeysUpdate,
+    deleted_keys_files,
 )
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.claim import (
+    claimed_progress,
+    commit_claim,
+    require_deletes,
+)
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
     specs_with_data,
-    unpartitioned,
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
-    recover,
     require_current_run,
-    restart_progress,
 )
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import (
     SinkCommit,
     operation_of,
     unchanged,
 )
-from dbt.adapters.iceberg_stream.stream.sink.widened_keys import rewrite_widened_deletes
+from dbt.adapters.iceberg_stream.stream.sink.table_index import (
+    ChangeOrder,
+    file_schema,
+    follow_index,
+    late_changes,
+    store_index,
+    update_deleted_keys,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_snapshot_id,
-    numbered,
     parent_snapshot,
     remove_quietly,
 )
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
-    evolution_updates,
     replacement_updates,
-    requirements,
     schemas_changed,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
@@ -81,6 +82,8 @@ from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
     BYTES_AT_ONCE,
     merge_small_files,
 )
+from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 CLAIMS = 10
@@ -210,7 +213,9 @@ class Sink:
             self._follow(self.index, base)
             indexed = descriptors.describe_indexed(batches, self.index)
             added, removed = indexed.added, indexed.removed
-        if not added and not removed and not self.replaces:
+        sink_id = self.progress.sink_id
+        deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+        if not (added or removed or self.replaces or deleted_keys is not None):
             if self.index is not None and indexed is not None:
                 indexed.record(self.index, None)
                 self.remove(indexed.unused)
@@ -223,26 +228,12 @@ class Sink:
             removes_all=self.replaces,
             properties={**self.properties, **ahead.summary(covered)},
         )
-        return SinkCommit(self._committer(base, change, ahead, deletes), ahead, summaries, indexed)
+        committer = self._committer(base, change, ahead, deletes, deleted_keys)
+        return SinkCommit(committer, ahead, summaries, indexed, deleted_keys)
 
     def _follow(self, index: KeyIndex, base: LoadedTable) -> None:
-        if index.snapshot_id == current_snapshot_id(base.metadata) or self.replaces:
-            return
-        name = ".".join(self.name)
-        if not index.schema.equals(self._key_schema(base), check_metadata=True):
-            raise StreamConflict(f"Another writer changed the key columns of {name}.")
-        try:
-            index.follow(base)
-        except FileNotFoundError as error:
-            raise RowsMoved(name) from error
-        except NotIndexable as error:
-            raise StreamConflict(
-                f"The key index of {name} cannot follow another writer's commit: {error}."
-            ) from error
-
-    def _key_schema(self, base: LoadedTable) -> pa.Schema:
-        target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
-        return pa.schema([target.file_schema.field(key) for key in self.keys])
+        if index.snapshot_id != current_snapshot_id(base.metadata) and not self.replaces:
+            follow_index(index, base, file_schema(base, self.updates, self.keys))
 
     def apply_commit(self, commit: SinkCommit, committed: Committed) -> Committed:
         """Advance the progress after a prepared commit was made.
@@ -258,12 +249,19 @@ class Sink:
         self._summaries = commit.summaries
         if self.index is not None and commit.indexed is not None:
             # After an unknown commit state the newest snapshot may be another writer's.
-            commit.indexed.record(self.index, commit.committer.snapshot_id)
+            commit.indexed.record(self.index, commit.committer.snapshot_id, commit.deleted_keys)
             self.remove(commit.indexed.unused)
+            if commit.deleted_keys is not None:
+                self.remove(commit.deleted_keys.removed)
         return committed
 
     def _committer(
-        self, base: LoadedTable, change: Change, ahead: Progress, deletes: TargetDeletes | None
+        self,
+        base: LoadedTable,
+        change: Change,
+        ahead: Progress,
+        deletes: TargetDeletes | None,
+        deleted_keys: DeletedKeysUpdate | None,
     ) -> Committer:
         def check(metadata: Metadata) -> None:
             require_current_run(metadata, self.progress)
@@ -283,7 +281,10 @@ class Sink:
                 )
 
         def progress_update(snapshot: Mapping[str, Any]) -> tuple[TableUpdate, ...]:
-            return (replace(ahead, sequence_number=snapshot["sequence-number"]).as_property(),)
+            progress = replace(ahead, sequence_number=snapshot["sequence-number"])
+            if deleted_keys is None:
+                return (progress.as_property(),)
+            return (progress.as_property(), deleted_keys.as_property(ahead.sink_id))
 
         return Committer(
             self.catalog, self.name, change, base, self.updates, check, progress_update
@@ -309,12 +310,14 @@ class Sink:
                 "Nothing of this batch was written. Start the stream again."
             )
 
-    def load_index(self, max_rows: int, refresh: bool) -> None:
+    def load_index(self, max_rows: int, refresh: bool, order: ChangeOrder | None = None) -> None:
         """Index the table's keys, so that commits delete rows by position.
 
         Args:
             max_rows: rows of the table that are indexed, at most.
             refresh: whether the run replaces all rows.
+            order: of changes that may be older than the rows they change, which are left out then;
+                None if all changes come in their order.
 
         Raises:
             NotIndexable: the table's keys cannot be indexed; the sink has no index then.
@@ -322,11 +325,20 @@ class Sink:
         """
         base = self._load()
         index, self.index = self.index, None
-        keys = self._key_schema(base)
+        keys = file_schema(base, self.updates, self.keys)
         if index is None or not index.schema.equals(keys, check_metadata=True):
             index = KeyIndex(keys, max_rows)
             if not refresh:
                 index.restore(base, self.progress.sink_id)
+        index.late_changes = None
+        if order is not None:
+            names = tuple(dict.fromkeys((*self.keys, *order.sequence_by)))
+            schema = file_schema(base, self.updates, names)
+            index.late_changes = late_changes(schema, self.keys, order, self.table)
+            if not refresh:
+                sink_id = self.progress.sink_id
+                index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
+                index.late_changes.equality_deletes = _equality_deletes(base)
         index.load(base, refresh)
         self.index = index
 
@@ -337,26 +349,10 @@ class Sink:
             CatalogError: the catalog refuses the commit.
             OSError: the storage refuses the file.
         """
-        with self.lock:
-            base = self._load()
-            index = self.index
-            if index is None or index.snapshot_id != current_snapshot_id(base.metadata):
-                return
-            location = index.store(base)
-            if location is None:
-                return
-            sink_id = self.progress.sink_id
-            older = index_location(base.metadata, sink_id)
-            try:
-                self.catalog.commit(base, unchanged(base), (with_index(sink_id, location),))
-            except CommitStateUnknown:
-                raise
-            except CatalogError as error:
-                self.remove([location])
-                if not isinstance(error, CommitConflict):
-                    raise
-            else:
-                self.remove([older] if older is not None else [])
+        if self.index is not None:
+            with self.lock:
+                sink_id = self.progress.sink_id
+                store_index(self.catalog, self._load(), self.index, sink_id, self.remove)
 
     def merge_small_files(self, most_bytes: int = BYTES_AT_ONCE) -> bool:
         """Merge small data files that commits have left, if there are enough of them.
@@ -388,15 +384,27 @@ class Sink:
                     self._follow(index, self._load())
             return merged is not None
 
-    def add_to_index(self, batch: WrittenBatch) -> WrittenBatch:
+    def add_to_index(self, batch: WrittenBatch, watermark: Any = None) -> WrittenBatch:
         """Add a batch to the key index, which locates the rows that it deletes.
 
         Args:
             batch: the next batch to commit.
+            watermark: the highest value of the first `sequence_by` column before this batch; None
+                if none of its changes can be late.
+
+        Raises:
+            StreamError: rows cannot be read that may be newer than changes.
+            OSError: the storage refuses a file.
         """
         if self.index is None:
             return batch
-        return batch.with_index(self.index.add(batch.changed_keys()))
+        try:
+            return batch.with_index(self.index.add(batch.changed_keys(), watermark))
+        except UnsupportedFile as error:
+            raise StreamError(
+                f"{'.'.join(self.name)}: changes cannot be compared with the rows that they change "
+                f"({error}). Set `delete_encoding: equality`, with which Spark compares them."
+            ) from error
 
     def replace_rows(self) -> None:
         """Let the next commit replace all rows of the table; batches before it are committed."""
@@ -440,32 +448,14 @@ class Sink:
     )
     def _claim(self, schema: pa.Schema | None, refresh: bool) -> None:
         base = self._load()
-        if self.keys and not numbered(base.metadata):
-            raise StreamError(
-                f"{'.'.join(self.name)} has format version 1, which cannot delete rows by key. Set "
-                "`format_version: 2` in the stream model, or remove its `unique_key`."
-            )
+        if self.keys:
+            require_deletes(base.metadata, ".".join(self.name))
         if self.spec_id is None:
             self.spec_id = base.metadata["default-spec-id"]
         # Rows have partition values of the spec that the stream was opened with.
         self._require_spec(base.metadata)
-        read_progress = restart_progress if refresh else recover
-        progress = read_progress(base.metadata, self.progress.sink_id)
-        if progress is not None:
-            self.progress = replace(progress.next_run(), run=self.progress.run)
-        updates = (self.progress.as_property(), *_unpartitioned_spec(base.metadata))
-        properties = base.metadata.get("properties") or {}
-        if not properties.keys() & TABLE_DEFAULTS.keys():
-            # Tables of older versions lack the defaults that many commits of a stream need.
-            updates += (SetPropertiesUpdate(updates=dict(TABLE_DEFAULTS)),)
-        if schema is not None:
-            updates += evolution_updates(base.metadata, schema, ".".join(self.name))
-        deletes = rewrite_widened_deletes(base, updates, self.properties)
-        if deletes is None:
-            required = (*unchanged(base), *requirements(base.metadata, updates))
-            self.catalog.commit(base, required, updates)
-        else:
-            Committer(self.catalog, self.name, deletes, base, updates).commit_once()
+        self.progress = claimed_progress(base.metadata, self.progress, refresh)
+        commit_claim(self.catalog, base, self.progress, schema, self.properties)
 
     @retry(
         retry=retry_if_exception_type(CommitConflict),
@@ -495,14 +485,13 @@ class Sink:
         """Load the table's current metadata."""
         return self._load()
 
-    def equality_deletes(self) -> list[str]:
-        """Return the locations of the table's equality delete files, which have changed keys."""
+    def deleted_keys(self) -> list[str]:
+        """Return the locations of files with the keys that were deleted, and with their order."""
+        if self.replaces:
+            return []
         base = self._load()
-        return [
-            file.file_path
-            for file in live_deletes(base.io, base.metadata)
-            if file.content == DataFileContent.EQUALITY_DELETES
-        ]
+        files = deleted_keys_files(base.metadata, self.progress.sink_id)
+        return [*_equality_deletes(base), *(file.location for file in files)]
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed.
@@ -549,8 +538,6 @@ class Sink:
         return storage_advice(error, self._io)
 
 
-def _unpartitioned_spec(metadata: Metadata) -> tuple[TableUpdate, ...]:
-    if unpartitioned(metadata) is not None:
-        return ()
-    number = 1 + max(spec["spec-id"] for spec in metadata["partition-specs"])
-    return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=number)),)
+def _equality_deletes(base: LoadedTable) -> tuple[str, ...]:
+    """Return the locations of equality delete files, which have changed keys."""
+    return tuple(item.data_file.file_path for item in equality_delete_files(base))

@@ -9,9 +9,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, TableRequirement
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.indexed_commit import IndexedCommit
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -29,12 +30,14 @@ class SinkCommit:
         ahead: the progress after it.
         summaries: the chain of summaries after it.
         indexed: its files, if a key index has located its deletes.
+        deleted_keys: the files of deleted keys after it; None if they stay as they are.
     """
 
     committer: Committer
     ahead: Progress
     summaries: FrontierChain
     indexed: IndexedCommit | None = None
+    deleted_keys: DeletedKeysUpdate | None = None
 
     def commit(self, remove: Callable[[Sequence[str]], None]) -> Committed:
         """Make the commit.
@@ -52,10 +55,13 @@ class SinkCommit:
         except RowsMoved:
             if self.indexed is not None:
                 remove(self.indexed.delete_locations)
+            self._remove_deleted_keys(remove)
             raise
-        except (CatalogError, OSError):
+        except (CatalogError, OSError) as error:
             if self.indexed is not None:
                 remove(self.indexed.unused)
+            if not isinstance(error, CommitStateUnknown):
+                self._remove_deleted_keys(remove)
             raise
 
     def give_up(self, remove: Callable[[Sequence[str]], None]) -> None:
@@ -67,6 +73,11 @@ class SinkCommit:
         self.committer.give_up()
         if self.indexed is not None:
             remove(self.indexed.unused)
+        self._remove_deleted_keys(remove)
+
+    def _remove_deleted_keys(self, remove: Callable[[Sequence[str]], None]) -> None:
+        if self.deleted_keys is not None:
+            remove(self.deleted_keys.added)
 
 
 def unchanged(base: LoadedTable) -> tuple[TableRequirement, ...]:

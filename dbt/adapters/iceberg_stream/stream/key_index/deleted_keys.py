@@ -1,0 +1,175 @@
+"""Keep when a stream has deleted which keys, so that an older change does not bring them back.
+
+Each commit writes its deleted keys, with their `sequence_by` values, to a Parquet file in the
+table's metadata folder. A table property lists the files; the commit sets it together with the
+snapshot. Files of similar size are merged, and keys that were deleted long ago are forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from dbt.adapters.events.logging import AdapterLogger
+from pyiceberg.table.update import SetPropertiesUpdate
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+
+logger = AdapterLogger("Iceberg_Stream")
+
+# Prefix of the table property that lists the files of a stream.
+PROPERTY = "iceberg-stream.deleted-keys."
+# The time of a delete, in milliseconds since the epoch. Its field id is above those of columns.
+DELETED_AT = pa.field("__deleted_at", pa.int64(), metadata={b"PARQUET:field_id": b"2147000000"})
+# Rows of a file that is not merged any more.
+MOST_ROWS = 1_000_000
+DAY = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True)
+class DeletedKeysFile:
+    """A file of deleted keys.
+
+    Attributes:
+        location: of the file.
+        rows: of the file.
+        newest: time of its last delete, in milliseconds since the epoch.
+    """
+
+    location: str
+    rows: int
+    newest: int
+
+
+@dataclass(frozen=True)
+class DeletedKeysUpdate:
+    """The files of deleted keys after a commit.
+
+    Attributes:
+        files: all of them, in the order of time.
+        added: locations of files that the commit adds.
+        removed: locations of files that are not needed after the commit.
+    """
+
+    files: tuple[DeletedKeysFile, ...]
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def as_property(self, sink_id: str) -> SetPropertiesUpdate:
+        """Return the update that lists the files in a property of the table.
+
+        Args:
+            sink_id: of the stream.
+        """
+        content = json.dumps([asdict(file) for file in self.files], separators=(",", ":"))
+        return SetPropertiesUpdate(updates={f"{PROPERTY}{sink_id}": content})
+
+
+def deleted_keys_files(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFile, ...]:
+    """Return the files of deleted keys of a stream.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+    """
+    content = (metadata.get("properties") or {}).get(f"{PROPERTY}{sink_id}")
+    return _decode(content) if content is not None else ()
+
+
+def deleted_keys_locations(metadata: Metadata) -> list[str]:
+    """Return the locations of the files of all streams.
+
+    Args:
+        metadata: of the table.
+    """
+    properties = metadata.get("properties") or {}
+    return [
+        file.location
+        for name, content in properties.items()
+        if name.startswith(PROPERTY)
+        for file in _decode(content)
+    ]
+
+
+def _decode(content: str) -> tuple[DeletedKeysFile, ...]:
+    return tuple(DeletedKeysFile(**file) for file in json.loads(content))
+
+
+def add_deleted_keys(
+    target: WriteTarget,
+    files: Sequence[DeletedKeysFile],
+    rows: pa.Table,
+    days: float,
+) -> DeletedKeysUpdate:
+    """Write deleted keys to a file, with those of older files that are not larger.
+
+    Args:
+        target: the table's storage.
+        files: the files so far.
+        rows: the deleted keys with their order, at least one, with field ids.
+        days: days after which keys are forgotten.
+
+    Raises:
+        OSError: the storage refuses a file.
+        UnsupportedFile: an older file cannot be read with the columns' types.
+    """
+    now = int(time.time() * 1000)
+    oldest = now - int(days * DAY)
+    kept = [file for file in files if file.newest >= oldest]
+    removed = [file.location for file in files if file.newest < oldest]
+    merged = [rows.append_column(DELETED_AT, pa.repeat(pa.scalar(now), rows.num_rows))]
+    count = rows.num_rows
+    # As the digits of a binary number: each key is written again with the logarithm of their count.
+    while kept and kept[-1].rows <= count and kept[-1].rows + count <= MOST_ROWS:
+        file = kept.pop()
+        removed.append(file.location)
+        count += file.rows
+        merged += [
+            part.filter(pc.greater_equal(part[DELETED_AT.name], oldest))
+            for part in read_deleted_keys(target, merged[0].schema, file.location)
+        ]
+    all_rows = pa.concat_tables(merged)
+    location = f"{target.location}/metadata/{uuid.uuid4()}-deleted-keys.parquet"
+    _write(target, location, all_rows)
+    kept.append(DeletedKeysFile(location, all_rows.num_rows, now))
+    return DeletedKeysUpdate(tuple(kept), (location,), tuple(removed))
+
+
+def read_deleted_keys(target: WriteTarget, schema: pa.Schema, location: str) -> Iterator[pa.Table]:
+    """Read deleted keys; of a file that another program has removed they are lost.
+
+    Args:
+        target: the table's storage.
+        schema: of the columns, with field ids.
+        location: of the file.
+
+    Raises:
+        UnsupportedFile: the file has values that the columns cannot have.
+        OSError: the storage refuses the file.
+    """
+    try:
+        for _, part in read_keys(target, schema, location):
+            yield part
+    except FileNotFoundError:
+        logger.warning(
+            f"{location} is missing, perhaps after a removal of orphan files. The stream has "
+            "forgotten the deleted keys in it: changes that are older than their deletes may bring "
+            "rows back."
+        )
+
+
+def _write(target: WriteTarget, location: str, rows: pa.Table) -> None:
+    with ExitStack() as undo, target.io.new_output(location).create() as stream:
+        undo.callback(remove_quietly, target.io, location)
+        pq.write_table(rows, stream, compression="zstd")
+        undo.pop_all()

@@ -1,0 +1,142 @@
+"""Find changes that are older than the row, or the delete, of their key.
+
+The files of such changes are written already. Their rows do not become visible, because the commit
+deletes them by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
+    DeletedKeysFile,
+    read_deleted_keys,
+)
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import later
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
+from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """Rows of a data file with the keys of some changes.
+
+    Attributes:
+        location: of the data file.
+        changes: the position of each row's change.
+        positions: of the rows in the file.
+    """
+
+    location: str
+    changes: Indices
+    positions: Indices
+
+
+@dataclass
+class LateChanges:
+    """Finds late changes of one stream.
+
+    Attributes:
+        schema: of the key columns and the `sequence_by` columns, as files have them, with ids.
+        keys: columns that identify a row.
+        sequence_by: columns that order the changes of a key.
+        days: days after which a deleted key is forgotten.
+        load: loads the table, for its storage.
+        deleted_keys: files of keys that the stream has deleted.
+        equality_deletes: locations of equality deletes, which have changed keys of earlier runs.
+    """
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    days: float
+    load: Callable[[], LoadedTable]
+    deleted_keys: tuple[DeletedKeysFile, ...] = ()
+    equality_deletes: tuple[str, ...] = ()
+
+    def clear(self) -> None:
+        """Forget all deleted keys, because the next commit replaces the table's rows."""
+        self.deleted_keys, self.equality_deletes = (), ()
+
+    def candidates(self, changes: pa.Table, watermark: Any) -> Indices:
+        """Return the positions of changes that may be late.
+
+        Args:
+            changes: with the columns of `schema`.
+            watermark: the highest value of the first `sequence_by` column in all changes before
+                these; None if there were none.
+        """
+        if watermark is None or not changes.num_rows:
+            return np.empty(0, np.int64)
+        first = changes[self.sequence_by[0]]
+        # Where several columns order changes, those after the first may differ.
+        is_before = pc.less if len(self.sequence_by) == 1 else pc.less_equal
+        mask = is_before(first, pa.scalar(watermark, first.type))
+        return np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False))
+
+    def mask(
+        self, changes: pa.Table, live_rows: Iterable[LiveRows], pending: Sequence[pa.Table]
+    ) -> Mask:
+        """Return which changes are late.
+
+        Args:
+            changes: those that may be late, with the columns of `schema`.
+            live_rows: the rows with their keys.
+            pending: deleted keys that are not committed yet, with the columns of `schema`.
+
+        Raises:
+            UnsupportedFile: a file has values that the columns cannot have.
+            OSError: the storage refuses a file.
+        """
+        late = np.zeros(changes.num_rows, np.bool_)
+        target = self._target()
+        for rows in live_rows:
+            before = self._take(target, rows)
+            late[rows.changes[self._is_after(before, changes, rows.changes)]] = True
+        source = Source(changes, self.keys)
+        for deleted in (*pending, *self._read_deleted(target)):
+            matches = source.match(deleted.select(self.keys))
+            at = matches.in_source.to_numpy()
+            late[at[self._is_after(deleted.take(matches.in_file), changes, at)]] = True
+        return late
+
+    def _is_after(self, before: pa.Table, changes: pa.Table, at: Indices) -> Mask:
+        """Return which rows come after the changes at some positions."""
+        ours = changes.select(self.sequence_by).take(at)
+        return np.asarray(later(before.select(self.sequence_by).columns, ours.columns))
+
+    def _take(self, target: WriteTarget, rows: LiveRows) -> pa.Table:
+        """Read the `sequence_by` columns of rows."""
+        schema = pa.schema([self.schema.field(name) for name in self.sequence_by])
+        parts = [schema.empty_table()]
+        order = np.argsort(rows.positions, kind="stable")
+        positions = rows.positions[order]
+        for begin, group in read_keys(target, schema, rows.location):
+            inside = positions[
+                np.searchsorted(positions, begin) : np.searchsorted(
+                    positions, begin + group.num_rows
+                )
+            ]
+            parts.append(group.take(inside - begin))
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_tables(parts).take(back)
+
+    def _read_deleted(self, target: WriteTarget) -> Iterator[pa.Table]:
+        locations = [*self.equality_deletes, *(file.location for file in self.deleted_keys)]
+        for location in locations:
+            yield from read_deleted_keys(target, self.schema, location)
+
+    def _target(self) -> WriteTarget:
+        table = self.load()
+        return WriteTarget.of(table.metadata, table.io)

@@ -1,0 +1,183 @@
+"""The key index of a stream's table: opened, kept up with other writers, and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.table.update import TableUpdate
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
+from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
+    DeletedKeysUpdate,
+    add_deleted_keys,
+    deleted_keys_files,
+)
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges
+from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+
+
+@dataclass(frozen=True)
+class ChangeOrder:
+    """How changes of a key are ordered that may arrive in any order.
+
+    Attributes:
+        sequence_by: columns of the table that order the changes.
+        deleted_keys_days: days for which deleted keys are kept, to leave out older changes.
+    """
+
+    sequence_by: tuple[str, ...]
+    deleted_keys_days: float
+
+
+def file_schema(
+    base: LoadedTable, updates: tuple[TableUpdate, ...], names: Sequence[str]
+) -> pa.Schema:
+    """Return the schema of some columns in data files.
+
+    Args:
+        base: the table.
+        updates: of its metadata in the next commit.
+        names: of the columns.
+    """
+    target = WriteTarget.of(with_schema(base.metadata, updates), base.io)
+    return pa.schema([target.file_schema.field(name) for name in names])
+
+
+def late_changes(
+    schema: pa.Schema,
+    keys: tuple[str, ...],
+    order: ChangeOrder,
+    load: Callable[[], LoadedTable],
+) -> LateChanges:
+    """Return what finds the late changes of a stream, without any deleted keys yet.
+
+    Args:
+        schema: of the key columns and the columns of the order, as files have them.
+        keys: columns that identify a row.
+        order: of the changes.
+        load: loads the table.
+    """
+    # Equality deletes of other writers lack the columns of the order.
+    optional = pa.schema([field.with_nullable(True) for field in schema])
+    return LateChanges(optional, keys, order.sequence_by, order.deleted_keys_days, load)
+
+
+def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:
+    """Index what other writers have committed.
+
+    Args:
+        index: the key index.
+        base: the table, with its current snapshot.
+        schema: of the key columns.
+
+    Raises:
+        RowsMoved: other writers are changing the table; another attempt may succeed.
+        StreamConflict: the index has to be built again, or is not possible any more.
+    """
+    name = ".".join(base.name)
+    if not index.schema.equals(schema, check_metadata=True):
+        raise StreamConflict(f"Another writer changed the key columns of {name}.")
+    try:
+        index.follow(base)
+    except FileNotFoundError as error:
+        raise RowsMoved(name) from error
+    except NotIndexable as error:
+        raise StreamConflict(
+            f"The key index of {name} cannot follow another writer's commit: {error}."
+        ) from error
+
+
+def store_index(
+    catalog: IcebergCatalog,
+    base: LoadedTable,
+    index: KeyIndex,
+    sink_id: str,
+    remove: Callable[[Sequence[str]], None],
+) -> None:
+    """Store a key index beside the table, for the next run; not if others commit meanwhile.
+
+    Args:
+        catalog: the catalog.
+        base: the table.
+        index: the key index.
+        sink_id: of the stream.
+        remove: removes files by their locations.
+
+    Raises:
+        CommitStateUnknown: it is not known whether the index is stored; its file stays.
+        CatalogError: the catalog refuses the commit.
+        OSError: the storage refuses the file.
+    """
+    if index.snapshot_id != current_snapshot_id(base.metadata):
+        return
+    location = index.store(base)
+    if location is None:
+        return
+    older = index_location(base.metadata, sink_id)
+    try:
+        catalog.commit(base, unchanged(base), (with_index(sink_id, location),))
+    except CommitStateUnknown:
+        raise
+    except CatalogError as error:
+        remove([location])
+        if not isinstance(error, CommitConflict):
+            raise
+    else:
+        remove([older] if older is not None else [])
+
+
+def update_deleted_keys(
+    base: LoadedTable,
+    sink_id: str,
+    index: KeyIndex | None,
+    batches: Sequence[WrittenBatch],
+    replaces: bool,
+) -> DeletedKeysUpdate | None:
+    """Write the deleted keys of batches to a file, if the index looks for late changes.
+
+    Args:
+        base: the table.
+        sink_id: of the stream.
+        index: the key index; None without one.
+        batches: that the next commit has.
+        replaces: whether the commit replaces all rows of the table.
+
+    Returns:
+        The files of deleted keys after the commit; None if they stay as they are.
+
+    Raises:
+        StreamError: an older file cannot be read with the types of the columns.
+        OSError: the storage refuses a file.
+    """
+    before = deleted_keys_files(base.metadata, sink_id)
+    finder = index.late_changes if index is not None else None
+    indexed = [batch.indexed for batch in batches if batch.indexed is not None]
+    tables = [deleted for each in indexed for deleted in each.deleted if deleted.num_rows]
+    removed = tuple(file.location for file in before) if replaces else ()
+    if finder is None or not tables:
+        return DeletedKeysUpdate((), removed=removed) if removed else None
+    target = WriteTarget.of(base.metadata, base.io)
+    files = () if replaces else before
+    try:
+        update = add_deleted_keys(target, files, pa.concat_tables(tables), finder.days)
+    except UnsupportedFile as error:
+        raise StreamError(
+            f"{'.'.join(base.name)}: {error}, so that the keys that its stream has deleted cannot "
+            "be kept. Rebuild the table with --full-refresh."
+        ) from error
+    return DeletedKeysUpdate(update.files, update.added, (*update.removed, *removed))
