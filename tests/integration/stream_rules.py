@@ -66,8 +66,12 @@ class StreamRules(SparkTable):
         self._apply_changes(changes[at:])
 
     @precondition(lambda self: self.version > 1)
-    @rule(data=st.data(), numbers=st.sampled_from(["auto", "one", "many"]))
-    def stream_out_of_order(self, data: st.DataObject, numbers: str) -> None:
+    @rule(
+        data=st.data(),
+        numbers=st.sampled_from(["auto", "one", "many"]),
+        encoding=st.sampled_from(["auto", "equality"]),
+    )
+    def stream_out_of_order(self, data: st.DataObject, numbers: str, encoding: str) -> None:
         """The last change of a key is the one with the highest sequence, wherever it stands."""
         changes = self._changes(data)
         for _, row in changes:
@@ -76,7 +80,7 @@ class StreamRules(SparkTable):
         order = data.draw(st.permutations(range(len(changes))), "order")
         self._land([changes[place] for place in order])
         by = next(column.name for column in self.table.columns if column.number == SEQUENCE)
-        self._drain("equality", {"sequence_by": (by,), "sequence_numbers": numbers})
+        self._drain(encoding, {"sequence_by": (by,), "sequence_numbers": numbers})
         self._apply_changes(changes)
 
     @precondition(lambda self: self.version > 1)

@@ -118,6 +118,24 @@ def test_late_changes(bed: MakeBed, layout: str, partition: str) -> None:
         assert made.rows() == last_of_each(changes[: begin + 20])
 
 
+@pytest.mark.parametrize("encoding", ["auto", "equality"])
+def test_late_changes_of_columns(bed: MakeBed, encoding: str) -> None:
+    """Spark reads the table's rows then, and which keys are deleted."""
+    made = bed(
+        deletes="op = 'd'",
+        sequence_by=("at",),
+        ignore_null_updates=("a", "b"),
+        delete_encoding=encoding,
+    )
+    changes = shuffled(random_changes(2, 80), 3)
+    for change in changes:
+        change |= {"a": change["a"] or "z", "b": change["at"]}
+    for begin in range(0, 80, 20):
+        made.land(changes[begin : begin + 20])
+        made.drain()
+        assert made.rows() == last_of_each(changes[: begin + 20])
+
+
 def test_nulls_that_leave_the_value(bed: MakeBed) -> None:
     made = bed(deletes="op = 'd'", ignore_null_updates=("a", "b"))
     changes = random_changes(4, 60)

@@ -20,7 +20,6 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     PARTITION,
     chunks,
     last_changes,
-    later,
     row_positions,
     split,
     without,
@@ -347,20 +346,6 @@ class TestChanges:
         assert list(split(rows.slice(0, 0))) == []
         ((partition, part),) = split(rows.select(["v"]))
         assert (partition, part["v"].to_pylist()) == ((), [1, 2, 3])
-
-    @pytest.mark.parametrize(
-        ("first", "second", "expected"),
-        [
-            ((2, 0), (1, 5), True),
-            ((1, 5), (2, 0), False),
-            ((1, 5), (1, 4), True),
-            ((1, 4), (1, 5), False),
-            ((1, 4), (1, 4), False),
-        ],
-    )
-    def test_later(self, first: tuple[int, int], second: tuple[int, int], expected: bool) -> None:
-        one, other = ([pa.chunked_array([[n]]) for n in values] for values in (first, second))
-        assert later(one, other).to_pylist() == [expected]
 
     def test_places(self) -> None:
         assert row_positions(3).to_pylist() == [0, 1, 2]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed, updated
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed, later, updated
 
 NUMBERS = st.none() | st.integers(-3, 3)
 TEXTS = st.none() | st.sampled_from(["", "a", "b"])
@@ -76,3 +76,27 @@ def test_nested_columns_and_bytes(old: Any, new: Any, kind: pa.DataType) -> None
     changes = changed(file, source.rows, source.match(file.select(["k"])), ["c"])
     assert changes.in_file.to_pylist() == [1]
     assert updated(file, source.rows, changes, ["c"])["c"].to_pylist() == [old, new, None]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ((2, 0), (1, 5), True),
+        ((1, 5), (2, 0), False),
+        ((1, 5), (1, 4), True),
+        ((1, 4), (1, 5), False),
+        ((1, 4), (1, 4), False),
+        ((2, None), (1, 5), True),
+        ((1, None), (2, 5), False),
+        ((1, None), (1, 5), False),
+        ((None, 5), (1, 4), False),
+    ],
+)
+def test_later(
+    first: tuple[int | None, int | None], second: tuple[int, int], expected: bool
+) -> None:
+    one, other = (
+        [pa.chunked_array([pa.array([n], pa.int64())]) for n in values]
+        for values in (first, second)
+    )
+    assert later(one, other).to_pylist() == [expected]

@@ -19,12 +19,11 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysFile,
     read_deleted_keys,
 )
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import later
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
-from dbt.adapters.iceberg_stream.tables.merge.rows import Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, later
 
 
 @dataclass(frozen=True)

@@ -87,20 +87,6 @@ def split(rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
             yield partition, rows.take(group[f"{POSITION}_list"][index].values)
 
 
-def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
-    """Return which rows of the first columns come after those of the second, lexicographically.
-
-    A row with a null where the others are equal does not come after the other one.
-    """
-    later = pa.array([False] * len(first[0]), pa.bool_())
-    same = pa.array([True] * len(first[0]), pa.bool_())
-    for a, b in zip(first, second, strict=True):
-        one, other = a.combine_chunks(), b.combine_chunks()
-        later = pc.or_kleene(later, pc.and_kleene(same, pc.greater(one, other)))
-        same = pc.and_kleene(same, pc.equal(one, other))
-    return pc.fill_null(later, False)
-
-
 def without(rows: pa.Table, positions: pa.Int64Array) -> pa.Table:
     """Return rows without those at some positions."""
     mask = pc.invert(pc.is_in(row_positions(rows.num_rows), value_set=positions))

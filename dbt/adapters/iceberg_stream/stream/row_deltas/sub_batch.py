@@ -20,7 +20,6 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     ORDER,
     PARTITION,
     Partition,
-    later,
     order_columns,
     row_positions,
     split,
@@ -33,7 +32,7 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     WrittenFile,
 )
 from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
-from dbt.adapters.iceberg_stream.tables.merge.rows import Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, later
 
 FILE, POS = "__file", "__pos"
 # Files that are open at once; with more partitions, all files are finished and new ones started.

@@ -84,6 +84,20 @@ class Source:
         return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
 
 
+def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
+    """Return which rows of the first columns come after those of the second, lexicographically.
+
+    A row with a null where the others are equal does not come after the other one.
+    """
+    later = pa.array([False] * len(first[0]), pa.bool_())
+    same = pa.array([True] * len(first[0]), pa.bool_())
+    for a, b in zip(first, second, strict=True):
+        one, other = a.combine_chunks(), b.combine_chunks()
+        later = pc.or_kleene(later, pc.and_kleene(same, pc.greater(one, other)))
+        same = pc.and_kleene(same, pc.equal(one, other))
+    return pc.fill_null(later, False)
+
+
 def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequence[str]) -> Matches:
     """Return the matches whose rows differ in one of the columns.
 

@@ -1,0 +1,183 @@
+"""Keys that a stream with `sequence_by` has deleted, and what becomes of their files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import AssertCreate
+from pyiceberg.types import LongType, NestedField, StringType
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
+    DAY,
+    deleted_keys_files,
+    deleted_keys_locations,
+)
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
+from tests.integration.streams import NAME, SINK, open_sink
+from tests.integration.tables import LATER, duckdb_rows
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "value", StringType(), required=False),
+    NestedField(3, "at", LongType(), required=True),
+)
+# A key, its value (None deletes it), and the order of the change.
+Change = tuple[int, str | None, int]
+
+
+@pytest.fixture(autouse=True)
+def table(lake: IcebergCatalog) -> None:
+    properties = {"format-version": "2"}
+    staged = lake.stage(NAME, SCHEMA, UNPARTITIONED_PARTITION_SPEC, properties)
+    lake.commit(staged, (AssertCreate(),), ())
+
+
+def opened(lake: IcebergCatalog, days: float = 7.0) -> Sink:
+    sink = open_sink(lake)
+    sink.load_index(1000, False, ChangeOrder(("at",), days))
+    return sink
+
+
+def apply(sink: Sink, *changes: Change, watermark: int | None = 9, indexed: bool = True) -> None:
+    plan = sink.plan("w", ordered=False, max_keys=99, sequence_by=("at",), keeps_keys=indexed)
+    ids, values, orders = ([change[n] for change in changes] for n in range(3))
+    rows: dict[str, Any] = {"id": ids, "value": pa.array(values, pa.string()), "at": orders}
+    rows |= {f"{ORDER}0": orders, f"{ORDER}1": list(range(len(ids)))}
+    batches = pa.table(rows | {DELETED: [value is None for value in values]}).to_batches()
+    batch = WrittenBatch(BatchRange(None, {"n": 1}), [write_changes(plan, batches)])
+    sink.commit("w", [sink.add_to_index(batch, watermark)])
+
+
+def rows(lake: IcebergCatalog) -> list[tuple[Any, ...]]:
+    return duckdb_rows(lake, NAME[1], "id, value")
+
+
+def metadata(lake: IcebergCatalog) -> Metadata:
+    base = lake.load(NAME)
+    assert base is not None
+    return base.metadata
+
+
+def paths(lake: IcebergCatalog) -> list[Path]:
+    return [Path(path.removeprefix("file://")) for path in deleted_keys_locations(metadata(lake))]
+
+
+def test_a_key_that_never_had_a_row(lake: IcebergCatalog) -> None:
+    apply(opened(lake), (1, None, 5))
+    apply(opened(lake), (1, "late", 4), (2, "new", 4))
+    assert rows(lake) == [(2, "new")]
+
+
+def test_keys_are_forgotten_after_some_days(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(opened(lake), (1, None, 5))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 6.5 * DAY / 1000)
+    apply(opened(lake), (2, None, 5))
+    (both,) = deleted_keys_files(metadata(lake), SINK)
+    assert both.rows == 2
+    monkeypatch.setattr(time, "time", lambda: now + 7.5 * DAY / 1000)
+    apply(opened(lake), (3, None, 5), (4, None, 5))
+    (left,) = deleted_keys_files(metadata(lake), SINK)
+    assert left.rows == 3
+    apply(opened(lake), (1, "late", 4), (2, "late", 4))
+    assert rows(lake) == [(1, "late")]
+
+
+def test_old_files_are_removed_unread(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(opened(lake), (1, None, 5))
+    (path,) = paths(lake)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 8 * DAY / 1000)
+    apply(opened(lake), (2, None, 5))
+    assert not path.exists()
+    assert [each.rows for each in deleted_keys_files(metadata(lake), SINK)] == [1]
+
+
+def test_a_file_that_another_engine_has_removed(lake: IcebergCatalog) -> None:
+    apply(opened(lake), (1, None, 5))
+    (path,) = paths(lake)
+    path.unlink()
+    sink = opened(lake)
+    apply(sink, (1, "late", 4))
+    assert rows(lake) == [(1, "late")]
+    apply(sink, (2, None, 6))
+    apply(sink, (2, "late", 5))
+    assert rows(lake) == [(1, "late")]
+
+
+def test_keys_that_equality_deletes_have_deleted(lake: IcebergCatalog) -> None:
+    """Of earlier runs, which had no index."""
+    without_index = open_sink(lake)
+    apply(without_index, (1, "old", 3), (2, "old", 3), watermark=None, indexed=False)
+    apply(without_index, (1, None, 5), watermark=None, indexed=False)
+    apply(opened(lake), (1, "late", 4), (2, "new", 4))
+    assert rows(lake) == [(2, "new")]
+
+
+def test_files_are_merged_and_none_is_left(lake: IcebergCatalog) -> None:
+    sink = opened(lake)
+    for key in range(20):
+        apply(sink, (key, None, 5))
+        base = lake.load(NAME)
+        assert base is not None
+        assert find_orphans(base, LATER) == []
+    # The digits of 20 in the binary system.
+    assert [file.rows for file in deleted_keys_files(metadata(lake), SINK)] == [16, 4]
+    apply(sink, *((key, "late", 4) for key in range(21)))
+    assert rows(lake) == [(20, "late")]
+
+
+def test_a_refused_commit_leaves_no_file(lake: IcebergCatalog) -> None:
+    sink = opened(lake)
+    opened(lake)
+    with pytest.raises(Exception, match="has taken over"):
+        apply(sink, (1, None, 5))
+    base = lake.load(NAME)
+    assert base is not None
+    assert find_orphans(base, LATER) == []
+
+
+def test_files_of_an_unknown_commit_stay(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(lake)
+
+    def lost(*_: Any) -> None:
+        raise CommitStateUnknown("no response")
+
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.sink.sink.Committer.commit", lost)
+    with pytest.raises(CommitStateUnknown):
+        apply(sink, (1, None, 5))
+    base = lake.load(NAME)
+    assert base is not None
+    (orphan,) = find_orphans(base, LATER)
+    assert "deleted-keys" in orphan.path
+
+
+def test_several_files_are_read(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deleted_keys, "MOST_ROWS", 1)
+    sink = opened(lake)
+    apply(sink, (1, None, 5))
+    apply(sink, (2, None, 5))
+    assert len(paths(lake)) == 2
+    apply(sink, (1, "late", 4), (2, "late", 4), (3, "new", 4))
+    assert rows(lake) == [(3, "new")]
