@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, snapshots
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream.batches import runners
+from dbt.adapters.iceberg_stream.stream.batches import batch_writer, runners
+from dbt.adapters.iceberg_stream.stream.table_maintenance import COMMITS
+from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
 from tests.integration.stream_bed import Bed, last_of_each, random_changes
 from tests.integration.tables import LATER, duckdb_rows
 
@@ -72,3 +76,31 @@ def test_a_table_that_is_too_large_for_an_index(bed: MakeBed, encoding: str, exp
         made.drain()
         assert made.rows() == last_of_each(changes[: begin + 15])
     assert expected in contents(made)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_table_that_is_too_large_for_an_index_converts_its_deletes(
+    bed: MakeBed, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = Mock()
+    monkeypatch.setattr(batch_writer, "logger", logger)
+    made = bed(version, max_indexed_rows=1, batch_rows=1, commit_interval=0.0)
+    changes = random_changes(5, 128)
+    # Runs of many commits, the first of which fills the table.
+    for begin, end in ((0, 8), (8, 68), (68, 128)):
+        for number in range(begin, end, 4):
+            made.land(changes[number : number + 4])
+        made.drain()
+        assert made.rows() == last_of_each(changes[:end])
+    base = made.lake.load(("s", made.name))
+    assert base is not None
+    converted = sum(CONVERSION in one.properties for one in snapshots(base.metadata))
+    assert converted == 2 * (15 // COMMITS)
+    assert len(equality_delete_files(base)) <= 2 * COMMITS
+    # DuckDB loses rows whose key is null beside equality deletes.
+    assert [row for row in duckdb_rows(made.lake, made.name) if row[0] is not None] == [
+        row for row in last_of_each(changes) if row[0] is not None
+    ]
+    assert find_orphans(base, LATER) == []
+    messages = [call.args[0] for call in logger.warning.call_args_list]
+    assert [m for m in messages if "converts them to deletes by position" in m] == messages != []

@@ -92,3 +92,22 @@ def test_versions_need_one_column_that_orders_them() -> None:
 def test_what_a_table_without_deletes_cannot_remember() -> None:
     with pytest.raises(CompilationError, match="`delete_encoding: copy_on_write` cannot be used"):
         route_options(unique_key="id", sequence_by="at", delete_encoding="copy_on_write")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, True),
+        ({"compaction_share": 0}, False),
+        ({"delete_encoding": "equality"}, False),
+        ({"delete_encoding": "equality", "compaction_share": 0.1}, True),
+        ({"delete_encoding": "position"}, False),
+        ({"delete_encoding": "position", "compaction_share": 0.1}, True),
+        ({"delete_encoding": "copy_on_write", "compaction_share": 0.1}, False),
+        ({"sequence_by": "at"}, False),
+        ({"sequence_by": "at", "compaction_share": 0.1}, False),
+        ({"unique_key": None, "compaction_share": 0.1}, False),
+    ],
+)
+def test_which_streams_convert_equality_deletes(config: dict[str, Any], expected: bool) -> None:
+    assert route_options(**{"unique_key": "id", **config}).converts_deletes is expected

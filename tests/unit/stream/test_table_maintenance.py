@@ -1,4 +1,4 @@
-"""When a stream merges the small files of its table."""
+"""When a stream merges the small files of its table, and converts its equality deletes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.stream import table_maintenance
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.table_maintenance import Budget, TableMaintenance
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import NotConvertible
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 
 
 class Clock:
-    """Time that passes only in merges, and where a test says so."""
+    """Time that passes only in merges and conversions, and where a test says so."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -144,3 +145,109 @@ def test_another_run_has_taken_over(clock: Clock) -> None:
     maintenance, table = maintained(clock, 0.5), sink(clock, 0.1, Fenced("gone"))
     with pytest.raises(Fenced):
         merges(maintenance, table, clock, 8)
+
+
+def without_index(clock: Clock, seconds: float, *errors: Exception, needs: int = 1) -> Mock:
+    """A sink without a key index, whose conversions take so long, read so many rows, and fail so."""
+
+    def convert(most_rows: int) -> int:
+        made.rows.append(most_rows)
+        if most_rows < needs:
+            return needs
+        clock.now += seconds
+        made.converted += 1
+        if made.errors:
+            raise made.errors.pop(0)
+        return 0
+
+    made = sink(clock, 0.0)
+    made.configure_mock(index=None, errors=list(errors), rows=[], converted=0)
+    made.convert_equality_deletes.side_effect = convert
+    return made
+
+
+def conversions(maintained: Maintained, table: Mock, clock: Clock, commits: int) -> int:
+    before = table.converted
+    merges(maintained, table, clock, commits)
+    return int(table.converted - before)
+
+
+def converting(clock: Clock, share: float | None = 0.2) -> Maintained:
+    return TableMaintenance(share, converts_deletes=True), Budget(clock.now)
+
+
+def test_equality_deletes_are_converted_before_small_files_are_merged(clock: Clock) -> None:
+    maintenance, table = converting(clock), without_index(clock, 0.1)
+    assert conversions(maintenance, table, clock, 7) == 0
+    assert conversions(maintenance, table, clock, 1) == 1
+    names = [name for name, _, _ in table.mock_calls]
+    assert names == ["convert_equality_deletes", "merge_small_files"]
+    assert conversions(maintenance, table, clock, 16) == 2
+
+
+def test_nothing_is_converted_beside_a_key_index(clock: Clock) -> None:
+    maintenance, table = converting(clock), without_index(clock, 0.1)
+    table.index = Mock()
+    assert merges(maintenance, table, clock, 8) == 1
+    assert table.converted == 0
+
+
+def test_nothing_is_converted_where_its_stream_needs_equality_deletes(clock: Clock) -> None:
+    maintenance, table = maintained(clock, 0.2), without_index(clock, 0.1)
+    assert merges(maintenance, table, clock, 8) == 1
+    assert table.converted == 0
+
+
+def test_half_of_the_time_is_for_conversions(clock: Clock) -> None:
+    maintenance, table = converting(clock), without_index(clock, 0.0)
+    merges(maintenance, table, clock, 8)
+    # Half of a fifth of 8 s.
+    assert table.rows == [pytest.approx(0.8 * table_maintenance.ROWS_PER_SECOND, abs=1)]
+
+
+def test_a_larger_table_waits_longer(clock: Clock) -> None:
+    needs = 10 * table_maintenance.ROWS_PER_SECOND
+    maintenance, table = converting(clock), without_index(clock, 10.0, needs=needs)
+    # 10 s are half of a fifth of 100 s. Until then, small files have equality deletes, too.
+    assert merges(maintenance, table, clock, 100) == 0
+    assert table.converted == 0
+    assert merges(maintenance, table, clock, 1) == 1
+    assert table.converted == 1
+    # The table was looked at once before.
+    assert len(table.rows) == 2
+    # What it has taken counts: 30 s are a fifth of 150 s, of which 111 have passed.
+    assert conversions(maintenance, table, clock, 39) == 0
+    assert conversions(maintenance, table, clock, 1) == 1
+
+
+def test_a_conversion_that_takes_longer_than_estimated(clock: Clock) -> None:
+    maintenance, table = converting(clock), without_index(clock, 20.0)
+    assert conversions(maintenance, table, clock, 8) == 1
+    # 20 s are a fifth of 100 s, of which 28 have passed.
+    assert conversions(maintenance, table, clock, 72) == 0
+    assert conversions(maintenance, table, clock, 1) == 1
+
+
+def test_the_default_share_of_conversions(clock: Clock) -> None:
+    assert conversions(converting(clock, None), without_index(clock, 0.1), clock, 8) == 1
+    assert conversions(converting(clock, 0.0), without_index(clock, 0.1), clock, 100) == 0
+
+
+@pytest.mark.parametrize("error", [CatalogError("away"), OSError("away")])
+def test_an_error_of_a_conversion_that_may_pass(clock: Clock, error: Exception) -> None:
+    maintenance, table = converting(clock), without_index(clock, 0.1, error)
+    assert conversions(maintenance, table, clock, 8) == 1
+    assert table.merge_small_files.call_count == 0
+    assert conversions(maintenance, table, clock, 71) == 0
+    assert conversions(maintenance, table, clock, 1) == 1
+
+
+def test_deletes_that_cannot_be_converted(clock: Clock) -> None:
+    maintenance, table = converting(clock), without_index(clock, 0.1, NotConvertible("avro"))
+    assert conversions(maintenance, table, clock, 200) == 1
+
+
+def test_another_run_has_taken_over_before_a_conversion(clock: Clock) -> None:
+    maintenance, table = converting(clock), without_index(clock, 0.1, Fenced("gone"))
+    with pytest.raises(Fenced):
+        conversions(maintenance, table, clock, 8)

@@ -92,8 +92,9 @@ class StreamOptions:
         bad_records: what happens to records that cannot be read (`on_bad_record`).
         bad_record_limit: records of one run that cannot be read, at most.
         idle_interval: seconds between records of progress while nothing changes.
-        compaction_share: share of the run's time in which small files are merged; by default 0.2
-            where keys are indexed, and 0 elsewhere.
+        compaction_share: share of the run's time in which equality deletes are converted and small
+            files are merged; by default 0.2 where keys are indexed, or `auto` would index them, and
+            0 elsewhere.
         commit_group: group of models of one source that are committed together.
         on_no_transactions: what to do if the catalog cannot commit several tables at once.
         route_by: column that names the table of a row.
@@ -133,6 +134,16 @@ class StreamOptions:
     def indexes_keys(self) -> bool:
         """Return whether a key index locates the rows that a batch deletes."""
         return bool(self.keys) and self.delete_encoding in ("auto", "position")
+
+    @property
+    def converts_deletes(self) -> bool:
+        """Return whether the stream converts equality deletes if it has no key index."""
+        # Only equality deletes keep when a key was deleted.
+        if not self.keys or self.sequence_by or self.delete_encoding == "copy_on_write":
+            return False
+        # Whoever asks for `equality` has few readers, and does not want to read the table.
+        by_default = self.delete_encoding == "auto"
+        return by_default if self.compaction_share is None else self.compaction_share > 0
 
 
 def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamOptions:

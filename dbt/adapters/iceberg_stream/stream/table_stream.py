@@ -58,7 +58,8 @@ class TableStream:
     _watermark: Any = None
 
     def __post_init__(self) -> None:
-        self.maintenance = TableMaintenance(self.writer.options.compaction_share)
+        options = self.writer.options
+        self.maintenance = TableMaintenance(options.compaction_share, options.converts_deletes)
 
     @property
     def sink(self) -> Sink:

@@ -22,7 +22,7 @@ from tenacity import wait_none
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, keeps_rows
+from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
@@ -31,7 +31,9 @@ from dbt.adapters.iceberg_stream.tables.deletes import conversion, equality
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
     Conversion,
     FilesChanged,
+    NotConvertible,
     convert_equality_deletes,
+    rows_to_read,
     stage_conversion,
 )
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import snapshot_files
@@ -123,6 +125,7 @@ def test_each_file_is_opened_once(history: History, monkeypatch: pytest.MonkeyPa
         return read(target, schema, location)
 
     monkeypatch.setattr(equality, "read_keys", counted)
+    assert rows_to_read(load(history.lake)) == 24
     convert(history.lake)
     # Nothing can delete rows of the last data file, except the last deletes.
     assert len(opened) == len(set(opened)) == 12
@@ -254,6 +257,37 @@ def test_the_compaction_of_another_engine_notices(history: History) -> None:
     assert keeps_rows(snapshot)
 
 
+def test_rows_to_read(history: History) -> None:
+    history.append([row(1, "a"), row(2, "b"), row(3)])
+    assert rows_to_read(load(history.lake)) == 0
+    history.partition(None)
+    history.append([row(1, "a"), row(2, "a")])
+    history.append([row(2, "b")])
+    history.delete_in_partition((("id",), [row(1, "a"), row(9, "a")]))
+    history.append([row(2, "a")])
+    # Neither other partitions nor newer rows.
+    assert rows_to_read(load(history.lake)) == 2 + 2
+    history.delete_everywhere((("id",), [row(3)]))
+    assert rows_to_read(load(history.lake)) == 3 + 7
+    convert(history.lake)
+    assert rows_to_read(load(history.lake)) == 0
+
+
+def test_a_commit_that_is_not_allowed(history: History) -> None:
+    history.append([row(1), row(2)])
+    history.delete_everywhere((("id",), [row(2)]))
+    before = load(history.lake)
+
+    def refuse(metadata: Metadata) -> None:
+        assert metadata["current-snapshot-id"] == before.metadata["current-snapshot-id"]
+        raise CatalogError("not allowed")
+
+    with pytest.raises(CatalogError, match="not allowed"):
+        convert_equality_deletes(history.lake, NAME, {}, refuse)
+    assert load(history.lake).location == before.location
+    assert not find_orphans(before, LATER)
+
+
 def test_damaged_files(history: History) -> None:
     history.append([row(1), row(2)])
     history.delete_everywhere((("id",), [row(2)]))
@@ -276,7 +310,7 @@ def test_files_that_cannot_be_read(history: History) -> None:
         equality_ids=[2],
     )
     commit(history.lake, Change(Operation.DELETE, (AddedFiles(deletes=(avro,)),)))
-    with pytest.raises(CatalogError, match="d.avro is in AVRO.*rewrite_data_files"):
+    with pytest.raises(NotConvertible, match="d.avro is in AVRO.*rewrite_data_files"):
         convert(history.lake)
     assert entry.data_file.file_path in {
         item.data_file.file_path for item in equality.equality_delete_files(load(history.lake))

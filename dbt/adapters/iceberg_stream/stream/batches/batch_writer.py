@@ -120,11 +120,15 @@ class BatchWriter:
                     "`sequence_by`, only an index deletes rows by position. Remove "
                     "`delete_encoding: position`."
                 ) from error
-            instead = (
-                "Spark scans the table for the rows that each batch changes"
-                if self.options.delete_encoding == "position"
-                else "Its stream writes equality deletes, which slow readers down"
-            )
+            if self.options.delete_encoding == "position":
+                instead = "Spark scans the table for the rows that each batch changes"
+            elif self.options.converts_deletes:
+                instead = (
+                    "Its stream writes equality deletes, and converts them to deletes by position "
+                    "between its commits, when it has saved up the time"
+                )
+            else:
+                instead = "Its stream writes equality deletes, which slow readers down"
             logger.warning(
                 f"The keys of {'.'.join(self.sink.name)} cannot be indexed: {error}. {instead}."
             )

@@ -82,6 +82,10 @@ from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
     BYTES_AT_ONCE,
     merge_small_files,
 )
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
+    convert_equality_deletes,
+    rows_to_read,
+)
 from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
@@ -369,13 +373,10 @@ class Sink:
                 as for `tables.compaction`.
         """
 
-        def check(metadata: Metadata) -> None:
-            require_current_run(metadata, self.progress)
-
         with self.lock:
             if self.replaces:
                 return False
-            properties = {**self.properties, WRITE_ID: uuid.uuid4().hex}
+            properties, check = self._maintenance_properties(), self._check_run
             merged = merge_small_files(self.catalog, self.name, properties, check, most_bytes)
             index = self.index
             if merged is not None and index is not None:
@@ -383,6 +384,34 @@ class Sink:
                 with suppress(RowsMoved, StreamConflict, OSError):
                     self._follow(index, self._load())
             return merged is not None
+
+    def convert_equality_deletes(self, most_rows: int) -> int:
+        """Convert the table's equality deletes to deletes by position, unless too much is read.
+
+        Args:
+            most_rows: rows of data files and delete files that are read, at most.
+
+        Returns:
+            Rows that are too many to read; 0 if the table has no equality deletes any more.
+
+        Raises:
+            Fenced: another run has taken over.
+            NotConvertible, CatalogError, CommitStateUnknown, OSError: as for `tables.deletes`.
+        """
+        with self.lock:
+            rows = 0 if self.replaces else rows_to_read(self._load(history=False))
+            if 0 < rows <= most_rows:
+                properties, check = self._maintenance_properties(), self._check_run
+                convert_equality_deletes(self.catalog, self.name, properties, check)
+                return 0
+            return rows
+
+    def _maintenance_properties(self) -> dict[str, str]:
+        # Without the progress: these snapshots are no commits of the stream's changes.
+        return {**self.properties, WRITE_ID: uuid.uuid4().hex}
+
+    def _check_run(self, metadata: Metadata) -> None:
+        require_current_run(metadata, self.progress)
 
     def add_to_index(self, batch: WrittenBatch, watermark: Any = None) -> WrittenBatch:
         """Add a batch to the key index, which locates the rows that it deletes.

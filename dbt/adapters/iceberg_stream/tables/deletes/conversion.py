@@ -9,7 +9,7 @@ only data files that are new, and writes its files again only if that commit has
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +30,9 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
     EqualityDeletes,
+    Scope,
     equality_delete_files,
+    scope_of,
 )
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
@@ -46,6 +48,10 @@ from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 ATTEMPTS = 20
 # Property of a staged snapshot.
 STAGED = f"{PREFIX}staged-conversion"
+
+
+class NotConvertible(CatalogError):
+    """A file cannot be read here; the message names it and says what to do instead."""
 
 
 class FilesChanged(CatalogError):
@@ -69,8 +75,37 @@ class Conversion:
     rows: int = 0
 
 
+def rows_to_read(table: LoadedTable) -> int:
+    """Return how many rows a conversion reads: the deleted keys, and rows that may have them.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The number of rows; 0 if the table has no equality deletes.
+    """
+    deletes = equality_delete_files(table)
+    if not deletes:
+        return 0
+    newest: dict[Scope, int] = {}
+    for item in deletes:
+        scope = scope_of(table.metadata, item.data_file)
+        newest[scope] = max(item.sequence_number or 0, newest.get(scope, 0))
+
+    def is_older(item: ManifestEntry) -> bool:
+        # Deletes of the scope None apply to all partitions.
+        scopes = (None, scope_of(table.metadata, item.data_file))
+        return any(newest.get(scope, 0) > (item.sequence_number or 0) for scope in scopes)
+
+    data = live_entries(table.io, table.metadata, ManifestContent.DATA, test=is_older)
+    return sum(item.data_file.record_count for item in (*deletes, *data))
+
+
 def convert_equality_deletes(
-    catalog: IcebergCatalog, name: Name, properties: Mapping[str, str]
+    catalog: IcebergCatalog,
+    name: Name,
+    properties: Mapping[str, str],
+    check: Callable[[Metadata], None] | None = None,
 ) -> Conversion:
     """Replace the equality deletes of a table by position deletes or deletion vectors.
 
@@ -78,15 +113,16 @@ def convert_equality_deletes(
         catalog: the catalog, as the user who writes.
         name: of the table.
         properties: snapshot properties.
+        check: raises if the commit is not allowed for the metadata of an attempt.
 
     Raises:
-        CatalogError: there is no such table, a file cannot be read here, or the catalog refuses;
-            nothing was changed.
+        NotConvertible: a file cannot be read here; nothing was changed.
+        CatalogError: there is no such table, or the catalog refuses; nothing was changed.
         CommitConflict, FilesChanged: other writers changed these files in each of many attempts.
         CommitStateUnknown: it is not known whether the commit was made.
         OSError: the storage refuses a file; nothing was changed.
     """
-    return _convert(catalog, name, properties, is_staged=False)
+    return _convert(catalog, name, properties, check)
 
 
 def stage_conversion(
@@ -143,13 +179,17 @@ def _paths(entries: Iterable[ManifestEntry]) -> set[str]:
 
 
 def _convert(
-    catalog: IcebergCatalog, name: Name, properties: Mapping[str, str], is_staged: bool
+    catalog: IcebergCatalog,
+    name: Name,
+    properties: Mapping[str, str],
+    check: Callable[[Metadata], None] | None = None,
+    is_staged: bool = False,
 ) -> Conversion:
     with ExitStack() as resources:
         try:
-            return _Converter(catalog, name, properties, is_staged, resources).convert()
+            return _Converter(catalog, name, properties, check, is_staged, resources).convert()
         except UnsupportedFile as error:
-            raise CatalogError(
+            raise NotConvertible(
                 f"The equality deletes of {'.'.join(name)} cannot be converted: {error}. Compact "
                 "the table with Spark instead: call system.rewrite_data_files(table => "
                 f"'{'.'.join(name)}', options => map('delete-file-threshold', '1', "
@@ -165,6 +205,7 @@ class _Converter:
         catalog: the catalog, as the user who writes.
         name: of the table.
         properties: snapshot properties.
+        check: raises if the commit is not allowed for the metadata of an attempt.
         is_staged: whether no branch gets the snapshot.
         resources: closed after the conversion.
     """
@@ -172,6 +213,7 @@ class _Converter:
     catalog: IcebergCatalog
     name: Name
     properties: Mapping[str, str]
+    check: Callable[[Metadata], None] | None
     is_staged: bool
     resources: ExitStack
     _deletes: EqualityDeletes | None = None
@@ -211,6 +253,8 @@ class _Converter:
 
     def _check(self, base: LoadedTable, deletes: EqualityDeletes, metadata: Metadata) -> None:
         """Raise FilesChanged if another writer has changed what this conversion has looked at."""
+        if self.check is not None:
+            self.check(metadata)
         if current_snapshot_id(metadata) == current_snapshot_id(base.metadata):
             return
         now = replace(base, metadata=metadata)
