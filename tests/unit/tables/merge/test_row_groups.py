@@ -158,6 +158,20 @@ def test_nested_columns_must_be_those_of_the_table(
             require_ids(parquet, now)
 
 
+def map_of(value_id: int) -> pa.Schema:
+    key = field("key", pa.string(), 2).with_nullable(False)
+    return pa.schema([field("s", pa.map_(key, field("value", pa.int64(), value_id)), 1)])
+
+
+def test_maps_have_no_names_in_between(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"s": [[("k", 1)]]}, schema=map_of(3)), path)
+    with pq.ParquetFile(path) as parquet:
+        require_ids(parquet, map_of(3))
+        with pytest.raises(NotByRewriting, match="nested column `s` have changed"):
+            require_ids(parquet, map_of(4))
+
+
 def test_faults_of_files_tell_which(file: Path) -> None:
     merge = FileMerge(
         fs.LocalFileSystem(),

@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     Rewriter,
     in_threads,
 )
+from dbt.adapters.iceberg_stream.stream.batches.located_rows import with_located_rows
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
@@ -219,6 +220,8 @@ class BatchWriter:
         views = {query.view: frame}
         if self.sink.replaces:
             query = self._without_rows(session, views)
+        elif query.reads_target:
+            query = with_located_rows(session, query, self.sink, self.schema, views)
         self._require_order(session, views, batch_range)
         sql = query.changes()
         if late:

@@ -350,6 +350,29 @@ class KeyIndex:
                 self.snapshot_id = snapshot_id
             self._update_deleted()
 
+    def live_rows(self, changes: pa.Table) -> Iterator[LiveRows]:
+        """Yield the live rows with the keys of some changes, by data file; the lock must be held.
+
+        Args:
+            changes: with the key columns, and perhaps others.
+        """
+        keys = _conform(changes.select(self.schema.names), self.schema)
+        places = np.arange(changes.num_rows, dtype=np.uint64)
+        entries = Entries.at(encode(keys), pack(0, places))
+        index, rows = self._find(entries)
+        _, at = unpack(entries.rows[index])
+        numbers, positions = unpack(rows)
+        paths = self._paths()
+        for number in np.unique(numbers):
+            of_file = numbers == number
+            if (deleted := self._deleted.get(int(number))) is not None:
+                of_file[of_file] = [int(p) not in deleted for p in positions[of_file]]
+                yield LiveRows(
+                    paths[int(number)],
+                    at[of_file].astype(np.int64),
+                    positions[of_file].astype(np.int64),
+                )
+
     def find(self, keys: pa.Table) -> dict[str, list[int]]:
         """Return the positions of the live rows that have some keys, by data file.
 
@@ -382,26 +405,8 @@ class KeyIndex:
         changes = part.keys.take(at)
         pending = [deleted for batch in self._pending for deleted in batch.deleted]
         late = np.zeros(part.keys.num_rows, np.bool_)
-        late[at] = self.late_changes.mask(changes, self._live_rows(changes), pending)
+        late[at] = self.late_changes.mask(changes, self.live_rows(changes), pending)
         return part.without(late)
-
-    def _live_rows(self, changes: pa.Table) -> Iterator[LiveRows]:
-        """Yield the live rows with the keys of some changes, by data file."""
-        places = np.arange(changes.num_rows, dtype=np.uint64)
-        entries = Entries.at(encode(changes.select(self.schema.names)), pack(0, places))
-        index, rows = self._find(entries)
-        _, at = unpack(entries.rows[index])
-        numbers, positions = unpack(rows)
-        paths = self._paths()
-        for number in np.unique(numbers):
-            of_file = numbers == number
-            if (deleted := self._deleted.get(int(number))) is not None:
-                of_file[of_file] = [int(p) not in deleted for p in positions[of_file]]
-                yield LiveRows(
-                    paths[int(number)],
-                    at[of_file].astype(np.int64),
-                    positions[of_file].astype(np.int64),
-                )
 
     def _paths(self) -> dict[int, str]:
         """Return the locations of all data files, pending ones included, by their numbers."""

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysFile,
     read_deleted_keys,
 )
-from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_rows_at
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
@@ -99,8 +99,9 @@ class LateChanges:
         """
         late = np.zeros(changes.num_rows, np.bool_)
         target = self._target()
+        schema = pa.schema([self.schema.field(name) for name in self.sequence_by])
         for rows in live_rows:
-            before = self._take(target, rows)
+            before = read_rows_at(target, schema, rows.location, rows.positions)
             late[rows.changes[self._is_after(before, changes, rows.changes)]] = True
         source = Source(changes, self.keys)
         for deleted in (*pending, *self._read_deleted(target)):
@@ -113,23 +114,6 @@ class LateChanges:
         """Return which rows come after the changes at some positions."""
         ours = changes.select(self.sequence_by).take(at)
         return np.asarray(later(before.select(self.sequence_by).columns, ours.columns))
-
-    def _take(self, target: WriteTarget, rows: LiveRows) -> pa.Table:
-        """Read the `sequence_by` columns of rows."""
-        schema = pa.schema([self.schema.field(name) for name in self.sequence_by])
-        parts = [schema.empty_table()]
-        order = np.argsort(rows.positions, kind="stable")
-        positions = rows.positions[order]
-        for begin, group in read_keys(target, schema, rows.location):
-            inside = positions[
-                np.searchsorted(positions, begin) : np.searchsorted(
-                    positions, begin + group.num_rows
-                )
-            ]
-            parts.append(group.take(inside - begin))
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return pa.concat_tables(parts).take(back)
 
     def _read_deleted(self, target: WriteTarget) -> Iterator[pa.Table]:
         locations = [*self.equality_deletes, *(file.location for file in self.deleted_keys)]

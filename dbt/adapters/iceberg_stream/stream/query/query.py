@@ -351,6 +351,15 @@ class StreamQuery:
         by = self.options.sequence_by
         return self._finished(get_not_late_sql(self._row_changes, self._target, by, tombstones))
 
+    def changed_keys(self, limit: int) -> str:
+        """Return SQL of the keys that the changes have, each once.
+
+        Args:
+            limit: keys that are returned, at most.
+        """
+        keys = ", ".join(quote(key) for key in self.options.keys)
+        return f"select distinct {keys} from (\n{self._row_changes}\n) limit {limit}"
+
     def unknown_order(self) -> str:
         """Return SQL of one key with several changes whose order is not known."""
         keys = ", ".join(quote(key) for key in self.options.keys)

@@ -62,6 +62,7 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     file_schema,
     follow_index,
     late_changes,
+    rows_of,
     store_index,
     update_deleted_keys,
 )
@@ -434,6 +435,29 @@ class Sink:
                 f"{'.'.join(self.name)}: changes cannot be compared with the rows that they change "
                 f"({error}). Set `delete_encoding: equality`, with which Spark compares them."
             ) from error
+
+    def rows_of(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table | None:
+        """Return the live rows that have some keys; None if they cannot be read here.
+
+        Args:
+            keys: the key columns.
+            columns: that are returned.
+
+        Raises:
+            StreamConflict: another writer is changing the table.
+            OSError: the storage refuses a file.
+        """
+        index = self.index
+        assert index is not None, "rows are located by a key index"
+        with self.lock:
+            base = self._load(history=False)
+            try:
+                self._follow(index, base)
+                return rows_of(index, base, keys, file_schema(base, self.updates, columns))
+            except RowsMoved as error:
+                raise StreamConflict(str(error)) from error
+            except UnsupportedFile:
+                return None
 
     def replace_rows(self) -> None:
         """Let the next commit replace all rows of the table; batches before it are committed."""

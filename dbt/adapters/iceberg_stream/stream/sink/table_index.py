@@ -27,7 +27,12 @@ from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location,
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
-from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
+from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    UnsupportedFile,
+    read_rows_at,
+    require_no_defaults,
+)
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 
@@ -100,6 +105,34 @@ def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:
         raise StreamConflict(
             f"The key index of {name} cannot follow another writer's commit: {error}."
         ) from error
+
+
+def rows_of(
+    index: KeyIndex, base: LoadedTable, keys: pa.Table, schema: pa.Schema
+) -> pa.Table | None:
+    """Return the live rows that have some keys; None if equality deletes may have deleted them.
+
+    Args:
+        index: the key index, at the table's snapshot.
+        base: the table.
+        keys: the key columns.
+        schema: of the columns to return, with field ids.
+
+    Raises:
+        UnsupportedFile: a file cannot be read with these columns.
+        OSError: the storage refuses a file.
+    """
+    target = WriteTarget.of(base.metadata, base.io)
+    require_no_defaults(base.metadata, schema)
+    if equality_delete_files(base):
+        # The index does not look at them.
+        return None
+    with index.lock:
+        parts = [
+            read_rows_at(target, schema, rows.location, rows.positions)
+            for rows in index.live_rows(keys)
+        ]
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def store_index(

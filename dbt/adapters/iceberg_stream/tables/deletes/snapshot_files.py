@@ -227,3 +227,31 @@ def read_keys(
         raise UnsupportedFile(f"{error.clause} ({location})") from error
     except pa.ArrowException as error:
         raise OSError(f"{location}: {error}") from error
+
+
+def read_rows_at(
+    target: WriteTarget, schema: pa.Schema, location: str, positions: npt.NDArray[np.int64]
+) -> pa.Table:
+    """Read some rows of a data file.
+
+    Args:
+        target: the table's storage.
+        schema: of the columns, with field ids.
+        location: of the data file.
+        positions: of the rows in the file, in any order.
+
+    Returns:
+        The rows, in the order of `positions`.
+
+    Raises:
+        UnsupportedFile, OSError: as for `read_keys`.
+    """
+    order = np.argsort(positions, kind="stable")
+    ascending = positions[order]
+    parts = [schema.empty_table()]
+    for begin, rows in read_keys(target, schema, location):
+        first, last = np.searchsorted(ascending, (begin, begin + rows.num_rows))
+        parts.append(rows.take(ascending[first:last] - begin))
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_tables(parts).take(back)

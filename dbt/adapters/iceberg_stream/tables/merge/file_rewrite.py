@@ -387,7 +387,13 @@ def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, 
 def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
     """Return names and field ids of the fields nested in a column."""
     kind = field.type
-    children = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    if pa.types.is_map(kind):
+        # Parquet files name the entries between them, each in its own way.
+        children = [kind.key_field, kind.item_field]
+    else:
+        children = (
+            [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+        )
     nested = []
     for child in children:
         nested += [(child.name, _id(child)), *_ids(child)]

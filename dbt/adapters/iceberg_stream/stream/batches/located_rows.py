@@ -1,0 +1,69 @@
+"""The rows of the table that a batch changes, located by the key index and not by a scan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+# Keys of a batch up to which rows are located; more of them are in most files of the table anyway.
+MOST_KEYS = 100_000
+LOCATED = "__stream_located_rows"
+
+
+def with_located_rows(
+    session: Session,
+    query: StreamQuery,
+    sink: Sink,
+    schema: pa.Schema,
+    views: dict[str, DataFrame],
+) -> StreamQuery:
+    """Return a query that reads the rows that its changes need, in place of the whole table.
+
+    Args:
+        session: of the engine.
+        query: that reads the table's rows.
+        sink: the table.
+        schema: of the table's columns, as Spark reads them.
+        views: that the query reads; a view of the rows is added to them.
+
+    Returns:
+        The query; as it was if the rows cannot be located, or are too many.
+
+    Raises:
+        StreamConflict: another writer is changing the table.
+        OSError: the storage refuses a file.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if sink.index is None or query.keys != query.options.keys:
+        return query
+    keys = session.rows(query.changed_keys(MOST_KEYS + 1), **views)
+    if keys.num_rows > MOST_KEYS:
+        return query
+    rows = sink.rows_of(keys, query.columns)
+    if rows is None or not _is_read_alike(rows.schema, schema):
+        return query
+    spark_schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    # Spark takes no Arrow table without rows.
+    views[LOCATED] = session.spark.createDataFrame(rows if rows.num_rows else [], spark_schema)
+    return replace(query, relation=LOCATED)
+
+
+def _is_read_alike(schema: pa.Schema, by_spark: pa.Schema) -> bool:
+    """Return whether PyArrow and Spark read columns with the same types, but for time zones."""
+    return all(_without_zone(f.type) == _without_zone(by_spark.field(f.name).type) for f in schema)
+
+
+def _without_zone(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    return kind
