@@ -156,6 +156,41 @@ class TestReadDeletes:
         assert events("joined") == [(1, "a"), (3, "c")]
 
 
+class TestStreams:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        config = "{{ config(materialized='stream', unique_key='id', read_deletes='READS') }}"
+        query = "select id, value from {{ stream(source('raw', 'events')) }}"
+        sources = SOURCES.replace(
+            "{name: events}", "{name: events, config: {meta: {stream: {changes: true}}}}"
+        )
+        return {
+            "sources.yml": sources,
+            "by_spark.sql": config.replace("READS", "spark") + query,
+            "once.sql": config.replace("READS", "once") + query,
+            "wrong.sql": config.replace("READS", "twice") + query,
+        }
+
+    def test_the_first_read_of_a_source(self, project: Any, events: Any) -> None:
+        run_dbt(["run", "--select", "by_spark"])
+        assert staged(project) == []
+        run_dbt(["run", "--select", "once"])
+        assert len(staged(project)) == 1
+        for model in ("once", "by_spark"):
+            assert events(model) == [(1, "a"), (3, "c")]
+        # Later snapshots are read by their own files.
+        run(project, "insert into {schema}.events values (4, 'd')")
+        delete_keys(project, "events", 1)
+        run_dbt(["run", "--select", "once", "by_spark"])
+        for model in ("once", "by_spark"):
+            assert events(model) == [(3, "c"), (4, "d")]
+        assert len(staged(project)) == 1
+
+    def test_a_wrong_choice(self, project: Any, events: Any) -> None:
+        (result,) = run_dbt(["run", "--select", "wrong"], expect_pass=False)
+        assert "`read_deletes` must be one of spark, once, auto; got 'twice'" in result.message
+
+
 class TestWrongChoice:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

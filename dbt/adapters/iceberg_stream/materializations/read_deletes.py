@@ -39,23 +39,37 @@ def read_deletes_once(context: MaterializationContext, sql: str, choice: str) ->
     """
     if choice == "spark":
         return sql
-    properties = snapshot_properties(new_write_id(), context.principal)
     snapshots: dict[int, int] = {}
     for parts, offsets in tables_without_version(sql).items():
         name = _name(context.catalog, parts)
-        if name is None or not _pays(context.catalog, name, choice):
-            continue
-        try:
-            snapshot_id = stage_conversion(context.catalog, name, properties)
-        except (CatalogError, OSError) as error:
-            logger.warning(
-                f"Spark's own reader reads {'.'.join(name)}, and each of its equality delete files "
-                f"for each data file, because they cannot be read once: {reason(error)}"
-            )
-            continue
+        snapshot_id = None if name is None else staged_snapshot(context, name, choice)
         if snapshot_id is not None:
             snapshots |= dict.fromkeys(offsets, snapshot_id)
     return at_snapshots(sql, snapshots)
+
+
+def staged_snapshot(context: MaterializationContext, name: Name, choice: str) -> int | None:
+    """Return a staged snapshot with the rows of a table, and without equality deletes.
+
+    Args:
+        context: of the model.
+        name: of the table.
+        choice: as for `read_deletes_once`.
+
+    Returns:
+        The id of the snapshot; None if Spark's own reader reads the table.
+    """
+    if choice == "spark" or not _pays(context.catalog, name, choice):
+        return None
+    properties = snapshot_properties(new_write_id(), context.principal)
+    try:
+        return stage_conversion(context.catalog, name, properties)
+    except (CatalogError, OSError) as error:
+        logger.warning(
+            f"Spark's own reader reads {'.'.join(name)}, and each of its equality delete files "
+            f"for each data file, because they cannot be read once: {reason(error)}"
+        )
+        return None
 
 
 def _name(catalog: IcebergCatalog, parts: NameParts) -> Name | None:

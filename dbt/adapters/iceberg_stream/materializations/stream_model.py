@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session, load_pyspark
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.read_deletes import staged_snapshot
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
@@ -119,7 +120,13 @@ class StreamModel:
             credentials.kafka,
             keys,
             required,
+            self._stage,
         )
+
+    def _stage(self, name: Name) -> int | None:
+        """Return a snapshot in which the equality deletes of a table are read once."""
+        choice = self.model["config"].get("read_deletes") or "spark"
+        return staged_snapshot(self.context, name, choice)
 
     @cached_property
     def change_sql(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,8 @@ class IcebergSource:
         skip_changes: whether snapshots that delete or overwrite rows are skipped.
         changes: whether deleted and updated rows are changes of the stream.
         keyed: whether the stream's table has keys, so that the order of rows matters.
+        stage: returns a snapshot with the rows of the table's current one that is faster to read;
+            None if there is none.
     """
 
     catalog: IcebergCatalog
@@ -60,11 +62,13 @@ class IcebergSource:
     skip_changes: bool = False
     changes: bool = False
     keyed: bool = False
+    stage: Callable[[Name], int | None] | None = None
     ordered: bool = field(default=False, init=False)
     has_bad: bool = field(default=False, init=False)
     has_truncates: bool = field(default=False, init=False)
     _schema_id: str = field(default="", init=False)
     _lacks_order: bool = field(default=False, init=False)
+    _staged: dict[int, int | None] = field(default_factory=dict, init=False)
 
     @property
     def of_rows(self) -> bool:
@@ -137,7 +141,8 @@ class IcebergSource:
         return lower is None and self._lacks_order
 
     def _read_all(self, spark: SparkSession, upper: Frontier) -> DataFrame:
-        reader = spark.read.option("versionAsOf", str(upper["snapshot-id"]))
+        snapshot_id = self._readable(upper["snapshot-id"])
+        reader = spark.read.option("versionAsOf", str(snapshot_id))
         rows, table = reader.table(self.relation), self._table()
         # Spark returns the columns of the snapshot; later snapshots have the current columns.
         types = spark.table(self.relation).schema
@@ -149,6 +154,22 @@ class IcebergSource:
             order = order_of_all(table.io, ancestors, appends_only)
             self._lacks_order = UNKNOWN_ORDER in order["minor"].to_pylist()
         return self._with_change(rows, 0, order, columns)
+
+    def _readable(self, snapshot_id: int) -> int:
+        """Return the snapshot to read for the rows of a snapshot: itself, or a staged one."""
+        if snapshot_id not in self._staged:
+            self._staged[snapshot_id] = self._stage(snapshot_id)
+        return self._staged[snapshot_id] or snapshot_id
+
+    def _stage(self, snapshot_id: int) -> int | None:
+        current = parent_snapshot(self._metadata(), MAIN)
+        if self.stage is None or current is None or current["snapshot-id"] != snapshot_id:
+            return None
+        staged = self.stage(self.name)
+        snapshots = {s["snapshot-id"]: s for s in self._table().metadata["snapshots"]}
+        # Other writers may have committed before it was staged.
+        is_same = snapshots.get(staged, {}).get("parent-snapshot-id") == snapshot_id
+        return staged if is_same else None
 
     def lag(self, frontier: Frontier | None) -> Lag:
         metadata = self._metadata()

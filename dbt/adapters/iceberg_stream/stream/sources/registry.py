@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ def open_source(
     connections: Connections = NO_CONNECTIONS,
     keys: Sequence[str] = (),
     required: Sequence[str] = (),
+    stage: Callable[[Name], int | None] | None = None,
 ) -> Source:
     """Open the source of a definition, without connecting to it.
 
@@ -91,6 +92,8 @@ def open_source(
         connections: options of Kafka's clients by connection, from the profile's `kafka`.
         keys: columns that identify a row of the table that the stream writes.
         required: columns of the source that the keys are passed on from; records must have them.
+        stage: returns a snapshot with the rows of an Iceberg table that is faster to read; None if
+            there is none.
 
     Raises:
         StreamError: the definition has errors.
@@ -118,7 +121,8 @@ def open_source(
         raise StreamError(
             "A stream can have `changes` or `skip_changes`, not both. Remove one of them."
         )
-    return IcebergSource(catalog, definition.name, definition.relation, skip, changes, bool(keys))
+    name, relation = definition.name, definition.relation
+    return IcebergSource(catalog, name, relation, skip, changes, bool(keys), stage)
 
 
 def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -> Source:
