@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "upserts_20m_v3": partial(upserts.upserts, version=3, per_file=100_000, rows=20_000_000),
     "commits_200": upserts.commits,
     "deletes_v3_150x20k": partial(deletes.deletes, version=3, files=150, keys=20_000),
+    "fewer_deletes": deletes.fewer_deletes,
     "deletes_v2_150x20k": partial(deletes.deletes, version=2, files=150, keys=20_000),
     "deletes_v3_1000x1k": partial(deletes.deletes, version=3, files=1000, keys=1_000),
 }

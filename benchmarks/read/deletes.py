@@ -29,58 +29,87 @@ SPARK = "Spark's own reader"
 ROWS, DATA_FILES = 5_000_000, 50
 
 
-def deletes(bench: Bench, version: int, files: int, keys: int) -> list[Result]:
+class Case:
     """A table of 5,000,000 rows in 50 data files, and equality deletes that apply to all."""
-    tables, rows = Tables(bench), bench.size(ROWS)
-    try:
-        measured: dict[str, str] = {}
 
-        def create(use: str) -> str:
-            measured[use] = _table(tables, version, rows, files, keys)
-            return measured[use]
-
-        def by_spark() -> float:
-            return read(tables.rig.session, f"s.{measured['spark']}")[0]
-
-        def once() -> float:
-            # A new table each time: a staged conversion is used again.
-            name = create("once")
-            begin = time.perf_counter()
-            snapshot_id = stage_conversion(tables.rig.lake, ("s", name), {})
-            measured["rows"] = str(_count(tables, f"s.{name} version as of {snapshot_id}"))
-            return time.perf_counter() - begin
-
-        def convert() -> float:
-            name = create("converted")
-            begin = time.perf_counter()
-            convert_equality_deletes(tables.rig.lake, ("s", name), {})
-            return time.perf_counter() - begin
-
-        create("spark")
-        runs = bench.runs(3)
-        seconds = alternate({"once": once, "convert": convert, "spark": by_spark}, runs)
-        if int(measured["rows"]) != _count(tables, f"s.{measured['spark']}"):
-            raise BenchmarkError("Reading once gave other rows than Spark's own reader")
-        name = f"deletes_v{version}_{files}x{keys // 1000}k"
-        note = (
-            f"{rows:,} rows in {DATA_FILES} data files, {files:,} equality delete files of "
+    def __init__(self, bench: Bench, version: int, files: int, keys: int) -> None:
+        self.tables, self.rows = Tables(bench), bench.size(ROWS)
+        self.version, self.files, self.keys = version, files, keys
+        self.name = f"deletes_v{version}_{files}x{keys // 1000}k"
+        self.note = (
+            f"{self.rows:,} rows in {DATA_FILES} data files, {files:,} equality delete files of "
             f"{keys:,} keys, format version {version}"
         )
-        reads = f"{note}. Once: positions located and written, and the query (count, sum)."
+        # The last table of each use, and the rows that reading once has left.
+        self.last: dict[str, str] = {}
+        self.left = 0
+        self.create("spark")
+
+    def create(self, use: str) -> str:
+        name = _table(self.tables, self.version, self.rows, self.files, self.keys)
+        self.last[use] = name
+        return name
+
+    def by_spark(self) -> float:
+        return read(self.tables.rig.session, f"s.{self.last['spark']}")[0]
+
+    def once(self) -> float:
+        # A new table each time: a staged conversion is used again.
+        name = self.create("once")
+        begin = time.perf_counter()
+        snapshot_id = stage_conversion(self.tables.rig.lake, ("s", name), {})
+        self.left = _count(self.tables, f"s.{name} version as of {snapshot_id}")
+        return time.perf_counter() - begin
+
+    def convert(self) -> float:
+        name = self.create("converted")
+        begin = time.perf_counter()
+        convert_equality_deletes(self.tables.rig.lake, ("s", name), {})
+        return time.perf_counter() - begin
+
+    def beside_spark(self, seconds: dict[str, list[float]], aim: float | None) -> Result:
+        """Reading once beside Spark's own reader, which must see the same rows."""
+        if self.left != _count(self.tables, f"s.{self.last['spark']}"):
+            raise BenchmarkError("Reading once gave other rows than Spark's own reader")
+        note = f"{self.note}. Once: positions located and written, and the query (count, sum)."
+        ours, theirs = seconds["once"], seconds["spark"]
+        return Result.of(f"{self.name}_once", SPARK, ours, theirs, aim, note)
+
+
+def deletes(bench: Bench, version: int, files: int, keys: int) -> list[Result]:
+    """Read once, converted, and then read beside a clean table."""
+    case = Case(bench, version, files, keys)
+    try:
+        measures = {"once": case.once, "convert": case.convert, "spark": case.by_spark}
+        seconds = alternate(measures, bench.runs(3))
+        converted = f"{case.note}. The conversion alone."
         return [
-            Result.of(f"{name}_once", SPARK, seconds["once"], seconds["spark"], 15.0, reads),
+            case.beside_spark(seconds, 15.0),
             Result.of(
-                f"{name}_convert",
+                f"{case.name}_convert",
                 "reading once",
                 seconds["convert"],
                 seconds["once"],
                 1.0,
-                f"{note}. The conversion alone.",
+                converted,
             ),
-            *_after(tables, name, measured["converted"], note, bench.runs(READS)),
+            *_after(case.tables, case.name, case.last["converted"], case.note, bench.runs(READS)),
         ]
     finally:
-        tables.rig.close()
+        case.tables.rig.close()
+
+
+def fewer_deletes(bench: Bench) -> list[Result]:
+    """Where the gain begins: from a few delete files to many."""
+    results = []
+    for files in (2, 5, 15, 50):
+        case = Case(bench, 3, files, 20_000)
+        try:
+            seconds = alternate({"once": case.once, "spark": case.by_spark}, bench.runs(2))
+            results.append(case.beside_spark(seconds, None))
+        finally:
+            case.tables.rig.close()
+    return results
 
 
 def _after(tables: Tables, name: str, table: str, note: str, runs: int) -> list[Result]:
