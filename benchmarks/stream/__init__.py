@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import Benchmark
 
-from . import memory, merges, sequence, upserts
+from . import late, memory, merges, sequence, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_files": upserts.upserts_files,
@@ -12,6 +12,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "upserts_start": upserts.upserts_start,
     "merges_5m": merges.merges_5m,
     "merges_20m": merges.merges_20m,
+    "late": late.late,
+    "partial": late.partial_changes,
     "sequence": sequence.sequence,
     "sequence_50ms": sequence.sequence_50ms,
     "memory": memory.memory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -57,12 +58,12 @@ class Merges:
 
     def __init__(self, bench: Bench, rows: int) -> None:
         self.rows = rows
-        self.rig = Rig(bench.folder / f"stream_merge{rows}", bench.engine)
+        self.rig = Rig(bench.folder / f"stream_merge_{uuid.uuid4().hex[:8]}", bench.engine)
         self._made = 0
         self.last: dict[str, str] = {}
 
     def ours(self, case: Case, commit_interval: float, sql: str = PICKS) -> float:
-        name = self._table("ours", {})
+        name = self.table("ours", {})
         source = {"type": "files", "path": str(case.files[0].parent), "format": "parquet"}
         # A batch takes one file, however small it is said to be.
         stream = self.rig.stream(name, source, sql, batch_rows=1, commit_interval=commit_interval)
@@ -74,7 +75,7 @@ class Merges:
 
     def merged(self, mode: str, case: Case) -> float:
         """Seconds for all files, of which some are merged."""
-        name, files = self._table(mode, properties(mode)), case.files[: MERGED[mode]]
+        name, files = self.table(mode, properties(mode)), case.files[: MERGED[mode]]
         seconds = merge_files(self.rig.session, f"s.{name}", files)
         check(self.rig.session, f"s.{name}", case.truth(len(files)))
         return seconds * len(case.files) / len(files)
@@ -97,7 +98,8 @@ class Merges:
             f"({took:.1f} s) in {after:.2f} s."
         )
 
-    def _table(self, contender: str, more: dict[str, str]) -> str:
+    def table(self, contender: str, more: dict[str, str]) -> str:
+        """Create a contender's table with the rows before any upsert; drop its last one."""
         if contender in self.last:
             self.rig.lake.drop(("s", self.last[contender]))
         self._made += 1
