@@ -185,7 +185,12 @@ class Sink:
     def _commit(self, write_id: str, batches: Sequence[WrittenBatch]) -> Committed | None:
         with ExitStack() as undo:
             undo.callback(self.discard, batches)
-            commit = self.prepare(write_id, batches)
+            try:
+                commit = self.prepare(write_id, batches)
+            except RowsMoved:
+                # The batches' files stay, for the next attempt.
+                undo.pop_all()
+                raise
             undo.pop_all()
         return None if commit is None else self.apply_commit(commit, commit.commit(self.remove))
 
