@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys
+from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DAY,
     deleted_keys_files,
@@ -28,8 +29,9 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_change
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
+from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from tests.integration.streams import NAME, SINK, open_sink
-from tests.integration.tables import LATER, duckdb_rows
+from tests.integration.tables import LATER, duckdb_rows, insert
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -181,3 +183,25 @@ def test_several_files_are_read(lake: IcebergCatalog, monkeypatch: pytest.Monkey
     assert len(paths(lake)) == 2
     apply(sink, (1, "late", 4), (2, "late", 4), (3, "new", 4))
     assert rows(lake) == [(3, "new")]
+
+
+def append_by_others(lake: IcebergCatalog, *keys: int) -> None:
+    schema = pa.schema({"id": pa.int64(), "value": pa.string(), "at": pa.int64()})
+    values = {"id": list(keys), "value": ["other"] * len(keys), "at": [5] * len(keys)}
+    insert(lake, NAME[1], *pa.table(values, schema).to_batches())
+
+
+def test_rows_of_others_that_could_not_be_indexed(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a merge of small files the index follows, and the next commit tries that again."""
+    monkeypatch.setattr(small_files, "MERGED_FILES", 2)
+    sink = opened(lake)
+    apply(sink, (1, "old", 5), watermark=None)
+    apply(sink, (2, "old", 5), watermark=None)
+    append_by_others(lake, 3)
+    with monkeypatch.context() as broken:
+        broken.setattr(index, "read_keys", Mock(side_effect=OSError("no storage today")))
+        assert sink.merge_small_files()
+    apply(sink, (1, "late", 4), (2, "new", 6), (4, "new", 4))
+    assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "other"), (4, "new")]

@@ -268,10 +268,10 @@ class KeyIndex:
     def clear(self) -> None:
         """Leave out all rows of the snapshot, because the next commit replaces them."""
         with self.lock:
-            self._files, self._is_replaced = {}, True
+            self._is_replaced = True
             if self.late_changes is not None:
                 self.late_changes.clear()
-            self._update_deleted()
+            self._set_files({})
 
     def add(self, changes: Sequence[ChangedKeys], watermark: Any = None) -> IndexedBatch:
         """Add the changes of a batch to the index, and find the rows that they replace.
@@ -475,11 +475,11 @@ class KeyIndex:
                 # Its entries may have been left out of a merge, if rows of it are live again.
                 kept[path] = IndexedFile(next(self._numbers), item, positions)
                 new.append(kept[path])
-        self._files, self._restored = kept, {}
-        self._update_deleted()
+        before, self._restored = self._files, {}
+        self._set_files(kept)
         with ExitStack() as undo:
             # Files whose keys are not read must not count as indexed in the next attempt.
-            undo.callback(self._files.clear)
+            undo.callback(self._set_files, before)
             self._index_files(table, new)
             undo.pop_all()
         self.snapshot_id = current_snapshot_id(table.metadata)
@@ -488,6 +488,10 @@ class KeyIndex:
     def _has(self, item: SnapshotFile) -> bool:
         known = self._files.get(item.file.file_path)
         return known is not None and known.snapshot_file.delete_keys == item.delete_keys
+
+    def _set_files(self, files: dict[str, IndexedFile]) -> None:
+        self._files = files
+        self._update_deleted()
 
     def _update_deleted(self) -> None:
         deleted = {item.number: item.deleted for item in self._files.values()}
