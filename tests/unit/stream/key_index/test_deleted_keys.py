@@ -17,7 +17,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import Orphan, find_orphans
+from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DAY,
@@ -27,10 +28,11 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
-from tests.integration.streams import NAME, SINK, open_sink
+from tests.integration.streams import NAME, SINK, make_table, open_sink
 from tests.integration.tables import LATER, duckdb_rows, insert
 
 SCHEMA = Schema(
@@ -55,14 +57,24 @@ def opened(lake: IcebergCatalog, days: float = 7.0) -> Sink:
     return sink
 
 
-def apply(sink: Sink, *changes: Change, watermark: int | None = 9, indexed: bool = True) -> None:
-    plan = sink.plan("w", ordered=False, max_keys=99, sequence_by=("at",), keeps_keys=indexed)
+def written(
+    sink: Sink,
+    *changes: Change,
+    watermark: int | None = 9,
+    indexed: bool = True,
+    by: str = "at",
+) -> WrittenBatch:
+    plan = sink.plan("w", ordered=False, max_keys=99, sequence_by=(by,), keeps_keys=indexed)
     ids, values, orders = ([change[n] for change in changes] for n in range(3))
-    rows: dict[str, Any] = {"id": ids, "value": pa.array(values, pa.string()), "at": orders}
+    rows: dict[str, Any] = {"id": ids, "value": pa.array(values, pa.string()), by: orders}
     rows |= {f"{ORDER}0": orders, f"{ORDER}1": list(range(len(ids)))}
     batches = pa.table(rows | {DELETED: [value is None for value in values]}).to_batches()
     batch = WrittenBatch(BatchRange(None, {"n": 1}), [write_changes(plan, batches)])
-    sink.commit("w", [sink.add_to_index(batch, watermark)])
+    return sink.add_to_index(batch, watermark)
+
+
+def apply(sink: Sink, *changes: Change, **settings: Any) -> None:
+    sink.commit("w", [written(sink, *changes, **settings)])
 
 
 def rows(lake: IcebergCatalog) -> list[tuple[Any, ...]]:
@@ -73,6 +85,12 @@ def metadata(lake: IcebergCatalog) -> Metadata:
     base = lake.load(NAME)
     assert base is not None
     return base.metadata
+
+
+def orphans(lake: IcebergCatalog) -> list[Orphan]:
+    base = lake.load(NAME)
+    assert base is not None
+    return find_orphans(base, LATER)
 
 
 def paths(lake: IcebergCatalog) -> list[Path]:
@@ -139,9 +157,7 @@ def test_files_are_merged_and_none_is_left(lake: IcebergCatalog) -> None:
     sink = opened(lake)
     for key in range(20):
         apply(sink, (key, None, 5))
-        base = lake.load(NAME)
-        assert base is not None
-        assert find_orphans(base, LATER) == []
+        assert orphans(lake) == []
     # The digits of 20 in the binary system.
     assert [file.rows for file in deleted_keys_files(metadata(lake), SINK)] == [16, 4]
     apply(sink, *((key, "late", 4) for key in range(21)))
@@ -153,9 +169,7 @@ def test_a_refused_commit_leaves_no_file(lake: IcebergCatalog) -> None:
     opened(lake)
     with pytest.raises(Exception, match="has taken over"):
         apply(sink, (1, None, 5))
-    base = lake.load(NAME)
-    assert base is not None
-    assert find_orphans(base, LATER) == []
+    assert orphans(lake) == []
 
 
 def test_files_of_an_unknown_commit_stay(
@@ -169,9 +183,7 @@ def test_files_of_an_unknown_commit_stay(
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.sink.sink.Committer.commit", lost)
     with pytest.raises(CommitStateUnknown):
         apply(sink, (1, None, 5))
-    base = lake.load(NAME)
-    assert base is not None
-    (orphan,) = find_orphans(base, LATER)
+    (orphan,) = orphans(lake)
     assert "deleted-keys" in orphan.path
 
 
@@ -205,3 +217,25 @@ def test_rows_of_others_that_could_not_be_indexed(
         assert sink.merge_small_files()
     apply(sink, (1, "late", 4), (2, "new", 6), (4, "new", 4))
     assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "other"), (4, "new")]
+
+
+def test_no_file_is_left_of_deleted_keys_that_cannot_be_written(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(lake)
+    apply(sink, (1, "old", 5), (2, "old", 5), watermark=None)
+    monkeypatch.setattr(deleted_keys, "_write", Mock(side_effect=OSError("no storage today")))
+    with pytest.raises(OSError, match="no storage today"):
+        apply(sink, (1, None, 6))
+    assert orphans(lake) == []
+
+
+def test_a_refused_commit_of_several_tables_leaves_no_file(lake: IcebergCatalog) -> None:
+    make_table(lake, name=("s", "u"))
+    sink, other = opened(lake), open_sink(lake, ("s", "u"))
+    batches = [written(sink, (1, "unused", 5)), written(sink, (1, None, 6))]
+    opened(lake)
+    unchanged = WrittenBatch(BatchRange(None, {"n": 1}), [])
+    with pytest.raises(Fenced, match="has taken over"):
+        commit_batches("w", [(sink, batches), (other, [unchanged])])
+    assert orphans(lake) == []

@@ -223,7 +223,11 @@ class Sink:
             indexed = descriptors.describe_indexed(batches, self.index)
             added, removed = indexed.added, indexed.removed
         sink_id = self.progress.sink_id
-        deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+        with ExitStack() as undo:
+            if indexed is not None:
+                undo.callback(self.remove, indexed.delete_locations)
+            deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+            undo.pop_all()
         if not (added or removed or self.replaces or deleted_keys is not None):
             if self.index is not None and indexed is not None:
                 indexed.record(self.index, None)
