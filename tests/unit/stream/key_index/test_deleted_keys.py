@@ -239,3 +239,13 @@ def test_a_refused_commit_of_several_tables_leaves_no_file(lake: IcebergCatalog)
     with pytest.raises(Fenced, match="has taken over"):
         commit_batches("w", [(sink, batches), (other, [unchanged])])
     assert orphans(lake) == []
+
+
+def test_a_refresh_orders_changes_by_a_new_column(lake: IcebergCatalog) -> None:
+    sink = open_sink(lake)
+    sink.claim(refresh=True)
+    sink.replace_with(pa.schema({"id": pa.int64(), "value": pa.string(), "n": pa.int64()}))
+    sink.load_index(1000, True, ChangeOrder(("n",), 7.0))
+    apply(sink, (1, "new", 5), (2, None, 5), by="n")
+    apply(sink, (1, "late", 4), (2, "late", 4), by="n")
+    assert rows(lake) == [(1, "new")]

@@ -352,7 +352,7 @@ class Sink:
                 sink_id = self.progress.sink_id
                 index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
                 index.late_changes.equality_deletes = _equality_deletes(base)
-        index.load(base, refresh)
+        index.load(replace(base, metadata=with_schema(base.metadata, self.updates)), refresh)
         self.index = index
 
     def store_index(self) -> None:
