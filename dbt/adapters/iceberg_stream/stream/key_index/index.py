@@ -475,11 +475,11 @@ class KeyIndex:
                 # Its entries may have been left out of a merge, if rows of it are live again.
                 kept[path] = IndexedFile(next(self._numbers), item, positions)
                 new.append(kept[path])
-        before, self._restored = self._files, {}
+        previous, self._restored = self._files, {}
         self._set_files(kept)
         with ExitStack() as undo:
             # Files whose keys are not read must not count as indexed in the next attempt.
-            undo.callback(self._set_files, before)
+            undo.callback(self._set_files, previous)
             self._index_files(table, new)
             undo.pop_all()
         self.snapshot_id = current_snapshot_id(table.metadata)
