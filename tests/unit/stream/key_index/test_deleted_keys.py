@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -19,7 +20,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.orphans import Orphan, find_orphans
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
-from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index
+from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index, late_changes
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DAY,
     deleted_keys_files,
@@ -31,9 +32,13 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Wr
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME, SINK, make_table, open_sink
-from tests.integration.tables import LATER, duckdb_rows, insert
+from tests.integration.tables import LATER, duckdb_rows, insert, read_by_duckdb, write
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -249,3 +254,36 @@ def test_a_refresh_orders_changes_by_a_new_column(lake: IcebergCatalog) -> None:
     apply(sink, (1, "new", 5), (2, None, 5), by="n")
     apply(sink, (1, "late", 4), (2, "late", 4), by="n")
     assert rows(lake) == [(1, "new")]
+
+
+def test_a_compaction_whose_old_files_are_removed_before_the_next_commit(
+    lake: IcebergCatalog,
+) -> None:
+    sink = opened(lake)
+    apply(sink, (1, "old", 5), (2, "old", 5), watermark=None)
+    first = written(sink, (3, "new", 6), watermark=5)
+    base = lake.load(NAME)
+    assert base is not None
+    (old,) = live_files(base.io, base.metadata)
+    merged = read_by_duckdb(base.location)
+    files = write(lake, NAME[1], *merged.to_batches())
+    change = TableChange(Operation.REPLACE, (AddedFiles(tuple(files)),), removed=(old,))
+    Committer(lake, NAME, change, base).commit()
+    Path(old.file_path.removeprefix("file://")).unlink()
+    second = written(sink, (1, "late", 4), (2, "new", 7), (3, "late", 5))
+    sink.commit("w", [first, second])
+    assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "new")]
+    assert orphans(lake) == []
+
+
+def test_only_files_with_live_rows_of_the_keys_are_read(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(lake)
+    for at in range(5):
+        apply(sink, (1, "old", at), (10 + at, "old", at), watermark=at - 1)
+    read = Mock(side_effect=late_changes.read_keys)
+    monkeypatch.setattr(late_changes, "read_keys", read)
+    apply(sink, (1, "late", 3))
+    assert read.call_count == 1
+    assert (1, "old") in rows(lake)

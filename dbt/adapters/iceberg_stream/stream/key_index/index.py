@@ -286,11 +286,14 @@ class KeyIndex:
                 cannot have.
             OSError: the storage refuses a file.
         """
-        with self.lock:
+        with self.lock, ExitStack() as undo:
             batch = IndexedBatch(deleted_keys=next(self._numbers))
             self._pending.append(batch)
+            undo.callback(self._update_deleted)
+            undo.callback(self._pending.pop)
             for part in changes:
                 self._add(batch, self._without_late(part, watermark))
+            undo.pop_all()
             self._merge_runs()
             return batch
 
@@ -393,15 +396,12 @@ class KeyIndex:
         _, at = unpack(entries.rows[index])
         numbers, positions = unpack(rows)
         paths = self._paths()
-        for number in np.unique(numbers):
+        for number, live in self._live(rows).items():
             of_file = numbers == number
-            if (deleted := self._deleted.get(int(number))) is not None:
-                of_file[of_file] = [int(p) not in deleted for p in positions[of_file]]
-                yield LiveRows(
-                    paths[int(number)],
-                    at[of_file].astype(np.int64),
-                    positions[of_file].astype(np.int64),
-                )
+            of_file[of_file] = [int(p) in live for p in positions[of_file]]
+            yield LiveRows(
+                paths[number], at[of_file].astype(np.int64), positions[of_file].astype(np.int64)
+            )
 
     def _paths(self) -> dict[int, str]:
         """Return the locations of all data files, pending ones included, by their numbers."""

@@ -436,8 +436,14 @@ class Sink:
         """
         if self.index is None:
             return batch
+        changes = batch.changed_keys()
         try:
-            return batch.with_index(self.index.add(batch.changed_keys(), watermark))
+            with suppress(FileNotFoundError):
+                return batch.with_index(self.index.add(changes, watermark))
+            # Another writer has compacted the table, and removed files that the index still has.
+            with self.lock, suppress(RowsMoved, StreamConflict):
+                self._follow(self.index, self._load())
+            return batch.with_index(self.index.add(changes, watermark))
         except UnsupportedFile as error:
             raise StreamError(
                 f"{'.'.join(self.name)}: changes cannot be compared with the rows that they change "
