@@ -125,6 +125,13 @@ def test_keys_are_forgotten_after_some_days(
     assert rows(lake) == [(1, "late")]
 
 
+def test_keys_that_are_kept_forever(lake: IcebergCatalog) -> None:
+    for key in range(3):
+        apply(opened(lake, days=float("inf")), (key, None, 5))
+    apply(opened(lake), (1, "late", 4), (2, "late", 4), (3, "new", 4))
+    assert rows(lake) == [(3, "new")]
+
+
 def test_old_files_are_removed_unread(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
