@@ -178,7 +178,9 @@ class LateChanges(RuleBasedStateMachine):
     @rule(keys=st.lists(KEYS, max_size=3))
     def append(self, keys: list[int | None]) -> None:
         """Of another writer, who knows neither unique keys nor deleted ones."""
-        rows: list[Row] = [(key, "other", (self.truth.watermark or 0) - 1, 1) for key in keys]
+        # Of two columns, the second one decides between rows and changes of the same time.
+        at, n = (self.truth.watermark or 0) - 1, len(self.sequence_by) - 1
+        rows: list[Row] = [(key, "other", at, n) for key in keys]
         if rows:
             files = write(self.lake, NAME[1], *arrow(rows).to_batches())
             self.commit_change(append(*files, properties={}))

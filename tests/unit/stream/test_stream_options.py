@@ -70,6 +70,11 @@ def test_all_faults_at_once() -> None:
         ({"create_tables": "false"}, "`create_tables` must be true or false; got 'false'"),
         ({"apply_as_delete": "x"}, "`apply_as_delete`: did you mean `apply_as_deletes`?"),
         ({"comit_interval": 5}, "`comit_interval`: did you mean `commit_interval`?"),
+        (
+            {"deleted_keys_days": float("nan")},
+            "`deleted_keys_days` must be a number of at least 0; got nan",
+        ),
+        ({"batch_rows": float("inf")}, "`batch_rows` must be a number of at least 1; got inf"),
     ],
 )
 def test_values_and_names_that_are_wrong(config: dict[str, Any], fault: str) -> None:

@@ -315,9 +315,10 @@ def _number(
         return None
     try:
         value = kind(config[name])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = None
-    if value is None or isinstance(config[name], bool) or value < least:
+    # Not a number is not less, either.
+    if value is None or isinstance(config[name], bool) or not value >= least:
         errors.append(must_be(name, config[name], f"a number of at least {least:g}"))
         return None
     return value

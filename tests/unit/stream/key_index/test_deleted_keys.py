@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys
+from dbt.adapters.iceberg_stream.maintenance.orphans import Orphan, find_orphans
+from dbt.adapters.iceberg_stream.stream.errors import Fenced
+from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index, late_changes
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DAY,
     deleted_keys_files,
@@ -26,10 +29,16 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
-from tests.integration.streams import NAME, SINK, open_sink
-from tests.integration.tables import LATER, duckdb_rows
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.compaction import small_files
+from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
+from tests.integration.streams import NAME, SINK, make_table, open_sink
+from tests.integration.tables import LATER, duckdb_rows, insert, read_by_duckdb, write
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -53,14 +62,24 @@ def opened(lake: IcebergCatalog, days: float = 7.0) -> Sink:
     return sink
 
 
-def apply(sink: Sink, *changes: Change, watermark: int | None = 9, indexed: bool = True) -> None:
-    plan = sink.plan("w", ordered=False, max_keys=99, sequence_by=("at",), keeps_keys=indexed)
+def written(
+    sink: Sink,
+    *changes: Change,
+    watermark: int | None = 9,
+    indexed: bool = True,
+    by: str = "at",
+) -> WrittenBatch:
+    plan = sink.plan("w", ordered=False, max_keys=99, sequence_by=(by,), keeps_keys=indexed)
     ids, values, orders = ([change[n] for change in changes] for n in range(3))
-    rows: dict[str, Any] = {"id": ids, "value": pa.array(values, pa.string()), "at": orders}
+    rows: dict[str, Any] = {"id": ids, "value": pa.array(values, pa.string()), by: orders}
     rows |= {f"{ORDER}0": orders, f"{ORDER}1": list(range(len(ids)))}
     batches = pa.table(rows | {DELETED: [value is None for value in values]}).to_batches()
     batch = WrittenBatch(BatchRange(None, {"n": 1}), [write_changes(plan, batches)])
-    sink.commit("w", [sink.add_to_index(batch, watermark)])
+    return sink.add_to_index(batch, watermark)
+
+
+def apply(sink: Sink, *changes: Change, **settings: Any) -> None:
+    sink.commit("w", [written(sink, *changes, **settings)])
 
 
 def rows(lake: IcebergCatalog) -> list[tuple[Any, ...]]:
@@ -71,6 +90,12 @@ def metadata(lake: IcebergCatalog) -> Metadata:
     base = lake.load(NAME)
     assert base is not None
     return base.metadata
+
+
+def orphans(lake: IcebergCatalog) -> list[Orphan]:
+    base = lake.load(NAME)
+    assert base is not None
+    return find_orphans(base, LATER)
 
 
 def paths(lake: IcebergCatalog) -> list[Path]:
@@ -98,6 +123,13 @@ def test_keys_are_forgotten_after_some_days(
     assert left.rows == 3
     apply(opened(lake), (1, "late", 4), (2, "late", 4))
     assert rows(lake) == [(1, "late")]
+
+
+def test_keys_that_are_kept_forever(lake: IcebergCatalog) -> None:
+    for key in range(3):
+        apply(opened(lake, days=float("inf")), (key, None, 5))
+    apply(opened(lake), (1, "late", 4), (2, "late", 4), (3, "new", 4))
+    assert rows(lake) == [(3, "new")]
 
 
 def test_old_files_are_removed_unread(
@@ -137,9 +169,7 @@ def test_files_are_merged_and_none_is_left(lake: IcebergCatalog) -> None:
     sink = opened(lake)
     for key in range(20):
         apply(sink, (key, None, 5))
-        base = lake.load(NAME)
-        assert base is not None
-        assert find_orphans(base, LATER) == []
+        assert orphans(lake) == []
     # The digits of 20 in the binary system.
     assert [file.rows for file in deleted_keys_files(metadata(lake), SINK)] == [16, 4]
     apply(sink, *((key, "late", 4) for key in range(21)))
@@ -151,9 +181,7 @@ def test_a_refused_commit_leaves_no_file(lake: IcebergCatalog) -> None:
     opened(lake)
     with pytest.raises(Exception, match="has taken over"):
         apply(sink, (1, None, 5))
-    base = lake.load(NAME)
-    assert base is not None
-    assert find_orphans(base, LATER) == []
+    assert orphans(lake) == []
 
 
 def test_files_of_an_unknown_commit_stay(
@@ -167,9 +195,7 @@ def test_files_of_an_unknown_commit_stay(
     monkeypatch.setattr("dbt.adapters.iceberg_stream.stream.sink.sink.Committer.commit", lost)
     with pytest.raises(CommitStateUnknown):
         apply(sink, (1, None, 5))
-    base = lake.load(NAME)
-    assert base is not None
-    (orphan,) = find_orphans(base, LATER)
+    (orphan,) = orphans(lake)
     assert "deleted-keys" in orphan.path
 
 
@@ -181,3 +207,90 @@ def test_several_files_are_read(lake: IcebergCatalog, monkeypatch: pytest.Monkey
     assert len(paths(lake)) == 2
     apply(sink, (1, "late", 4), (2, "late", 4), (3, "new", 4))
     assert rows(lake) == [(3, "new")]
+
+
+def append_by_others(lake: IcebergCatalog, *keys: int) -> None:
+    schema = pa.schema({"id": pa.int64(), "value": pa.string(), "at": pa.int64()})
+    values = {"id": list(keys), "value": ["other"] * len(keys), "at": [5] * len(keys)}
+    insert(lake, NAME[1], *pa.table(values, schema).to_batches())
+
+
+def test_rows_of_others_that_could_not_be_indexed(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a merge of small files the index follows, and the next commit tries that again."""
+    monkeypatch.setattr(small_files, "MERGED_FILES", 2)
+    sink = opened(lake)
+    apply(sink, (1, "old", 5), watermark=None)
+    apply(sink, (2, "old", 5), watermark=None)
+    append_by_others(lake, 3)
+    with monkeypatch.context() as broken:
+        broken.setattr(index, "read_keys", Mock(side_effect=OSError("no storage today")))
+        assert sink.merge_small_files()
+    apply(sink, (1, "late", 4), (2, "new", 6), (4, "new", 4))
+    assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "other"), (4, "new")]
+
+
+def test_no_file_is_left_of_deleted_keys_that_cannot_be_written(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(lake)
+    apply(sink, (1, "old", 5), (2, "old", 5), watermark=None)
+    monkeypatch.setattr(deleted_keys, "_write", Mock(side_effect=OSError("no storage today")))
+    with pytest.raises(OSError, match="no storage today"):
+        apply(sink, (1, None, 6))
+    assert orphans(lake) == []
+
+
+def test_a_refused_commit_of_several_tables_leaves_no_file(lake: IcebergCatalog) -> None:
+    make_table(lake, name=("s", "u"))
+    sink, other = opened(lake), open_sink(lake, ("s", "u"))
+    batches = [written(sink, (1, "unused", 5)), written(sink, (1, None, 6))]
+    opened(lake)
+    unchanged = WrittenBatch(BatchRange(None, {"n": 1}), [])
+    with pytest.raises(Fenced, match="has taken over"):
+        commit_batches("w", [(sink, batches), (other, [unchanged])])
+    assert orphans(lake) == []
+
+
+def test_a_refresh_orders_changes_by_a_new_column(lake: IcebergCatalog) -> None:
+    sink = open_sink(lake)
+    sink.claim(refresh=True)
+    sink.replace_with(pa.schema({"id": pa.int64(), "value": pa.string(), "n": pa.int64()}))
+    sink.load_index(1000, True, ChangeOrder(("n",), 7.0))
+    apply(sink, (1, "new", 5), (2, None, 5), by="n")
+    apply(sink, (1, "late", 4), (2, "late", 4), by="n")
+    assert rows(lake) == [(1, "new")]
+
+
+def test_a_compaction_whose_old_files_are_removed_before_the_next_commit(
+    lake: IcebergCatalog,
+) -> None:
+    sink = opened(lake)
+    apply(sink, (1, "old", 5), (2, "old", 5), watermark=None)
+    first = written(sink, (3, "new", 6), watermark=5)
+    base = lake.load(NAME)
+    assert base is not None
+    (old,) = live_files(base.io, base.metadata)
+    merged = read_by_duckdb(base.location)
+    files = write(lake, NAME[1], *merged.to_batches())
+    change = TableChange(Operation.REPLACE, (AddedFiles(tuple(files)),), removed=(old,))
+    Committer(lake, NAME, change, base).commit()
+    Path(old.file_path.removeprefix("file://")).unlink()
+    second = written(sink, (1, "late", 4), (2, "new", 7), (3, "late", 5))
+    sink.commit("w", [first, second])
+    assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "new")]
+    assert orphans(lake) == []
+
+
+def test_only_files_with_live_rows_of_the_keys_are_read(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(lake)
+    for at in range(5):
+        apply(sink, (1, "old", at), (10 + at, "old", at), watermark=at - 1)
+    read = Mock(side_effect=late_changes.read_keys)
+    monkeypatch.setattr(late_changes, "read_keys", read)
+    apply(sink, (1, "late", 3))
+    assert read.call_count == 1
+    assert (1, "old") in rows(lake)

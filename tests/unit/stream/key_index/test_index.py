@@ -184,6 +184,26 @@ def test_writers_who_are_always_faster(
     assert orphans(lake) == []
 
 
+def test_a_file_of_others_that_is_gone_in_the_first_attempt(
+    lake: IcebergCatalog, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(lake, version)
+    sink = open_indexed(lake)
+    write_id, batch = changed(sink, Change(1, "new"))
+    insert(lake)
+    read_keys, gone = index_module.read_keys, [FileNotFoundError("gone")]
+
+    def read_after_others(*arguments: Any) -> Any:
+        if gone:
+            raise gone.pop()
+        return read_keys(*arguments)
+
+    monkeypatch.setattr(index_module, "read_keys", read_after_others)
+    sink.commit(write_id, [batch])
+    assert rows(lake) == [(1, "new"), (2, "old"), (3, "old")]
+    assert orphans(lake) == []
+
+
 def test_rows_that_another_writer_brings_back(lake: IcebergCatalog, version: int) -> None:
     """Entries of deleted rows may be gone by then."""
     make_table(lake, version)

@@ -124,7 +124,7 @@ def add_deleted_keys(
         UnsupportedFile: an older file cannot be read with the columns' types.
     """
     now = int(time.time() * 1000)
-    oldest = now - int(days * DAY)
+    oldest = now - days * DAY
     kept = [file for file in files if file.newest >= oldest]
     removed = [file.location for file in files if file.newest < oldest]
     merged = [rows.append_column(DELETED_AT, pa.repeat(pa.scalar(now), rows.num_rows))]

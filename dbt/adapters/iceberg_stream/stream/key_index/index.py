@@ -268,10 +268,10 @@ class KeyIndex:
     def clear(self) -> None:
         """Leave out all rows of the snapshot, because the next commit replaces them."""
         with self.lock:
-            self._files, self._is_replaced = {}, True
+            self._is_replaced = True
             if self.late_changes is not None:
                 self.late_changes.clear()
-            self._update_deleted()
+            self._set_files({})
 
     def add(self, changes: Sequence[ChangedKeys], watermark: Any = None) -> IndexedBatch:
         """Add the changes of a batch to the index, and find the rows that they replace.
@@ -286,11 +286,14 @@ class KeyIndex:
                 cannot have.
             OSError: the storage refuses a file.
         """
-        with self.lock:
+        with self.lock, ExitStack() as undo:
             batch = IndexedBatch(deleted_keys=next(self._numbers))
             self._pending.append(batch)
+            undo.callback(self._update_deleted)
+            undo.callback(self._pending.pop)
             for part in changes:
                 self._add(batch, self._without_late(part, watermark))
+            undo.pop_all()
             self._merge_runs()
             return batch
 
@@ -363,15 +366,12 @@ class KeyIndex:
         _, at = unpack(entries.rows[index])
         numbers, positions = unpack(rows)
         paths = self._paths()
-        for number in np.unique(numbers):
+        for number, live in self._live(rows).items():
             of_file = numbers == number
-            if (deleted := self._deleted.get(int(number))) is not None:
-                of_file[of_file] = [int(p) not in deleted for p in positions[of_file]]
-                yield LiveRows(
-                    paths[int(number)],
-                    at[of_file].astype(np.int64),
-                    positions[of_file].astype(np.int64),
-                )
+            of_file[of_file] = [int(p) in live for p in positions[of_file]]
+            yield LiveRows(
+                paths[number], at[of_file].astype(np.int64), positions[of_file].astype(np.int64)
+            )
 
     def find(self, keys: pa.Table) -> dict[str, list[int]]:
         """Return the positions of the live rows that have some keys, by data file.
@@ -480,11 +480,11 @@ class KeyIndex:
                 # Its entries may have been left out of a merge, if rows of it are live again.
                 kept[path] = IndexedFile(next(self._numbers), item, positions)
                 new.append(kept[path])
-        self._files, self._restored = kept, {}
-        self._update_deleted()
+        previous, self._restored = self._files, {}
+        self._set_files(kept)
         with ExitStack() as undo:
             # Files whose keys are not read must not count as indexed in the next attempt.
-            undo.callback(self._files.clear)
+            undo.callback(self._set_files, previous)
             self._index_files(table, new)
             undo.pop_all()
         self.snapshot_id = current_snapshot_id(table.metadata)
@@ -493,6 +493,10 @@ class KeyIndex:
     def _has(self, item: SnapshotFile) -> bool:
         known = self._files.get(item.file.file_path)
         return known is not None and known.snapshot_file.delete_keys == item.delete_keys
+
+    def _set_files(self, files: dict[str, IndexedFile]) -> None:
+        self._files = files
+        self._update_deleted()
 
     def _update_deleted(self) -> None:
         deleted = {item.number: item.deleted for item in self._files.values()}

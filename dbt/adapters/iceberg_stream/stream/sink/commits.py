@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink, SinkCommit
@@ -40,30 +41,37 @@ def commit_batches(write_id: str, pending: Sequence[PendingCommit]) -> list[Comm
     with ExitStack() as locks:
         for sink, _ in pending:
             locks.enter_context(sink.lock)
-        with ExitStack() as undo:
-            for sink, batches in pending:
-                undo.callback(sink.discard, batches)
-            prepared = []
-            for sink, batches in pending:
-                prepared.append((sink, sink.prepare(write_id, batches)))
-                if (commit := prepared[-1][1]) is not None:
-                    undo.callback(commit.give_up, sink.remove)
-            undo.pop_all()
-        commits = [(sink, commit) for sink, commit in prepared if commit is not None]
-        if not commits:
-            return [None] * len(pending)
-        together = pending[0][0].catalog.commits_together
         try:
+            commits = _prepare(write_id, pending)
+            if not commits:
+                return [None] * len(pending)
+            together = pending[0][0].catalog.commits_together
             committed = dict(_commit_transaction(commits) if together else _commit_each(commits))
         except RowsMoved as error:
             raise StreamConflict(str(error)) from error
         return [committed.get(id(sink)) for sink, _ in pending]
 
 
+def _prepare(write_id: str, pending: Sequence[PendingCommit]) -> list[tuple[Sink, SinkCommit]]:
+    """Prepare the commits of tables that change; if one fails, remove the files of all."""
+    commits = []
+    with ExitStack() as undo:
+        for sink, batches in pending:
+            undo.callback(sink.discard, batches)
+        for sink, batches in pending:
+            if (commit := sink.prepare(write_id, batches)) is not None:
+                commits.append((sink, commit))
+                undo.callback(commit.give_up, sink.remove)
+        undo.pop_all()
+    return commits
+
+
 def _commit_transaction(commits: Sequence[tuple[Sink, SinkCommit]]) -> list[tuple[int, Committed]]:
     try:
         results = commit_together([commit.committer for _, commit in commits])
-    except RowsMoved:
+    except CommitStateUnknown:
+        raise
+    except (CatalogError, OSError):
         # A server that does not commit atomically may have committed some of the tables.
         for sink, commit in commits:
             if commit.committer.is_not_committed():

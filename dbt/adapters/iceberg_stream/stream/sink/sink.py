@@ -186,7 +186,12 @@ class Sink:
     def _commit(self, write_id: str, batches: Sequence[WrittenBatch]) -> Committed | None:
         with ExitStack() as undo:
             undo.callback(self.discard, batches)
-            commit = self.prepare(write_id, batches)
+            try:
+                commit = self.prepare(write_id, batches)
+            except RowsMoved:
+                # The batches' files stay, for the next attempt.
+                undo.pop_all()
+                raise
             undo.pop_all()
         return None if commit is None else self.apply_commit(commit, commit.commit(self.remove))
 
@@ -219,7 +224,11 @@ class Sink:
             indexed = descriptors.describe_indexed(batches, self.index)
             added, removed = indexed.added, indexed.removed
         sink_id = self.progress.sink_id
-        deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+        with ExitStack() as undo:
+            if indexed is not None:
+                undo.callback(self.remove, indexed.delete_locations)
+            deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+            undo.pop_all()
         if not (added or removed or self.replaces or deleted_keys is not None):
             if self.index is not None and indexed is not None:
                 indexed.record(self.index, None)
@@ -344,7 +353,7 @@ class Sink:
                 sink_id = self.progress.sink_id
                 index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
                 index.late_changes.equality_deletes = _equality_deletes(base)
-        index.load(base, refresh)
+        index.load(replace(base, metadata=with_schema(base.metadata, self.updates)), refresh)
         self.index = index
 
     def store_index(self) -> None:
@@ -428,8 +437,14 @@ class Sink:
         """
         if self.index is None:
             return batch
+        changes = batch.changed_keys()
         try:
-            return batch.with_index(self.index.add(batch.changed_keys(), watermark))
+            with suppress(FileNotFoundError):
+                return batch.with_index(self.index.add(changes, watermark))
+            # Another writer has compacted the table, and removed files that the index still has.
+            with self.lock, suppress(RowsMoved, StreamConflict):
+                self._follow(self.index, self._load())
+            return batch.with_index(self.index.add(changes, watermark))
         except UnsupportedFile as error:
             raise StreamError(
                 f"{'.'.join(self.name)}: changes cannot be compared with the rows that they change "
