@@ -289,8 +289,8 @@ def test_only_files_with_live_rows_of_the_keys_are_read(
     sink = opened(lake)
     for at in range(5):
         apply(sink, (1, "old", at), (10 + at, "old", at), watermark=at - 1)
-    read = Mock(side_effect=late_changes.read_keys)
-    monkeypatch.setattr(late_changes, "read_keys", read)
+    read = Mock(side_effect=late_changes.read_rows_at)
+    monkeypatch.setattr(late_changes, "read_rows_at", read)
     apply(sink, (1, "late", 3))
     assert read.call_count == 1
     assert (1, "old") in rows(lake)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
-from dbt.adapters.iceberg_stream.stream.key_index.index import ChangedKeys, IndexedBatch
+from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import ChangedKeys, IndexedBatch
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import FILE, POS, NewData, SubBatch

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import FileDeletes, IndexedBatch
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
-from dbt.adapters.iceberg_stream.stream.key_index.index import FileDeletes, IndexedBatch, KeyIndex
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import SnapshotFile

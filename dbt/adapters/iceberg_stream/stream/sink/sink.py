@@ -32,7 +32,6 @@ from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_s
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysUpdate,
-    deleted_keys_files,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
@@ -59,9 +58,11 @@ from dbt.adapters.iceberg_stream.stream.sink.sink_commit import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     ChangeOrder,
+    deleted_keys,
     file_schema,
     follow_index,
     late_changes,
+    open_index,
     rows_of,
     store_index,
     update_deleted_keys,
@@ -87,7 +88,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
     convert_equality_deletes,
     rows_to_read,
 )
-from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
@@ -339,21 +339,13 @@ class Sink:
         """
         base = self._load()
         index, self.index = self.index, None
-        keys = file_schema(base, self.updates, self.keys)
-        if index is None or not index.schema.equals(keys, check_metadata=True):
-            index = KeyIndex(keys, max_rows)
-            if not refresh:
-                index.restore(base, self.progress.sink_id)
+        updates, keys, sink_id = self.updates, self.keys, self.progress.sink_id
+        index = open_index(base, updates, keys, index, max_rows, sink_id, refresh)
         index.late_changes = None
         if order is not None:
-            names = tuple(dict.fromkeys((*self.keys, *order.sequence_by)))
-            schema = file_schema(base, self.updates, names)
-            index.late_changes = late_changes(schema, self.keys, order, self.table)
-            if not refresh:
-                sink_id = self.progress.sink_id
-                index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
-                index.late_changes.equality_deletes = _equality_deletes(base)
-        index.load(replace(base, metadata=with_schema(base.metadata, self.updates)), refresh)
+            finder = late_changes(base, updates, keys, order, self.table, sink_id, refresh)
+            index.late_changes = finder
+        index.load(replace(base, metadata=with_schema(base.metadata, updates)), refresh)
         self.index = index
 
     def store_index(self) -> None:
@@ -557,9 +549,7 @@ class Sink:
         """Return the locations of files with the keys that were deleted, and with their order."""
         if self.replaces:
             return []
-        base = self._load()
-        files = deleted_keys_files(base.metadata, self.progress.sink_id)
-        return [*_equality_deletes(base), *(file.location for file in files)]
+        return deleted_keys(self._load(), self.progress.sink_id)
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed.
@@ -604,8 +594,3 @@ class Sink:
             error: PyArrow's error.
         """
         return storage_advice(error, self._io)
-
-
-def _equality_deletes(base: LoadedTable) -> tuple[str, ...]:
-    """Return the locations of equality delete files, which have changed keys."""
-    return tuple(item.data_file.file_path for item in equality_delete_files(base))

@@ -63,23 +63,79 @@ def file_schema(
     return pa.schema([target.file_schema.field(name) for name in names])
 
 
+def open_index(
+    base: LoadedTable,
+    updates: tuple[TableUpdate, ...],
+    keys: tuple[str, ...],
+    index: KeyIndex | None,
+    max_rows: int,
+    sink_id: str,
+    refresh: bool,
+) -> KeyIndex:
+    """Return the index of a table's keys, which is not loaded yet.
+
+    Args:
+        base: the table.
+        updates: of its metadata in the next commit.
+        keys: columns that identify a row.
+        index: of an earlier attempt, which is used again if it has the same keys.
+        max_rows: rows of the table that are indexed, at most.
+        sink_id: of the stream, whose stored index is opened.
+        refresh: whether the run replaces all rows.
+    """
+    schema = file_schema(base, updates, keys)
+    if index is not None and index.schema.equals(schema, check_metadata=True):
+        return index
+    index = KeyIndex(schema, max_rows)
+    if not refresh:
+        index.restore(base, sink_id)
+    return index
+
+
 def late_changes(
-    schema: pa.Schema,
+    base: LoadedTable,
+    updates: tuple[TableUpdate, ...],
     keys: tuple[str, ...],
     order: ChangeOrder,
     load: Callable[[], LoadedTable],
+    sink_id: str,
+    refresh: bool,
 ) -> LateChanges:
-    """Return what finds the late changes of a stream, without any deleted keys yet.
+    """Return what finds the late changes of a stream.
 
     Args:
-        schema: of the key columns and the columns of the order, as files have them.
+        base: the table.
+        updates: of its metadata in the next commit.
         keys: columns that identify a row.
         order: of the changes.
         load: loads the table.
+        sink_id: of the stream, which has deleted keys.
+        refresh: whether the run replaces all rows.
     """
+    schema = file_schema(base, updates, tuple(dict.fromkeys((*keys, *order.sequence_by))))
     # Equality deletes of other writers lack the columns of the order.
     optional = pa.schema([field.with_nullable(True) for field in schema])
-    return LateChanges(optional, keys, order.sequence_by, order.deleted_keys_days, load)
+    finder = LateChanges(optional, keys, order.sequence_by, order.deleted_keys_days, load)
+    if not refresh:
+        finder.deleted_keys = deleted_keys_files(base.metadata, sink_id)
+        finder.equality_deletes = _equality_deletes(base)
+    return finder
+
+
+def deleted_keys(base: LoadedTable, sink_id: str) -> list[str]:
+    """Return the locations of files with the keys that were deleted, and with their order.
+
+    Args:
+        base: the table.
+        sink_id: of the stream.
+    """
+    files = deleted_keys_files(base.metadata, sink_id)
+    return [*_equality_deletes(base), *(file.location for file in files)]
+
+
+def _equality_deletes(base: LoadedTable) -> tuple[str, ...]:
+    """Return the locations of equality delete files, which have changed keys."""
+    return tuple(item.data_file.file_path for item in equality_delete_files(base))
 
 
 def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:
