@@ -100,3 +100,13 @@ def test_later(
         for values in (first, second)
     )
     assert later(one, other).to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("keys", [["id"], ["id", "n"]])
+def test_keys_that_are_uuids(keys: list[str]) -> None:
+    stored = pa.array([b"a" * 16, None, b"b" * 16], pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), stored)
+    rows = pa.table({"id": uuids, "n": [1, 2, 3]})
+    matches = Source(rows.slice(1), keys).match(rows.select(keys))
+    assert matches.in_file.to_pylist() == [1, 2]
+    assert matches.in_source.to_pylist() == [0, 1]

@@ -53,7 +53,7 @@ class Source:
         self.rows = rows.combine_chunks()
         self.keys = list(keys)
         single = len(self.keys) == 1 and not pa.types.is_nested(rows.schema.field(keys[0]).type)
-        self._values = self.rows[self.keys[0]].combine_chunks() if single else None
+        self._values = _stored(self.rows[self.keys[0]]) if single else None
         self._numbered = None if single else _numbered(self.rows, self.keys, AT)
 
     def __reduce__(self) -> tuple[type[Source], tuple[pa.Table, list[str]]]:
@@ -71,8 +71,7 @@ class Source:
             keys: the key columns of the file's rows.
         """
         if self._values is not None:
-            column = keys[self.keys[0]].combine_chunks()
-            positions = pc.index_in(column, value_set=self._values)
+            positions = pc.index_in(_stored(keys[self.keys[0]]), value_set=self._values)
             is_match = positions.is_valid()
             return Matches(
                 pc.indices_nonzero(is_match).cast(pa.int64()),
@@ -155,16 +154,22 @@ def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
 
 def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
     """Return keys that a join matches also if they are null, and each row's position."""
-    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for (value, null), key in zip(_pairs(keys), keys, strict=True):
-        column = rows[key]
+        column = _stored(rows[key])
         columns[value] = _fill(column)
         columns[null] = column.is_null()
     columns[name] = pa.array(range(rows.num_rows), pa.int64())
     return pa.table(columns)
 
 
-def _fill(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _stored(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column that can be compared: UUIDs as bytes."""
+    values = column.combine_chunks()
+    return values.storage if isinstance(values, pa.ExtensionArray) else values
+
+
+def _fill(column: pa.Array) -> pa.Array:
     """Replace nulls by a value; another column of the join distinguishes them from that value."""
     return pc.fill_null(column, _some_value(column.type)) if column.null_count else column
 
@@ -172,6 +177,8 @@ def _fill(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _some_value(kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.scalar("" if pa.types.is_string(kind) else b"", kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.scalar(bytes(kind.byte_width), kind)
     if pa.types.is_boolean(kind):
         return pa.scalar(False)
     if pa.types.is_decimal(kind):
