@@ -266,9 +266,10 @@ def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", [0, 1])
-def test_changes_without_order(tmp_path: Path, column: int) -> None:
+@pytest.mark.parametrize("order", [pa.array([1, None], pa.int64()), pa.array([1.0, float("nan")])])
+def test_changes_without_order(tmp_path: Path, column: int, order: pa.Array) -> None:
     (batch,) = batches([Step(1, 1), Step(2, 2)], 9)
-    columns = batch.to_pydict() | {f"{ORDER}{column}": pa.array([1, None], pa.int64())}
+    columns = batch.to_pydict() | {f"{ORDER}{column}": order}
     with pytest.raises(MissingOrderValue, match="1 changes have no value"):
         write_changes(plan(tmp_path), [pa.RecordBatch.from_pydict(columns)])
 

@@ -225,9 +225,8 @@ class BatchWriter:
         self._require_order(session, views, batch_range)
         sql = query.changes()
         if late:
-            paths = self.sink.deleted_keys()
-            views |= {TOMBSTONES: session.spark.read.parquet(*paths)} if paths else {}
-            sql = query.changes_not_late(TOMBSTONES if paths else None)
+            views |= self._deleted_keys(session, plan)
+            sql = query.changes_not_late(TOMBSTONES if TOMBSTONES in views else None)
         batch = self._written(session, plan, sql, views, batch_range, self.sink.replaces)
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
@@ -239,6 +238,22 @@ class BatchWriter:
                 undo.pop_all()
                 return replace(batch, not_late=late)
         return self._after_truncate(session, plan, batch_range)
+
+    def _deleted_keys(self, session: Session, plan: DeltaPlan) -> dict[str, DataFrame]:
+        """Return a view of the keys that were deleted, with their order; empty for none."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        paths = self.sink.deleted_keys()
+        if not paths:
+            return {}
+        names = dict.fromkeys((*self.options.keys, *self.options.sequence_by))
+        # Files from before a column was widened have its narrower type.
+        schema = pa.schema([plan.schema.field(name) for name in names])
+        reader = session.spark.read
+        # Spark has no type for UUIDs.
+        if not any(isinstance(field.type, pa.BaseExtensionType) for field in schema):
+            reader = reader.schema(from_arrow_schema(schema, prefer_timestamp_ntz=True))
+        return {TOMBSTONES: reader.parquet(*paths)}
 
     def _require_order(
         self, session: Session, views: dict[str, DataFrame], batch_range: BatchRange

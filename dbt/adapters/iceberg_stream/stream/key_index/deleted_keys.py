@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
@@ -134,10 +134,13 @@ def add_deleted_keys(
         file = kept.pop()
         removed.append(file.location)
         count += file.rows
-        merged += [
-            part.filter(pc.greater_equal(part[DELETED_AT.name], oldest))
-            for part in read_deleted_keys(target, merged[0].schema, file.location)
-        ]
+        try:
+            merged += [
+                part.filter(pc.greater_equal(part[DELETED_AT.name], oldest))
+                for _, part in read_keys(target, merged[0].schema, file.location)
+            ]
+        except FileNotFoundError:
+            warn_of_missing(file.location)
     all_rows = pa.concat_tables(merged)
     location = f"{target.location}/metadata/{uuid.uuid4()}-deleted-keys.parquet"
     _write(target, location, all_rows)
@@ -145,27 +148,16 @@ def add_deleted_keys(
     return DeletedKeysUpdate(tuple(kept), (location,), tuple(removed))
 
 
-def read_deleted_keys(target: WriteTarget, schema: pa.Schema, location: str) -> Iterator[pa.Table]:
-    """Read deleted keys; of a file that another program has removed they are lost.
+def warn_of_missing(location: str) -> None:
+    """Warn that the keys in a file of deleted keys are forgotten.
 
     Args:
-        target: the table's storage.
-        schema: of the columns, with field ids.
-        location: of the file.
-
-    Raises:
-        UnsupportedFile: the file has values that the columns cannot have.
-        OSError: the storage refuses the file.
+        location: of the file, which another program has removed.
     """
-    try:
-        for _, part in read_keys(target, schema, location):
-            yield part
-    except FileNotFoundError:
-        logger.warning(
-            f"{location} is missing, perhaps after a removal of orphan files. The stream has "
-            "forgotten the deleted keys in it: changes that are older than their deletes may bring "
-            "rows back."
-        )
+    logger.warning(
+        f"{location} is missing, perhaps after a removal of orphan files. The stream has forgotten "
+        "the deleted keys in it: changes that are older than their deletes may bring rows back."
+    )
 
 
 def _write(target: WriteTarget, location: str, rows: pa.Table) -> None:

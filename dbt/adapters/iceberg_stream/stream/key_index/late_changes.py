@@ -7,7 +7,7 @@ deletes them by position.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysFile,
-    read_deleted_keys,
+    warn_of_missing,
 )
-from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_rows_at
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys, read_rows_at
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
@@ -53,6 +53,7 @@ class LateChanges:
         load: loads the table, for its storage.
         deleted_keys: files of keys that the stream has deleted.
         equality_deletes: locations of equality deletes, which have changed keys of earlier runs.
+        missing: locations of such files that do not exist any more.
     """
 
     schema: pa.Schema
@@ -62,6 +63,7 @@ class LateChanges:
     load: Callable[[], LoadedTable]
     deleted_keys: tuple[DeletedKeysFile, ...] = ()
     equality_deletes: tuple[str, ...] = ()
+    missing: set[str] = field(default_factory=set)
 
     def clear(self) -> None:
         """Forget all deleted keys, because the next commit replaces the table's rows."""
@@ -118,7 +120,16 @@ class LateChanges:
     def _read_deleted(self, target: WriteTarget) -> Iterator[pa.Table]:
         locations = [*self.equality_deletes, *(file.location for file in self.deleted_keys)]
         for location in locations:
-            yield from read_deleted_keys(target, self.schema, location)
+            if location in self.missing:
+                continue
+            try:
+                for _, part in read_keys(target, self.schema, location):
+                    yield part
+            except FileNotFoundError:
+                self.missing.add(location)
+                # Equality deletes are converted and expire.
+                if location not in self.equality_deletes:
+                    warn_of_missing(location)
 
     def _target(self) -> WriteTarget:
         table = self.load()

@@ -164,8 +164,10 @@ class DeltaWriter:
         delta = self._delta
         delta.changes += chunk.num_rows
         for name in order_columns(chunk):
-            if chunk[name].null_count:
-                raise MissingOrderValue(chunk[name].null_count)
+            # Nothing is older or newer than NaN.
+            missing = pc.sum(pc.is_null(chunk[name], nan_is_null=True)).as_py()
+            if missing:
+                raise MissingOrderValue(missing)
         column = chunk[f"{ORDER}0"]
         bounds = pc.min_max(column).as_py()
         delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -343,7 +344,8 @@ class Sink:
         index = open_index(base, updates, keys, index, max_rows, sink_id, refresh)
         index.late_changes = None
         if order is not None:
-            finder = late_changes(base, updates, keys, order, self.table, sink_id, refresh)
+            load = partial(self._load, history=False)
+            finder = late_changes(base, updates, keys, order, load, sink_id, refresh)
             index.late_changes = finder
         index.load(replace(base, metadata=with_schema(base.metadata, updates)), refresh)
         self.index = index

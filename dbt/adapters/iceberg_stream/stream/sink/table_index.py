@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.fs as fs
+from pyiceberg.manifest import FileFormat
 from pyiceberg.table.update import TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -20,6 +22,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysUpdate,
     add_deleted_keys,
     deleted_keys_files,
+    warn_of_missing,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges
@@ -129,13 +132,22 @@ def deleted_keys(base: LoadedTable, sink_id: str) -> list[str]:
         base: the table.
         sink_id: of the stream.
     """
-    files = deleted_keys_files(base.metadata, sink_id)
-    return [*_equality_deletes(base), *(file.location for file in files)]
+    target = WriteTarget.of(base.metadata, base.io)
+    own = [file.location for file in deleted_keys_files(base.metadata, sink_id)]
+    infos = target.filesystem().get_file_info([target.path_of(location) for location in own])
+    locations = [*_equality_deletes(base)]
+    for location, info in zip(own, infos, strict=True):
+        if info.type == fs.FileType.NotFound:
+            warn_of_missing(location)
+        else:
+            locations.append(location)
+    return locations
 
 
 def _equality_deletes(base: LoadedTable) -> tuple[str, ...]:
     """Return the locations of equality delete files, which have changed keys."""
-    return tuple(item.data_file.file_path for item in equality_delete_files(base))
+    files = [item.data_file for item in equality_delete_files(base)]
+    return tuple(file.file_path for file in files if file.file_format == FileFormat.PARQUET)
 
 
 def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:

@@ -78,19 +78,19 @@ def _offset(file: DataFile) -> int | None:
 
 
 def require_no_defaults(metadata: Metadata, schema: pa.Schema) -> None:
-    """Require that key columns have no initial default, which older files do not contain.
+    """Require that columns have no initial default, which older files do not contain.
 
     Args:
         metadata: of the table.
-        schema: of the key columns.
+        schema: of the columns.
 
     Raises:
-        UnsupportedFile: a key column has one.
+        UnsupportedFile: a column has one.
     """
     table_schema = current_schema(metadata)
     for name in schema.names:
         if table_schema.find_field(name).initial_default is not None:
-            raise UnsupportedFile(f"the key column `{name}` has an initial default")
+            raise UnsupportedFile(f"the column `{name}` has an initial default")
 
 
 def snapshot_files(
