@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Wr
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
-from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
@@ -294,3 +294,16 @@ def test_only_files_with_live_rows_of_the_keys_are_read(
     apply(sink, (1, "late", 3))
     assert read.call_count == 1
     assert (1, "old") in rows(lake)
+
+
+def test_a_row_that_another_writer_has_added_since_the_last_commit(lake: IcebergCatalog) -> None:
+    sink = opened(lake)
+    apply(sink, (9, "first", 5))
+    schema = pa.schema([("id", pa.int64()), ("value", pa.string()), ("at", pa.int64())])
+    other = pa.RecordBatch.from_pylist([{"id": 1, "value": "other", "at": 6}], schema)
+    base = lake.load(NAME)
+    assert base is not None
+    change = append(*write(lake, NAME[1], other), properties={})
+    Committer(lake, NAME, change, base).commit()
+    apply(sink, (1, "late", 4))
+    assert rows(lake) == [(1, "other"), (9, "first")]

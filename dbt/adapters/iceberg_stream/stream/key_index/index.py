@@ -206,6 +206,19 @@ class KeyIndex:
                 self.late_changes.clear()
             self._set_files({})
 
+    def may_be_late(self, changes: Sequence[ChangedKeys], watermark: Any) -> bool:
+        """Return whether some changes may be older than the rows they change.
+
+        Args:
+            changes: the changes.
+            watermark: as for `add`.
+        """
+        finder = self.late_changes
+        return finder is not None and any(
+            len(finder.candidates(_conform(part.keys, finder.schema), watermark))
+            for part in changes
+        )
+
     def add(self, changes: Sequence[ChangedKeys], watermark: Any = None) -> IndexedBatch:
         """Add the changes of a batch to the index, and find the rows that they replace.
 

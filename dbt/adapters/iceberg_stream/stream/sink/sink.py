@@ -432,12 +432,11 @@ class Sink:
         if self.index is None:
             return batch
         changes = batch.changed_keys()
-        try:
-            with suppress(FileNotFoundError):
-                return batch.with_index(self.index.add(changes, watermark))
-            # Another writer has compacted the table, and removed files that the index still has.
+        if self.index.may_be_late(changes, watermark):
+            # Their rows may be another writer's. If that fails, the next commit tries again.
             with self.lock, suppress(RowsMoved, StreamConflict):
-                self._follow(self.index, self._load())
+                self._follow(self.index, self._load(history=False))
+        try:
             return batch.with_index(self.index.add(changes, watermark))
         except UnsupportedFile as error:
             raise StreamError(
