@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
-import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap
@@ -75,8 +74,7 @@ def _remove(io: FileIO, futures: Sequence[Future[DataFile]]) -> None:
 
 
 def _write_file(target: WriteTarget, name: str, file: DataFile, positions: BitMap) -> DataFile:
-    rows = pa.array(positions.to_array(), pa.uint32()).cast(pa.int64())
-    delete = write_position_deletes(target, name, {file.file_path: rows})
+    delete = write_position_deletes(target, name, {file.file_path: positions})
     delete[PARTITION] = file.partition
     delete.spec_id = file.spec_id
     return delete

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -12,6 +14,7 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
+from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
@@ -32,7 +35,7 @@ WHOLE_BOUNDS = {"write.metadata.metrics.default": "full"}
 def write_position_deletes(
     target: WriteTarget,
     name: str,
-    positions: Mapping[str, Sequence[int] | pa.Array],
+    positions: Mapping[str, Sequence[int] | pa.Array | BitMap],
     partition: PartitionKey | None = None,
 ) -> DataFile:
     """Write one position delete file. For format version 2: 3 has deletion vectors only.
@@ -48,8 +51,8 @@ def write_position_deletes(
     """
     paths = sorted(positions)
     # Sorted by file, then position, as the specification requires.
-    columns = [pc.unique(pa.array(positions[path], pa.int64())).sort() for path in paths]
-    names = [pa.array([path] * len(c), pa.string()) for path, c in zip(paths, columns, strict=True)]
+    columns = [_in_order(positions[path]) for path in paths]
+    names = [pa.repeat(path, len(column)) for path, column in zip(paths, columns, strict=True)]
     rows = pa.Table.from_arrays(
         [pa.chunked_array(names, pa.string()), pa.chunked_array(columns, pa.int64())],
         schema=file_schema(POSITIONS),
@@ -60,6 +63,13 @@ def write_position_deletes(
     if len(paths) == 1:
         file[REFERENCED_DATA_FILE] = paths[0]
     return file
+
+
+def _in_order(positions: Sequence[int] | pa.Array | BitMap) -> pa.Int64Array:
+    """Return positions in their order, each once."""
+    if isinstance(positions, BitMap):
+        return pa.array(np.asarray(positions.to_array(), np.int64))
+    return pc.unique(pa.array(positions, pa.int64())).sort()
 
 
 def write_equality_deletes(
@@ -149,8 +159,12 @@ def _write(
     equality_ids: list[int] | None = None,
 ) -> DataFile:
     location = str(target.locations.new_data_location(f"{name}.parquet", partition))
+    options = target.options
+    if schema is POSITIONS:
+        # Each position occurs once: a dictionary of them would only cost time.
+        options = replace(options, dictionary_columns=("file_path",))
     writer = RollingWriter(
-        target.filesystem(), rows.schema, target.options, lambda: location, target.path_of
+        target.filesystem(), rows.schema, options, lambda: location, target.path_of
     )
     with writer:
         writer.write(rows.combine_chunks())

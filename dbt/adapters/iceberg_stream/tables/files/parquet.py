@@ -30,6 +30,7 @@ class ParquetOptions:
         codec_level: compression level; None for the codec's default.
         page_size: of a data page.
         dictionary_size: of a column's dictionary.
+        dictionary_columns: columns that have dictionaries; None for all.
     """
 
     target_size: int = 128 * 1024 * 1024
@@ -38,6 +39,7 @@ class ParquetOptions:
     codec_level: int | None = None
     page_size: int = 1024 * 1024
     dictionary_size: int = 2 * 1024 * 1024
+    dictionary_columns: tuple[str, ...] | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return PyArrow's arguments, which follow the specification (spec, "Appendix A")."""
@@ -46,6 +48,9 @@ class ParquetOptions:
             "compression_level": self.codec_level,
             "data_page_size": self.page_size,
             "dictionary_pagesize_limit": self.dictionary_size,
+            "use_dictionary": True
+            if self.dictionary_columns is None
+            else [*self.dictionary_columns],
             "store_decimal_as_integer": True,
             "store_schema": False,
             "version": "2.6",
