@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, describe
@@ -100,3 +103,33 @@ def test_our_own_words_of_a_task() -> None:
         "\n\nJVM stacktrace:\norg.apache.spark.api.python.PythonException: …"
     )
     assert describe(text) == "The file f is gone."
+
+
+THREADS_THAT_LOAD_SPARK = """
+import sys, threading
+from dbt.adapters.iceberg_stream.errors.spark import explain, load_pyspark
+
+barrier, errors = threading.Barrier(8), []
+
+def run():
+    barrier.wait()
+    try:
+        with explain():
+            load_pyspark()
+    except ImportError as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=run) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sys.exit(len(errors))
+"""
+
+
+def test_threads_that_load_spark_at_the_same_time() -> None:
+    """Its modules import each other; without a lock, one process in three failed."""
+    for _ in range(4):
+        command = [sys.executable, "-c", THREADS_THAT_LOAD_SPARK]
+        assert subprocess.run(command, check=False).returncode == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain, load_pyspark
 from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ WORDS = re.compile(
     re.DOTALL,
 )
 ProgressHandler = Callable[..., None]
-_importing = threading.Lock()
 _numbers = itertools.count()
 
 
@@ -361,12 +359,6 @@ def renamed(sql: str, names: Mapping[str, str]) -> str:
         return names.get(match[0], match[0])
 
     return WORDS.sub(new_name, sql)
-
-
-def load_pyspark() -> None:
-    """Import the client in one thread, because its modules have circular imports."""
-    with _importing:
-        import pyspark.sql.connect.session  # noqa: F401
 
 
 def interrupt_session(url: str, session_id: str) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
+
+_importing = threading.Lock()
 
 CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
@@ -200,6 +203,12 @@ class StatementError(Exception):
         return re.search(CONFLICT, str(self)) is not None
 
 
+def load_pyspark() -> None:
+    """Import the client in one thread, because its modules have circular imports."""
+    with _importing:
+        import pyspark.sql.connect.session  # noqa: F401
+
+
 @contextmanager
 def explain() -> Iterator[None]:
     """Convert errors of Spark's client to StatementError.
@@ -210,6 +219,8 @@ def explain() -> Iterator[None]:
         StatementError: the block raised an error of Spark or gRPC.
     """
     import grpc
+
+    load_pyspark()
     from pyspark.errors import PySparkException
 
     try:
