@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, snapshots
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.batches import batch_writer, runners
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.table_maintenance import COMMITS
 from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
 from tests.integration.stream_bed import Bed, last_of_each, random_changes
@@ -104,3 +105,17 @@ def test_a_table_that_is_too_large_for_an_index_converts_its_deletes(
     assert find_orphans(base, LATER) == []
     messages = [call.args[0] for call in logger.warning.call_args_list]
     assert [m for m in messages if "converts them to deletes by position" in m] == messages != []
+
+
+def test_an_order_that_deletes_by_position_would_forget(bed: MakeBed) -> None:
+    """Without an index nothing keeps when a key was deleted, except equality deletes."""
+    options = {"delete_encoding": "position", "sequence_by": ("at",), "max_indexed_rows": 1}
+    made = bed(3, **options)
+    made.land(random_changes(3, 15))
+    made.drain()
+    before = made.rows()
+    assert len(before) > 1
+    made.land(random_changes(4, 15))
+    with pytest.raises(StreamError, match="needs this index to delete rows by position"):
+        made.drain()
+    assert made.rows() == before

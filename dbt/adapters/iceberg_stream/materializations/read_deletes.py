@@ -66,8 +66,8 @@ def staged_snapshot(context: MaterializationContext, name: Name, choice: str) ->
         return stage_conversion(context.catalog, name, properties)
     except (CatalogError, OSError) as error:
         logger.warning(
-            f"Spark's own reader reads {'.'.join(name)}, and each of its equality delete files "
-            f"for each data file, because they cannot be read once: {reason(error)}"
+            f"Spark's own reader reads {'.'.join(name)}, and opens each equality delete file again "
+            f"for each data file. They cannot be read once: {reason(error)}"
         )
         return None
 

@@ -87,7 +87,8 @@ def orphans(lake: IcebergCatalog) -> list[Any]:
 
 def positions(index: KeyIndex | None, *keys: int) -> list[int]:
     assert index is not None
-    rows_by_file = index.find(pa.table({"id": pa.array(keys, pa.int64())}))
+    table = pa.table({"id": pa.array(keys, pa.int64())})
+    rows_by_file = {rows.location: rows.positions.tolist() for rows in index.live_rows(table)}
     return sorted(position for positions in rows_by_file.values() for position in positions)
 
 

@@ -117,16 +117,16 @@ class BatchWriter:
         except NotIndexable as error:
             if order is not None and self.options.delete_encoding == "position":
                 raise StreamError(
-                    f"The keys of {'.'.join(self.sink.name)} cannot be indexed: {error}. With "
-                    "`sequence_by`, only an index deletes rows by position. Remove "
-                    "`delete_encoding: position`."
+                    f"The keys of {'.'.join(self.sink.name)} cannot be indexed: {error}. A stream "
+                    "with `sequence_by` needs this index to delete rows by position. Remove "
+                    "`delete_encoding: position`, and the stream writes equality deletes."
                 ) from error
             if self.options.delete_encoding == "position":
                 instead = "Spark scans the table for the rows that each batch changes"
             elif self.options.converts_deletes:
                 instead = (
                     "Its stream writes equality deletes, and converts them to deletes by position "
-                    "between its commits, when it has saved up the time"
+                    "between its commits, as `compaction_share` allows"
                 )
             else:
                 instead = "Its stream writes equality deletes, which slow readers down"

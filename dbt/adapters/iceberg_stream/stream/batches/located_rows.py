@@ -59,7 +59,7 @@ def with_located_rows(
 
 
 def _is_read_alike(schema: pa.Schema, by_spark: pa.Schema) -> bool:
-    """Return whether PyArrow and Spark read columns with the same types, but for time zones."""
+    """Return whether PyArrow and Spark read columns with the same types, apart from time zones."""
     return all(_without_zone(f.type) == _without_zone(by_spark.field(f.name).type) for f in schema)
 
 

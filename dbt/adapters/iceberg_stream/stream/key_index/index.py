@@ -319,19 +319,6 @@ class KeyIndex:
                 paths[number], at[of_file].astype(np.int64), positions[of_file].astype(np.int64)
             )
 
-    def find(self, keys: pa.Table) -> dict[str, list[int]]:
-        """Return the positions of the live rows that have some keys, by data file.
-
-        Args:
-            keys: the key columns.
-        """
-        with self.lock:
-            keys = _conform(keys, self.schema)
-            entries = Entries.at(encode(keys), np.zeros(keys.num_rows, np.uint64))
-            paths = self._paths()
-            live = self._live(self._find(entries)[1])
-            return {paths[number]: list(rows) for number, rows in live.items()}
-
     def _deleted_before(self, path: str) -> BitMap:
         item = self._files.get(path)
         return BitMap() if item is None else item.deleted
