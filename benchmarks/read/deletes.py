@@ -1,4 +1,4 @@
-"""Tables with many equality deletes: read by Spark, read once, and converted."""
+"""Tables with many equality deletes: read by Spark, read once, converted, and written again."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from benchmarks.read.upserts import READS, Tables, reads_beside_clean
 from benchmarks.stream.tables import read
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.compaction.deleted_rows import rewrite_deleted_rows
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
     convert_equality_deletes,
     stage_conversion,
@@ -67,6 +68,15 @@ class Case:
         convert_equality_deletes(self.tables.rig.lake, ("s", name), {})
         return time.perf_counter() - begin
 
+    def rewrite(self) -> float:
+        """The whole step `convert_deletes`: files that have lost many rows are written again."""
+        name = self.create("rewritten")
+        begin = time.perf_counter()
+        convert_equality_deletes(self.tables.rig.lake, ("s", name), {})
+        while rewrite_deleted_rows(self.tables.rig.lake, ("s", name), {}):
+            pass
+        return time.perf_counter() - begin
+
     def beside_spark(self, seconds: dict[str, list[float]], aim: float | None) -> Result:
         """Reading once beside Spark's own reader, which must see the same rows."""
         if self.left != _count(self.tables, f"s.{self.last['spark']}"):
@@ -80,20 +90,31 @@ def deletes(bench: Bench, version: int, files: int, keys: int) -> list[Result]:
     """Read once, converted, and then read beside a clean table."""
     case = Case(bench, version, files, keys)
     try:
-        measures = {"once": case.once, "convert": case.convert, "spark": case.by_spark}
+        measures = {
+            "once": case.once,
+            "convert": case.convert,
+            "rewrite": case.rewrite,
+            "spark": case.by_spark,
+        }
         seconds = alternate(measures, bench.runs(3))
-        converted = f"{case.note}. The conversion alone."
+        notes = {
+            "convert": "The conversion alone.",
+            "rewrite": "The conversion, and files with many deleted rows written again.",
+        }
         return [
             case.beside_spark(seconds, 15.0),
-            Result.of(
-                f"{case.name}_convert",
-                "reading once",
-                seconds["convert"],
-                seconds["once"],
-                1.0,
-                converted,
+            *(
+                Result.of(
+                    f"{case.name}_{part}",
+                    "reading once",
+                    seconds[part],
+                    seconds["once"],
+                    1.0 if part == "convert" else None,
+                    f"{case.note}. {note}",
+                )
+                for part, note in notes.items()
             ),
-            *_after(case.tables, case.name, case.last["converted"], case.note, bench.runs(READS)),
+            *_after(case.tables, case.name, case.last["rewritten"], case.note, bench.runs(READS)),
         ]
     finally:
         case.tables.rig.close()
@@ -113,11 +134,11 @@ def fewer_deletes(bench: Bench) -> list[Result]:
 
 
 def _after(tables: Tables, name: str, table: str, note: str, runs: int) -> list[Result]:
-    """Reads of the converted table beside those of a clean one."""
+    """Reads of the table beside those of a clean one."""
     base = tables.rig.lake.load(("s", table))
     assert base is not None
     left = len(live_entries(base.io, base.metadata, ManifestContent.DELETES))
-    text = f"{note}. After the conversion, which leaves {left} delete files."
+    text = f"{note}. After conversion and rewrite, which leave {left} delete files."
     return reads_beside_clean(tables, name, table, text, 0.83, runs)
 
 

@@ -11,6 +11,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "upserts_kafka": upserts.upserts_kafka,
     "upserts_start": upserts.upserts_start,
     "merges_5m": merges.merges_5m,
+    "merges_5m_v3": merges.merges_5m_v3,
     "merges_20m": merges.merges_20m,
     "late": late.late,
     "partial": late.partial_changes,

@@ -95,7 +95,7 @@ def partial_changes(bench: Bench) -> list[Result]:
 
 
 def _measure(bench: Bench, kind: Kind) -> list[Result]:
-    merges = Merges(bench, bench.size(ROWS))
+    merges = Merges(bench, bench.size(ROWS), version=2)
     try:
         folder = merges.rig.folder / kind.name
         files = write_files(folder, _batches(merges.rows, kind))

@@ -56,8 +56,8 @@ class Case:
 class Merges:
     """The same table over and over, and three ways to bring upserts into it."""
 
-    def __init__(self, bench: Bench, rows: int) -> None:
-        self.rows = rows
+    def __init__(self, bench: Bench, rows: int, version: int) -> None:
+        self.rows, self.version = rows, version
         self.rig = Rig(bench.folder / f"stream_merge_{uuid.uuid4().hex[:8]}", bench.engine)
         self._made = 0
         self.last: dict[str, str] = {}
@@ -107,7 +107,7 @@ class Merges:
         data = pa.RecordBatchReader.from_batches(
             next(base_batches(1)).schema, base_batches(self.rows)
         )
-        wanted = {"format-version": "2", **FILE_SIZE, **more}
+        wanted = {"format-version": str(self.version), **FILE_SIZE, **more}
         ingest(self.rig.lake, ("s", name), data, Mode.CREATE, properties=wanted)
         return name
 
@@ -127,12 +127,17 @@ def merges_5m(bench: Bench) -> list[Result]:
     return _merges(bench, bench.size(5_000_000), "5m", bench.runs(3))
 
 
+def merges_5m_v3(bench: Bench) -> list[Result]:
+    """The same with deletion vectors, which Spark's MERGE writes in format version 3, too."""
+    return _merges(bench, bench.size(5_000_000), "5m_v3", bench.runs(3), version=3)
+
+
 def merges_20m(bench: Bench) -> list[Result]:
     return _merges(bench, bench.size(20_000_000), "20m", bench.runs(1))
 
 
-def _merges(bench: Bench, rows: int, size: str, runs: int) -> list[Result]:
-    merges = Merges(bench, rows)
+def _merges(bench: Bench, rows: int, size: str, runs: int, version: int = 2) -> list[Result]:
+    merges = Merges(bench, rows, version)
     try:
         results: list[Result] = []
         for per_file, label, aim in ((100_000, "100k", 20.0), (10_000, "10k", 40.0)):
@@ -156,7 +161,7 @@ def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[
     merged = [f"{min(most, len(case.files))} of them ({mode})" for mode, most in MERGED.items()]
     note = (
         f"{case.upserts:,} scattered upserts of {case.rows:,} rows in {len(case.files)} batches, "
-        f"ours with a commit for each. MERGE took {' and '.join(merged)}, its time is scaled. "
+        f"format version {merges.version}, ours with a commit for each. MERGE took {' and '.join(merged)}, its time is scaled. "
         + " ".join(told)
     )
     results = [

@@ -164,7 +164,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def merge_small_files(self) -> None:
-        self.sink.merge_small_files()
+        self.sink.maintenance.compact()
 
     @rule()
     def convert_equality_deletes(self) -> None:

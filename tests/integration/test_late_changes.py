@@ -199,7 +199,7 @@ class LateChanges(RuleBasedStateMachine):
 
     @rule()
     def merge_small_files(self) -> None:
-        self.sink.merge_small_files()
+        self.sink.maintenance.compact()
 
     @rule(same=st.booleans())
     def restart(self, same: bool) -> None:

@@ -43,7 +43,7 @@ def sink(clock: Clock, seconds: float, *results: Any) -> Mock:
             raise result
         return bool(result)
 
-    made = Mock(results=list(results), bytes=[], **{"merge_small_files.side_effect": merge})
+    made = Mock(results=list(results), bytes=[], **{"maintenance.compact.side_effect": merge})
     made.name = ("s", "t")
     return made
 
@@ -57,11 +57,11 @@ def maintained(clock: Clock, share: float | None) -> Maintained:
 
 def merges(maintained: Maintained, table: Mock, clock: Clock, commits: int) -> int:
     maintenance, budget = maintained
-    before = table.merge_small_files.call_count
+    before = table.maintenance.compact.call_count
     for _ in range(commits):
         clock.now += 1.0
         maintenance.after_commit(table, budget)
-    return int(table.merge_small_files.call_count - before)
+    return int(table.maintenance.compact.call_count - before)
 
 
 def test_every_eighth_commit(clock: Clock) -> None:
@@ -162,7 +162,7 @@ def without_index(clock: Clock, seconds: float, *errors: Exception, needs: int =
 
     made = sink(clock, 0.0)
     made.configure_mock(index=None, errors=list(errors), rows=[], converted=0)
-    made.convert_equality_deletes.side_effect = convert
+    made.maintenance.convert_equality_deletes.side_effect = convert
     return made
 
 
@@ -181,7 +181,7 @@ def test_equality_deletes_are_converted_before_small_files_are_merged(clock: Clo
     assert conversions(maintenance, table, clock, 7) == 0
     assert conversions(maintenance, table, clock, 1) == 1
     names = [name for name, _, _ in table.mock_calls]
-    assert names == ["convert_equality_deletes", "merge_small_files"]
+    assert names == ["maintenance.convert_equality_deletes", "maintenance.compact"]
     assert conversions(maintenance, table, clock, 16) == 2
 
 
@@ -237,7 +237,7 @@ def test_the_default_share_of_conversions(clock: Clock) -> None:
 def test_an_error_of_a_conversion_that_may_pass(clock: Clock, error: Exception) -> None:
     maintenance, table = converting(clock), without_index(clock, 0.1, error)
     assert conversions(maintenance, table, clock, 8) == 1
-    assert table.merge_small_files.call_count == 0
+    assert table.maintenance.compact.call_count == 0
     assert conversions(maintenance, table, clock, 71) == 0
     assert conversions(maintenance, table, clock, 1) == 1
 

@@ -121,7 +121,7 @@ class TableMaintenance:
             return False
         self._commits = 0
         with budget.spending():
-            self._rows = sink.convert_equality_deletes(most_rows)
+            self._rows = sink.maintenance.convert_equality_deletes(most_rows)
         return not self._rows
 
     def _merge(self, sink: Sink, budget: Budget, share: float) -> None:
@@ -134,7 +134,7 @@ class TableMaintenance:
         self._unmerged = 0 if is_late else self._unmerged
         while most_bytes:
             with budget.spending():
-                if not sink.merge_small_files(most_bytes):
+                if not sink.maintenance.compact(most_bytes):
                     return
             self._unmerged = 0
             most_bytes = _bytes(budget.left(share))

@@ -89,7 +89,7 @@ def test_a_restart_after_a_conversion(lake: IcebergCatalog) -> None:
     sink = open_sink(lake)
     commit(sink, [Change(1, "x"), Change(2, "x")], 1)
     commit(sink, [Change(1, "y")], 2)
-    assert sink.convert_equality_deletes(ALL_ROWS) == 0
+    assert sink.maintenance.convert_equality_deletes(ALL_ROWS) == 0
     assert delete_files(lake) == (0, 1)
     progress = sink.progress
     again = open_sink(lake)
@@ -104,7 +104,7 @@ def test_the_same_run_goes_on_after_a_conversion(lake: IcebergCatalog) -> None:
     sink = open_sink(lake)
     commit(sink, [Change(1, "x"), Change(2, "x")], 1)
     commit(sink, [Change(1, None)], 2)
-    assert sink.convert_equality_deletes(ALL_ROWS) == 0
+    assert sink.maintenance.convert_equality_deletes(ALL_ROWS) == 0
     sink.record({"offset": 3})
     commit(sink, [Change(1, "z")], 4)
     assert duckdb_rows(lake, NAME[1]) == [(1, "a", "z"), (2, "a", "x")]
@@ -116,7 +116,7 @@ def test_a_rollback_to_a_conversion(lake: IcebergCatalog) -> None:
     sink = open_sink(lake)
     commit(sink, [Change(1, "x")], 1)
     commit(sink, [Change(1, "y")], 2)
-    assert sink.convert_equality_deletes(ALL_ROWS) == 0
+    assert sink.maintenance.convert_equality_deletes(ALL_ROWS) == 0
     converted = load(lake).metadata["current-snapshot-id"]
     commit(sink, [Change(1, "z")], 3)
     reference = {"ref-name": "main", "type": "branch", "snapshot-id": converted}
@@ -137,7 +137,7 @@ def test_a_fenced_run_does_not_convert(lake: IcebergCatalog) -> None:
     commit(older, [Change(1, "y")], 2)
     open_sink(lake)
     with pytest.raises(Fenced, match="has taken over"):
-        older.convert_equality_deletes(ALL_ROWS)
+        older.maintenance.convert_equality_deletes(ALL_ROWS)
     assert conversions(lake) == 0
     assert find_orphans(load(lake), LATER) == []
 
@@ -146,15 +146,15 @@ def test_only_as_much_as_may_be_read(lake: IcebergCatalog) -> None:
     make_table(lake)
     sink = open_sink(lake)
     commit(sink, [Change(1, "x"), Change(2, "x")], 1)
-    assert sink.convert_equality_deletes(ALL_ROWS) == 0
+    assert sink.maintenance.convert_equality_deletes(ALL_ROWS) == 0
     commit(sink, [Change(1, "y")], 2)
     # The key, and the two rows that are older.
-    assert sink.convert_equality_deletes(2) == 3
+    assert sink.maintenance.convert_equality_deletes(2) == 3
     assert delete_files(lake)[0] == 1
-    assert sink.convert_equality_deletes(3) == 0
+    assert sink.maintenance.convert_equality_deletes(3) == 0
     assert delete_files(lake)[0] == 0
     before = load(lake).location
-    assert sink.convert_equality_deletes(0) == 0
+    assert sink.maintenance.convert_equality_deletes(0) == 0
     assert load(lake).location == before
 
 
@@ -164,5 +164,5 @@ def test_not_while_all_rows_are_replaced(lake: IcebergCatalog) -> None:
     commit(sink, [Change(1, "x")], 1)
     commit(sink, [Change(1, "y")], 2)
     sink.replace_rows()
-    sink.convert_equality_deletes(ALL_ROWS)
+    sink.maintenance.convert_equality_deletes(ALL_ROWS)
     assert conversions(lake) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,24 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
-from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
-from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
     Compaction,
     merge_small_files,
 )
-from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
-from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import deleted_rows, snapshot_files
-from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import snapshot_files
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.tables import LATER
 from tests.unit.local_tables import (
     NAME,
     SCHEMA,
-    commit,
     evolve,
     insert,
     load,
@@ -44,6 +36,7 @@ from tests.unit.local_tables import (
     manifests,
     rows,
 )
+from tests.unit.tables.compaction.writers import Rival, append, delete, delete_keys
 
 
 @pytest.fixture(params=[2, 3])
@@ -60,24 +53,8 @@ def filled(lake: IcebergCatalog, version: int) -> IcebergCatalog:
     return lake
 
 
-def append(lake: IcebergCatalog, *ids: int) -> None:
-    insert(lake, pa.table({"id": pa.array(ids, pa.int64()), "x": [f"x{n}" for n in ids]}))
-
-
 def merge(lake: IcebergCatalog, **more: Any) -> Compaction | None:
     return merge_small_files(lake, NAME, {"by": "test"}, **more)
-
-
-def delete(lake: IcebergCatalog, file_number: int, *positions: int) -> None:
-    base = load(lake)
-    item = sorted(snapshot_files(base).values(), key=lambda i: i.path)[file_number]
-    gone = deleted_rows(base, [item])[item.path] | BitMap(positions)
-    target = WriteTarget.of(base.metadata, base.io)
-    vectors = base.metadata["format-version"] == 3
-    name = f"d{file_number}{positions}"
-    new = write_deletes_by_position(target, vectors, name, [(item.file, gone)])
-    added = (AddedFiles(deletes=tuple(new.values())),)
-    commit(lake, Change(Operation.DELETE, added, removed=tuple(item.own_deletes)))
 
 
 def test_files_and_manifests_are_merged(filled: IcebergCatalog) -> None:
@@ -216,28 +193,9 @@ def test_partitions_stay_apart(lake: IcebergCatalog, version: int) -> None:
 
 
 def test_equality_deletes_prevent_a_merge(filled: IcebergCatalog) -> None:
-    base = load(filled)
-    keys = pa.table({"id": pa.array([3], pa.int64())})
-    file = write_equality_deletes(WriteTarget.of(base.metadata, base.io), "equality", keys)
-    commit(filled, Change(Operation.DELETE, (AddedFiles(deletes=(file,)),)))
+    delete_keys(filled, 3)
     assert merge(filled) is None
     assert len(snapshot_files(load(filled))) == 8
-
-
-class Rival:
-    """Another writer, who commits once just before the merge does."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]) -> None:
-        self.has_written = False
-        original = Committer.commit
-
-        def commit_later(committer: Committer) -> Any:
-            if not self.has_written and committer.change.merges_manifests:
-                self.has_written = True
-                write()
-            return original(committer)
-
-        monkeypatch.setattr(Committer, "commit", commit_later)
 
 
 def test_another_writer_appends(filled: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

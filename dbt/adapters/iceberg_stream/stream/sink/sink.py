@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     specs_with_data,
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
+from dbt.adapters.iceberg_stream.stream.sink.maintenance import MaintenanceCommit, SinkMaintenance
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     require_current_run,
@@ -81,14 +82,6 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
     schemas_changed,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
-from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
-    BYTES_AT_ONCE,
-    merge_small_files,
-)
-from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
-    convert_equality_deletes,
-    rows_to_read,
-)
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
@@ -362,57 +355,25 @@ class Sink:
                 sink_id = self.progress.sink_id
                 store_index(self.catalog, self._load(), self.index, sink_id, self.remove)
 
-    def merge_small_files(self, most_bytes: int = BYTES_AT_ONCE) -> bool:
-        """Merge small data files that commits have left, if there are enough of them.
+    @property
+    def maintenance(self) -> SinkMaintenance:
+        """Commits that change no row of the table, between those of changes."""
+        return SinkMaintenance(self.catalog, self.name, self._paused)
 
-        Args:
-            most_bytes: size of the files that are merged, at most.
-
-        Returns:
-            Whether files were merged.
-
-        Raises:
-            Fenced: another run has taken over.
-            UnsupportedFile, NotByRewriting, ColumnError, CatalogError, CommitStateUnknown, OSError:
-                as for `tables.compaction`.
-        """
-
+    @contextmanager
+    def _paused(self) -> Iterator[MaintenanceCommit | None]:
+        """Let other commits of this sink wait."""
         with self.lock:
-            if self.replaces:
-                return False
-            properties, check = self._maintenance_properties(), self._check_run
-            merged = merge_small_files(self.catalog, self.name, properties, check, most_bytes)
-            index = self.index
-            if merged is not None and index is not None:
-                # If that fails, the next commit tries again.
-                with suppress(RowsMoved, StreamConflict, OSError):
-                    self._follow(index, self._load())
-            return merged is not None
+            # Without the progress: these snapshots are no commits of the stream's changes.
+            properties = {**self.properties, WRITE_ID: uuid.uuid4().hex}
+            commit = MaintenanceCommit(properties, self._check_run, self._follow_now)
+            yield None if self.replaces else commit
 
-    def convert_equality_deletes(self, most_rows: int) -> int:
-        """Convert the table's equality deletes to deletes by position, unless too much is read.
-
-        Args:
-            most_rows: rows of data files and delete files that are read, at most.
-
-        Returns:
-            Rows that are too many to read; 0 if the table has no equality deletes any more.
-
-        Raises:
-            Fenced: another run has taken over.
-            NotConvertible, CatalogError, CommitStateUnknown, OSError: as for `tables.deletes`.
-        """
-        with self.lock:
-            rows = 0 if self.replaces else rows_to_read(self._load(history=False))
-            if 0 < rows <= most_rows:
-                properties, check = self._maintenance_properties(), self._check_run
-                convert_equality_deletes(self.catalog, self.name, properties, check)
-                return 0
-            return rows
-
-    def _maintenance_properties(self) -> dict[str, str]:
-        # Without the progress: these snapshots are no commits of the stream's changes.
-        return {**self.properties, WRITE_ID: uuid.uuid4().hex}
+    def _follow_now(self) -> None:
+        if self.index is not None:
+            # If that fails, the next commit tries again.
+            with suppress(RowsMoved, StreamConflict, OSError):
+                self._follow(self.index, self._load())
 
     def _check_run(self, metadata: Metadata) -> None:
         require_current_run(metadata, self.progress)

@@ -28,7 +28,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import (
 )
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     CONTENT_OFFSET,
-    read_deletion_vector,
+    read_deletion_bitmap,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
@@ -165,7 +165,7 @@ def deleted_rows(table: LoadedTable, files: Sequence[SnapshotFile]) -> dict[str,
         for delete in (*item.own_deletes, *item.shared_deletes):
             if delete.file_format == FileFormat.PUFFIN:
                 with _naming(delete):
-                    rows[item.file.file_path] |= bitmap(read_deletion_vector(table.io, delete))
+                    rows[item.file.file_path] |= read_deletion_bitmap(table.io, delete)
             else:
                 position_deletes[delete.file_path] = delete
     for delete in position_deletes.values():

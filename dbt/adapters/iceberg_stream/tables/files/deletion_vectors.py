@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
@@ -80,6 +80,30 @@ def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
     Raises:
         ValueError: the vector is damaged.
     """
+    bitmaps = _read_bitmaps(io, file)
+    return [(high << 32) | low for high, bitmap in bitmaps for low in bitmap]
+
+
+def read_deletion_bitmap(io: FileIO, file: DataFile) -> BitMap:
+    """Read the positions of a deletion vector, all of them below 2**32.
+
+    Args:
+        io: the table's FileIO.
+        file: the vector's descriptor.
+
+    Raises:
+        ValueError: the vector is damaged, or has larger positions.
+    """
+    positions = BitMap()
+    for high, bitmap in _read_bitmaps(io, file):
+        if high:
+            raise ValueError(f"The deletion vector of {file.file_path} has positions over 32 bits.")
+        positions = bitmap
+    return positions
+
+
+def _read_bitmaps(io: FileIO, file: DataFile) -> Iterator[tuple[int, BitMap]]:
+    """Yield the 32-bit bitmaps of a vector, with the high bits of their positions."""
     begin, size = file[CONTENT_OFFSET], file[CONTENT_SIZE]
     with io.new_input(file.file_path).open() as stream:
         stream.seek(begin)
@@ -88,13 +112,11 @@ def read_deletion_vector(io: FileIO, file: DataFile) -> list[int]:
     if vector[:4] != BLOB or zlib.crc32(vector) != struct.unpack(">I", blob[-4:])[0]:
         raise ValueError(f"The deletion vector at {begin} of {file.file_path} is damaged.")
     (count,), remaining = struct.unpack_from("<q", vector, 4), vector[12:]
-    positions: list[int] = []
     for _ in range(count):
         (high,) = struct.unpack_from("<I", remaining)
         bitmap = BitMap.deserialize(remaining[4:])
-        positions += [(high << 32) | low for low in bitmap]
+        yield high, bitmap
         remaining = remaining[4 + len(bitmap.serialize()) :]
-    return positions
 
 
 def _blob(positions: Sequence[int] | BitMap) -> tuple[bytes, int]:

@@ -131,7 +131,7 @@ def remaining_rows(
     begin = 0
     for group in range(parquet.metadata.num_row_groups):
         count = parquet.metadata.row_group(group).num_rows
-        positions = pa.array(range(begin, begin + count), pa.int64())
+        positions = pa.arange(begin, begin + count)
         mask = pc.invert(pc.is_in(positions, value_set=item.rows))
         if pc.any(mask).as_py():
             rows = read_rows(parquet, schema, group)
