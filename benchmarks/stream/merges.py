@@ -161,8 +161,8 @@ def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[
     merged = [f"{min(most, len(case.files))} of them ({mode})" for mode, most in MERGED.items()]
     note = (
         f"{case.upserts:,} scattered upserts of {case.rows:,} rows in {len(case.files)} batches, "
-        f"format version {merges.version}, ours with a commit for each. MERGE took {' and '.join(merged)}, its time is scaled. "
-        + " ".join(told)
+        f"format version {merges.version}, ours with a commit for each. MERGE took "
+        f"{' and '.join(merged)}, its time is scaled. " + " ".join(told)
     )
     results = [
         Result.of(f"{name}_{label}", PEERS[mode], seconds["ours"], seconds[mode], wanted, note)
