@@ -49,7 +49,8 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.keys.codes import Mask, encode
+from dbt.adapters.iceberg_stream.tables.keys.codes import encode
+from dbt.adapters.iceberg_stream.tables.keys.live_entries import LiveEntries
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
     Entries,
     Indices,
@@ -491,7 +492,8 @@ class KeyIndex:
             self._merge(runs)
 
     def _merge(self, runs: Sequence[Run]) -> None:
-        merged = merge_runs(runs, self._new_folder(), self._stays)
+        live = self._live_entries()
+        merged = merge_runs(runs, self._new_folder(), lambda entries: live.has(entries.rows))
         self._runs = [run for run in self._runs if run not in runs]
         if merged.count:
             self._runs.append(merged)
@@ -509,23 +511,11 @@ class KeyIndex:
             levels.setdefault(level, []).append(run)
         return next((runs for runs in levels.values() if len(runs) >= MERGED_RUNS), None)
 
-    def _stays(self, entries: Entries) -> Mask:
+    def _live_entries(self) -> LiveEntries:
         """Return which entries the index still needs."""
-        numbers, positions = unpack(entries.rows)
         deleted = {item.number: item.deleted for item in self._files.values()}
-        live = [*deleted, *(number for _, own in self._owners() for number in own)]
-        is_live = np.zeros(max([*live, int(numbers.max(initial=0))]) + 1, np.bool_)
-        is_live[live] = True
-        mask = is_live[numbers]
-        gone = [
-            pack(number, np.array(dead.to_array(), np.uint64))
-            for number, own in by_file(numbers, positions).items()
-            if number in deleted and (dead := bitmap(own) & deleted[number])
-        ]
-        if gone:
-            packed = pack(numbers, positions.astype(np.uint64))
-            mask &= ~np.isin(packed, np.concatenate(gone))
-        return np.asarray(mask, np.bool_)
+        pending = (number for _, own in self._owners() for number in own)
+        return LiveEntries({*deleted, *pending}, deleted)
 
     def _new_folder(self) -> Path:
         return Path(self._folder.name) / f"run-{next(self._names)}"

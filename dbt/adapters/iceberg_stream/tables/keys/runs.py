@@ -143,13 +143,25 @@ class Run:
 
     def _equal_codes(self, codes: Codes, first: int) -> Iterator[tuple[Indices, Indices]]:
         """Yield pairs of equal codes: positions among all look-ups, and in the run."""
-        begins = np.searchsorted(self._codes, codes, "left")
-        counts = np.searchsorted(self._codes, codes, "right") - begins
-        index = np.repeat(np.arange(len(codes)), counts)
+        index, at = self._matches(codes, np.searchsorted(self._codes, codes, "left"))
+        if not len(index):
+            return
+        yield index + first, at
+        # Nearly all codes are in the run once at most.
+        again, at = self._matches(codes[index], at + 1)
+        if not len(again):
+            return
+        index = index[again]
+        counts = np.searchsorted(self._codes, codes[index], "right") - at
         # The position of each pair among those of its own look-up.
-        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-        if len(index):
-            yield index + first, np.repeat(begins, counts) + within
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        yield np.repeat(index, counts) + first, np.repeat(at, counts) + within
+
+    def _matches(self, codes: Codes, at: Indices) -> tuple[Indices, Indices]:
+        """Return which codes are those of some entries, and the positions of the entries."""
+        index = np.flatnonzero(at < self.count)
+        index = index[self._codes[at[index]] == codes[index]]
+        return index, at[index]
 
     def _is_match(self, keys: Keys, index: Indices, at: Indices) -> Mask:
         if keys.values is not None:
