@@ -52,10 +52,13 @@ def write_position_deletes(
     paths = sorted(positions)
     # Sorted by file, then position, as the specification requires.
     columns = [_in_order(positions[path]) for path in paths]
-    names = [pa.repeat(path, len(column)) for path, column in zip(paths, columns, strict=True)]
+    numbers = np.repeat(np.arange(len(paths), dtype=np.int32), [len(c) for c in columns])
+    # As in the file: a location has over a hundred bytes, and would be there for each row.
+    names = pa.DictionaryArray.from_arrays(numbers, pa.array(paths, pa.string()))
+    kinds = file_schema(POSITIONS)
     rows = pa.Table.from_arrays(
-        [pa.chunked_array(names, pa.string()), pa.chunked_array(columns, pa.int64())],
-        schema=file_schema(POSITIONS),
+        [names, pa.chunked_array(columns, pa.int64())],
+        schema=kinds.set(0, kinds.field(0).with_type(names.type)),
     )
     file = _write(
         target, name, rows, POSITIONS, partition, DataFileContent.POSITION_DELETES, WHOLE_BOUNDS

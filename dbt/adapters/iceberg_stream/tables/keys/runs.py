@@ -382,7 +382,7 @@ def merge_entries(parts: Sequence[Entries]) -> Entries:
         None,
         pa.concat_arrays(values) if values else None,
     )
-    in_order, order = keys.sorted()
+    in_order, order = keys.sorted(is_partly_sorted=True)
     return Entries(in_order, np.concatenate([part.rows for part in parts])[order])
 
 
@@ -397,7 +397,9 @@ def by_file(
     """
     if not len(numbers):
         return {}
-    order = np.argsort(numbers, kind="stable")
+    # Numbers of 16 bits are sorted in linear time.
+    is_small = int(numbers.max()) < 1 << 16
+    order = np.argsort(numbers.astype(np.uint16) if is_small else numbers, kind="stable")
     unique, begins = np.unique(numbers[order], return_index=True)
     parts = np.split(positions[order], begins[1:])
     return {int(number): part for number, part in zip(unique, parts, strict=True)}
