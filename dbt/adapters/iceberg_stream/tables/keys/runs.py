@@ -130,8 +130,10 @@ class Run:
             return np.empty(0, np.int64), np.empty(0, np.uint64)
         begin = int(np.searchsorted(keys.codes, self._codes[0], "left"))
         end = int(np.searchsorted(keys.codes, self._codes[-1], "right"))
-        for first in range(begin, end, LOOKUPS_AT_ONCE):
-            last = min(first + LOOKUPS_AT_ONCE, end)
+        # Look-ups in a small run cannot map many pages.
+        step = LOOKUPS_AT_ONCE if self._codes.nbytes >= LARGE_BYTES else max(len(keys), 1)
+        for first in range(begin, end, step):
+            last = min(first + step, end)
             for index, at in self._equal_codes(keys.codes[first:last], first):
                 match = self._is_match(keys, index, at)
                 indices.append(index[match])
