@@ -1,4 +1,4 @@
-"""Fill the tables of docs/performance.md from the result files: `python -m benchmarks.report`."""
+"""Fill docs/performance.md from the result files, plots included: `python -m benchmarks.report`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import plots
 from .harness import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -20,11 +21,12 @@ EMPTY = "No results yet: `make bench` writes them."
 
 
 def main() -> None:
-    """Replace the text between the two markers."""
+    """Replace the text between the two markers, and draw the plots."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     records = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     PAGE.write_text(f"{before}{BEGIN}\n\n{render(records)}\n\n{END}{after}")
+    plots.draw(records)
 
 
 def render(records: list[dict[str, Any]]) -> str:
