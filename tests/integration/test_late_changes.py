@@ -251,6 +251,7 @@ def test_histories(machine: Any, most_rows: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(index, "MERGED_RUNS", 2)
     monkeypatch.setattr(small_files, "MERGED_FILES", 2)
     monkeypatch.setattr(deleted_keys, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(deleted_keys, "ROW_GROUP", 2)
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -36,6 +36,7 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
+from dbt.adapters.iceberg_stream.tables.deletes import snapshot_files
 from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME, SINK, make_table, open_sink
 from tests.integration.tables import LATER, duckdb_rows, insert, read_by_duckdb, write
@@ -123,6 +124,28 @@ def test_keys_are_forgotten_after_some_days(
     assert left.rows == 3
     apply(opened(lake), (1, "late", 4), (2, "late", 4))
     assert rows(lake) == [(1, "late")]
+
+
+def test_keys_that_were_deleted_before_all_late_changes_are_not_read(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted_keys, "ROW_GROUP", 2)
+    for order in range(8):
+        apply(opened(lake), (order, None, order), (order + 10, None, order))
+    sink = opened(lake)
+    groups: list[int] = []
+    read = snapshot_files.read_rows
+
+    def counted(parquet: Any, schema: Any, group: int) -> pa.Table:
+        groups.append(group)
+        return read(parquet, schema, group)
+
+    monkeypatch.setattr(snapshot_files, "read_rows", counted)
+    apply(sink, (7, "late", 6), (16, "not late", 6), watermark=8)
+    # Of eight groups, those of the orders 6 and 7.
+    assert len(groups) == 2
+    apply(sink, (0, "late", -1), (99, "new", -1), watermark=8)
+    assert rows(lake) == [(16, "not late"), (99, "new")]
 
 
 def test_keys_that_are_kept_forever(lake: IcebergCatalog) -> None:

@@ -33,6 +33,8 @@ PROPERTY = "iceberg-stream.deleted-keys."
 DELETED_AT = pa.field("__deleted_at", pa.int64(), metadata={b"PARQUET:field_id": b"2147000000"})
 # Rows of a file that is not merged any more.
 MOST_ROWS = 1_000_000
+# Rows of a row group. They are in the order of time: look-ups for late changes skip early groups.
+ROW_GROUP = 1 << 16
 DAY = 24 * 60 * 60 * 1000
 
 
@@ -163,5 +165,5 @@ def warn_of_missing(location: str) -> None:
 def _write(target: WriteTarget, location: str, rows: pa.Table) -> None:
     with ExitStack() as undo, target.io.new_output(location).create() as stream:
         undo.callback(remove_quietly, target.io, location)
-        pq.write_table(rows, stream, compression="zstd")
+        pq.write_table(rows, stream, compression="zstd", row_group_size=ROW_GROUP)
         undo.pop_all()

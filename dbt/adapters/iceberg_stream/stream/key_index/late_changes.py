@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
@@ -106,7 +108,7 @@ class LateChanges:
             before = read_rows_at(target, schema, rows.location, rows.positions)
             late[rows.changes[self._is_after(before, changes, rows.changes)]] = True
         source = Source(changes, self.keys)
-        for deleted in (*pending, *self._read_deleted(target)):
+        for deleted in (*pending, *self._read_deleted(target, changes)):
             matches = source.match(deleted.select(self.keys))
             at = matches.in_source.to_numpy()
             late[at[self._is_after(deleted.take(matches.in_file), changes, at)]] = True
@@ -117,13 +119,16 @@ class LateChanges:
         ours = changes.select(self.sequence_by).take(at)
         return np.asarray(later(before.select(self.sequence_by).columns, ours.columns))
 
-    def _read_deleted(self, target: WriteTarget) -> Iterator[pa.Table]:
+    def _read_deleted(self, target: WriteTarget, changes: pa.Table) -> Iterator[pa.Table]:
+        """Yield deleted keys, without row groups whose keys were all deleted before the changes."""
+        first = self.sequence_by[0]
+        is_needed = partial(_may_reach, first, pc.min(changes[first]))
         locations = [*self.equality_deletes, *(file.location for file in self.deleted_keys)]
         for location in locations:
             if location in self.missing:
                 continue
             try:
-                for _, part in read_keys(target, self.schema, location):
+                for _, part in read_keys(target, self.schema, location, is_needed):
                     yield part
             except FileNotFoundError:
                 self.missing.add(location)
@@ -134,3 +139,25 @@ class LateChanges:
     def _target(self) -> WriteTarget:
         table = self.load()
         return WriteTarget.of(table.metadata, table.io)
+
+
+def _may_reach(name: str, lowest: pa.Scalar, group: pq.RowGroupMetaData) -> bool:
+    """Return whether a row group may have a value of a column that is not below another one."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == name and _is_ordered(lowest.type):
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
+                return True
+            highest = pa.scalar(statistics.max, lowest.type)
+            return not pc.less(highest, lowest).as_py()
+    return True
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    """Return whether bounds of a type in Parquet files can be relied on."""
+    return (
+        pa.types.is_integer(kind)
+        or pa.types.is_date(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -194,7 +194,10 @@ def bitmap(positions: Sequence[int] | npt.NDArray[np.integer]) -> BitMap:
 
 
 def read_keys(
-    target: WriteTarget, schema: pa.Schema, location: str
+    target: WriteTarget,
+    schema: pa.Schema,
+    location: str,
+    is_needed: Callable[[pq.RowGroupMetaData], bool] | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Read the keys of a data file.
 
@@ -202,6 +205,7 @@ def read_keys(
         target: the table's storage.
         schema: of the key columns, with field ids.
         location: of the data file.
+        is_needed: returns whether a row group is read; None for all.
 
     Yields:
         The position of a row group's first row, and the keys of its rows.
@@ -218,9 +222,10 @@ def read_keys(
         ):
             require_ids(parquet, schema)
             for group in range(parquet.metadata.num_row_groups):
-                rows = read_rows(parquet, schema, group)
-                yield begin, rows
-                begin += rows.num_rows
+                described = parquet.metadata.row_group(group)
+                if is_needed is None or is_needed(described):
+                    yield begin, read_rows(parquet, schema, group)
+                begin += described.num_rows
     except NotByRewriting as error:
         raise UnsupportedFile(f"{error} ({location})") from error
     except ColumnError as error:
