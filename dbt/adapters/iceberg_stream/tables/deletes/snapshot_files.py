@@ -194,7 +194,10 @@ def bitmap(positions: Sequence[int] | npt.NDArray[np.integer]) -> BitMap:
 
 
 def read_keys(
-    target: WriteTarget, schema: pa.Schema, location: str
+    target: WriteTarget,
+    schema: pa.Schema,
+    location: str,
+    positions: npt.NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Read the keys of a data file.
 
@@ -202,6 +205,7 @@ def read_keys(
         target: the table's storage.
         schema: of the key columns, with field ids.
         location: of the data file.
+        positions: of rows, ascending; row groups without one are left out. None reads all.
 
     Yields:
         The position of a row group's first row, and the keys of its rows.
@@ -218,9 +222,10 @@ def read_keys(
         ):
             require_ids(parquet, schema)
             for group in range(parquet.metadata.num_row_groups):
-                rows = read_rows(parquet, schema, group)
-                yield begin, rows
-                begin += rows.num_rows
+                end = begin + parquet.metadata.row_group(group).num_rows
+                if positions is None or np.ptp(np.searchsorted(positions, (begin, end))):
+                    yield begin, read_rows(parquet, schema, group)
+                begin = end
     except NotByRewriting as error:
         raise UnsupportedFile(f"{error} ({location})") from error
     except ColumnError as error:
@@ -249,7 +254,7 @@ def read_rows_at(
     order = np.argsort(positions, kind="stable")
     ascending = positions[order]
     parts = [schema.empty_table()]
-    for begin, rows in read_keys(target, schema, location):
+    for begin, rows in read_keys(target, schema, location, ascending):
         first, last = np.searchsorted(ascending, (begin, begin + rows.num_rows))
         parts.append(rows.take(ascending[first:last] - begin))
     back = np.empty(len(order), np.int64)
