@@ -21,9 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.tables.keys.codes import (
+    SUFFIX_BITS,
     Codes,
     Keys,
     Mask,
+    begins_with,
     binary_buffers,
     equal,
 )
@@ -115,11 +117,12 @@ class Run:
     folder: Path
     count: int
 
-    def find(self, keys: Keys) -> tuple[Indices, Rows]:
+    def find(self, keys: Keys, by_prefix: bool = False) -> tuple[Indices, Rows]:
         """Find the entries of keys.
 
         Args:
             keys: sorted by code.
+            by_prefix: whether `keys` are only the first columns of the entries' keys.
 
         Returns:
             Positions in `keys`, and the packed place of each row that has that key.
@@ -128,12 +131,13 @@ class Run:
         rows: list[Rows] = []
         if not self.count:
             return np.empty(0, np.int64), np.empty(0, np.uint64)
-        begin = int(np.searchsorted(keys.codes, self._codes[0], "left"))
+        suffix = _suffix(by_prefix)
+        begin = int(np.searchsorted(keys.codes, self._codes[0] & ~suffix, "left"))
         end = int(np.searchsorted(keys.codes, self._codes[-1], "right"))
         for first in range(begin, end, LOOKUPS_AT_ONCE):
             last = min(first + LOOKUPS_AT_ONCE, end)
-            for index, at in self._equal_codes(keys.codes[first:last], first):
-                match = self._is_match(keys, index, at)
+            for index, at in self._equal_codes(keys.codes[first:last], first, suffix):
+                match = self._is_match(keys, index, at, by_prefix)
                 indices.append(index[match])
                 rows.append(self._rows[at[match]])
             self.release_pages(LARGE_BYTES)
@@ -141,18 +145,36 @@ class Run:
             return np.empty(0, np.int64), np.empty(0, np.uint64)
         return np.concatenate(indices), np.concatenate(rows)
 
-    def _equal_codes(self, codes: Codes, first: int) -> Iterator[tuple[Indices, Indices]]:
-        """Yield pairs of equal codes: positions among all look-ups, and in the run."""
+    def count_of(self, keys: Keys, by_prefix: bool = False) -> int:
+        """Return how many entries `find` compares with keys, at least as many as it returns.
+
+        Args:
+            keys: as for `find`.
+            by_prefix: as for `find`.
+        """
+        _, counts = self._ranges(keys.codes, _suffix(by_prefix))
+        return int(counts.sum())
+
+    def _ranges(self, codes: Codes, suffix: np.uint64) -> tuple[Indices, Indices]:
+        """Return where the entries with some codes begin, and how many they are."""
         begins = np.searchsorted(self._codes, codes, "left")
-        counts = np.searchsorted(self._codes, codes, "right") - begins
+        return begins, np.searchsorted(self._codes, codes | suffix, "right") - begins
+
+    def _equal_codes(
+        self, codes: Codes, first: int, suffix: np.uint64
+    ) -> Iterator[tuple[Indices, Indices]]:
+        """Yield pairs of equal codes: positions among all look-ups, and in the run."""
+        begins, counts = self._ranges(codes, suffix)
         index = np.repeat(np.arange(len(codes)), counts)
         # The position of each pair among those of its own look-up.
         within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
         if len(index):
             yield index + first, np.repeat(begins, counts) + within
 
-    def _is_match(self, keys: Keys, index: Indices, at: Indices) -> Mask:
+    def _is_match(self, keys: Keys, index: Indices, at: Indices, by_prefix: bool) -> Mask:
         if keys.values is not None:
+            if by_prefix:
+                return begins_with(self._values, at, keys.values, index)
             return equal(keys.values, index, self._values, at)
         is_null = (self._rows[at] & NULL) != 0
         if keys.nulls is None:
@@ -257,6 +279,10 @@ class StoredRun(Run):
     @cached_property
     def _mapped(self) -> dict[str, mmap.mmap]:
         return {"file": _map(self.folder)}
+
+
+def _suffix(by_prefix: bool) -> np.uint64:
+    return SUFFIX_BITS if by_prefix else np.uint64(0)
 
 
 def _map(path: Path) -> mmap.mmap:
