@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "merges_20m": merges.merges_20m,
     "late": late.late,
     "partial": late.partial_changes,
+    "versions": late.versions,
     "sequence": sequence.sequence,
     "sequence_50ms": sequence.sequence_50ms,
     "memory": memory.memory,

@@ -1,4 +1,4 @@
-"""Changes that depend on the table's rows: late ones, and partial ones."""
+"""Changes that depend on the table's rows: late ones, partial ones, and versions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from benchmarks.bench import Bench
 from benchmarks.harness import Result, alternate
 from dbt.adapters.iceberg_stream.stream.batches import located_rows
+from dbt.adapters.iceberg_stream.stream.query.changed_rows import END, START
 
 from .data import changes, write_files
 from .merges import Merges, base_batches
@@ -24,6 +25,7 @@ from .tables import check
 
 ROWS, BATCHES, LATE = 5_000_000, 10, 0.01
 NEWER = 100_000_000
+VERSIONS = 2
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Kind:
         peer: what the peer does.
         peer_options: of the peer's stream, in place of others.
         change: makes a batch of upserts one of this kind.
+        base: makes rows of the table, before the changes, those of this kind.
+        versions: of each key, before the changes.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Kind:
     peer: str
     peer_options: dict[str, object]
     change: Callable[[pa.RecordBatch], pa.RecordBatch]
+    base: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
+    versions: int = 1
 
 
 def _late(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -60,6 +66,16 @@ def _late(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _partial(batch: pa.RecordBatch) -> pa.RecordBatch:
     nulls = pa.nulls(batch.num_rows, pa.int64())
     return batch.set_column(batch.schema.names.index("customer"), "customer", nulls)
+
+
+def _as_versions(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """An ended and an open version of each key, both older than all changes."""
+    numbers = batch["id"].to_numpy()
+    start = numbers % VERSIONS - VERSIONS
+    end = pa.array(start + 1, mask=start == -1)
+    keys = pa.array(numbers // VERSIONS)
+    batch = batch.set_column(batch.schema.names.index("id"), "id", keys)
+    return batch.append_column(START, pa.array(start)).append_column(END, end)
 
 
 def late(bench: Bench) -> list[Result]:
@@ -94,18 +110,35 @@ def partial_changes(bench: Bench) -> list[Result]:
     )
 
 
+def versions(bench: Bench) -> list[Result]:
+    """New versions, which end those before."""
+    return _measure(
+        bench,
+        Kind(
+            "versions",
+            bench.size(10_000),
+            f"with all versions kept, {VERSIONS} of each key at the beginning",
+            {"sequence_by": ("at",), "scd_type": 2},
+            "the same stream, for which Spark scans the table",
+            {},
+            lambda batch: batch,
+            _as_versions,
+            VERSIONS,
+        ),
+    )
+
+
 def _measure(bench: Bench, kind: Kind) -> list[Result]:
     merges = Merges(bench, bench.size(ROWS), version=2)
     try:
         folder = merges.rig.folder / kind.name
         files = write_files(folder, _batches(merges.rows, kind))
-        expected = _truth(merges.rows, files)
+        expected = _truth(merges.rows, files, kind)
         most_keys = located_rows.MOST_KEYS
+        peer_options = {**kind.options, **kind.peer_options}
         measures = {
-            "ours": partial(_run, merges, files, expected, kind.options, most_keys),
-            "peer": partial(
-                _run, merges, files, expected, {**kind.options, **kind.peer_options}, 0
-            ),
+            "ours": partial(_run, merges, files, expected, kind, kind.options, most_keys),
+            "peer": partial(_run, merges, files, expected, kind, peer_options, 0),
         }
         for warm_up in measures.values():
             warm_up()
@@ -123,10 +156,11 @@ def _run(
     merges: Merges,
     files: Path,
     expected: tuple[int, float],
+    kind: Kind,
     options: dict[str, object],
     most_keys: int,
 ) -> float:
-    name = merges.table("ours", {"format-version": "3"})
+    name = merges.table("ours", {"format-version": "3"}, kind.base)
     source: dict[str, object] = {"type": "files", "path": str(files), "format": "parquet"}
     stream = merges.rig.stream(name, source, PICKS, batch_rows=1, commit_interval=0.0, **options)
     before, located_rows.MOST_KEYS = located_rows.MOST_KEYS, most_keys
@@ -141,15 +175,19 @@ def _run(
 
 
 def _batches(rows: int, kind: Kind) -> Iterator[pa.RecordBatch]:
-    ids = np.random.default_rng(3).permutation(rows)[: BATCHES * kind.per_file]
+    keys = rows // kind.versions
+    ids = np.random.default_rng(3).permutation(keys)[: BATCHES * kind.per_file]
     for begin in range(0, len(ids), kind.per_file):
         yield kind.change(changes(ids[begin : begin + kind.per_file], 4, begin))
 
 
-def _truth(rows: int, files: Path) -> tuple[int, float]:
+def _truth(rows: int, files: Path, kind: Kind) -> tuple[int, float]:
     amounts = np.concatenate([batch["amount"].to_numpy() for batch in base_batches(rows)])
     for file in sorted(files.iterdir()):
         batch = pq.read_table(file)
         applied = batch.filter(pc.greater_equal(batch["at"], 0))
+        if kind.versions > 1:
+            amounts = np.concatenate([amounts, applied["amount"].to_numpy()])
+            continue
         amounts[applied["id"].to_numpy()] = applied["amount"].to_numpy()
-    return rows, float(amounts.sum())
+    return len(amounts), float(amounts.sum())

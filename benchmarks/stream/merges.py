@@ -98,14 +98,19 @@ class Merges:
             f"({took:.1f} s) in {after:.2f} s."
         )
 
-    def table(self, contender: str, more: dict[str, str]) -> str:
+    def table(
+        self,
+        contender: str,
+        more: dict[str, str],
+        change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
+    ) -> str:
         """Create a contender's table with the rows before any upsert; drop its last one."""
         if contender in self.last:
             self.rig.lake.drop(("s", self.last[contender]))
         self._made += 1
         name = self.last[contender] = f"t{self._made}"
         data = pa.RecordBatchReader.from_batches(
-            next(base_batches(1)).schema, base_batches(self.rows)
+            change(next(base_batches(1))).schema, map(change, base_batches(self.rows))
         )
         wanted = {"format-version": str(self.version), **FILE_SIZE, **more}
         ingest(self.rig.lake, ("s", name), data, Mode.CREATE, properties=wanted)

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertCreate
@@ -22,7 +23,11 @@ from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
+from dbt.adapters.iceberg_stream.stream.query.query import (
+    StreamQuery,
+    added_columns,
+    get_change_sql,
+)
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -70,14 +75,15 @@ class Rig:
         chosen = StreamOptions(sink_id=f"model.bench.{name}", keys=("id",), **options)  # type: ignore[arg-type]
         definition = SourceDefinition(("s", "source"), "s.source", source)
         query = StreamQuery(get_change_sql(sql, VIEW), VIEW, f"s.{name}", COLUMNS, chosen)
+        added = added_columns({"at": pa.int64()}, chosen, pa.timestamp("us", "UTC"))
         writer = BatchWriter(
             source=open_source(definition, self.lake, self.folder, {}),
             query=query,
-            sink=Sink(self.lake, ("s", name), Progress(chosen.sink_id), ("id",)),
+            sink=Sink(self.lake, ("s", name), Progress(chosen.sink_id), query.keys),
             options=chosen,
             runner=in_process,
             bad_records=BadRecords(None, "", 0),
-            schema=file_schema(SCHEMA),
+            schema=pa.schema([*file_schema(SCHEMA), *(pa.field(*column) for column in added)]),
         )
         schema_id = writer.source.schema_id(None)
         table = TableStream(writer, StreamStatus(name), schema_id=schema_id)

@@ -18,7 +18,11 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
+from dbt.adapters.iceberg_stream.stream.query.query import (
+    StreamQuery,
+    added_columns,
+    get_change_sql,
+)
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -76,6 +80,7 @@ class Bed:
         query = StreamQuery(
             change_sql, VIEW, f"s.{self.name}", COLUMNS, options, partition=self.partition
         )
+        added = added_columns({"at": pa.int64()}, options, pa.timestamp("us", "UTC"))
         writer = BatchWriter(
             source=open_source(
                 SourceDefinition(("s", "x"), "s.x", spec), self.lake, self.folder, {}
@@ -85,7 +90,7 @@ class Bed:
             options=options,
             runner=self.runner,
             bad_records=BadRecords(None, "", 0),
-            schema=SCHEMA,
+            schema=pa.schema([*SCHEMA, *(pa.field(*column) for column in added)]),
             rewriter=self.rewriter,
         )
         table = TableStream(writer, StreamStatus(self.name))

@@ -33,7 +33,11 @@ from range(9)
 
 
 def located(
-    lake: IcebergCatalog, spark: Session, name: str, keys: list[int]
+    lake: IcebergCatalog,
+    spark: Session,
+    name: str,
+    keys: list[Any],
+    kind: pa.DataType | None = None,
 ) -> tuple[StreamQuery, dict[str, Any]]:
     """A query that reads rows of a table for changes of some keys, and its views."""
     sink = Sink(lake, ("s", name), Progress("sink"), ("id",))
@@ -44,7 +48,7 @@ def located(
     options = StreamOptions("sink", ("id",), ignore_null_updates=True)
     sql = get_change_sql(f"select * from {view}", view)
     query = StreamQuery(sql, view, f"s.{name}", scanned.names, options)
-    changes = spark.spark.createDataFrame(pa.table({"id": pa.array(keys, pa.int64())}))
+    changes = spark.spark.createDataFrame(pa.table({"id": pa.array(keys, kind or pa.int64())}))
     stream = "named_struct('deleted', false, 'truncated', false, 'major', 0L, 'minor', 0L)"
     others = [f"null as `{column}`" for column in scanned.names if column != "id"]
     frame = changes.selectExpr("id", *others, f"{stream} as __stream")
@@ -63,6 +67,15 @@ def test_values_of_all_types(lake: IcebergCatalog, spark: Session, keys: list[in
     assert rows == (as_rows(scanned) if 3 in keys else [])
     types = [column.dataType for column in views[LOCATED].schema]
     assert types == [column.dataType for column in spark.spark.table(f"s.{name}").schema]
+
+
+def test_keys_that_spark_takes_for_equal(lake: IcebergCatalog, spark: Session) -> None:
+    """0.0 and -0.0 are one key for Spark, and two for the index."""
+    name = f"located{uuid.uuid4().hex[:8]}"
+    spark.run(f"create table s.{name} using iceberg as select -0.0D as id, 'x' as value")
+    query, views = located(lake, spark, name, [0.0], pa.float64())
+    assert query.relation == f"s.{name}"
+    assert LOCATED not in views
 
 
 def test_rows_that_equality_deletes_have_deleted(lake: IcebergCatalog, spark: Session) -> None:

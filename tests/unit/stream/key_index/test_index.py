@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sink import sink as sink_module
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.table_index import RowLookup
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
@@ -358,6 +359,56 @@ def test_a_stored_index_that_cannot_be_used_is_built_again(
         path.write_bytes(path.read_bytes().replace(b"int64", b"int32"))
     apply(open_indexed(lake), Change(1, "newest"), Change(3, None), upper=2)
     assert rows(lake) == [(1, "newest"), (2, "old")]
+
+
+def open_by_prefix(lake: IcebergCatalog) -> Sink:
+    """Of a row for each id and part, found by the id."""
+    sink = Sink(lake, NAME, Progress(SINK), ("id", "part"))
+    sink.claim()
+    sink.load_index(1000, refresh=False, prefix=1)
+    return sink
+
+
+def rows_of(sink: Sink, *keys: int, most_rows: int = 9) -> list[tuple[Any, ...]] | None:
+    table = pa.table({"id": pa.array(keys, pa.int64())})
+    lookup = RowLookup(table, ["id", "part", "value"], most_rows, 1000)
+    found = sink.rows_of(lookup)
+    return None if found is None else sorted(zip(*found.to_pydict().values(), strict=True))
+
+
+@pytest.mark.usefixtures("stores_at_once")
+def test_rows_are_found_by_the_first_key_column(lake: IcebergCatalog, version: int) -> None:
+    make_table(lake, version)
+    insert(lake, pa.table({"id": [1, 1, 2], "part": ["a", "b", "a"], "value": ["old"] * 3}))
+    sink = open_by_prefix(lake)
+    apply(sink, Change(1, "new", "b"), Change(1, "new", "c"), Change(2, None, "a"))
+    expected = [(1, "a", "old"), (1, "b", "new"), (1, "c", "new")]
+    assert rows_of(sink, 1, 2, 3) == expected
+    sink.store_index()
+    assert rows_of(open_by_prefix(lake), 1, 2, 3) == expected
+    assert rows_of(sink, 1, most_rows=2) is None
+
+
+@pytest.mark.usefixtures("stores_at_once")
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_an_index_that_finds_rows_by_other_columns_is_built_again(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, prefix: int
+) -> None:
+    make_table(lake)
+    insert(lake)
+    sink = open_by_prefix(lake)
+    # As an earlier version of the stream has stored it.
+    sink.load_index(1000, refresh=False)
+    sink.store_index()
+    assert stored(lake)
+    read = indexed_files(monkeypatch)
+    sink.load_index(1000, refresh=False, prefix=prefix)
+    again = Sink(lake, NAME, Progress(SINK), ("id", "part"))
+    again.claim()
+    again.load_index(1000, refresh=False, prefix=prefix)
+    assert len(read) == 2 * prefix
+    if prefix:
+        assert rows_of(again, 1) == [(1, "a", "old")]
 
 
 @pytest.mark.usefixtures("stores_at_once")

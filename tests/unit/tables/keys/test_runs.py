@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.tables.keys import codes, runs
-from dbt.adapters.iceberg_stream.tables.keys.codes import encode
+from dbt.adapters.iceberg_stream.tables.keys.codes import encode, encode_prefix
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
     Entries,
     Run,
@@ -81,6 +81,63 @@ def test_lookups_find_all_rows_of_a_key_and_no_other(
     asked = list(dict.fromkeys(random_values(kind, 25, chosen)))
     asked += ["nothing" if kind == "texts" else 1000]
     assert find(merged, asked) == {v: truth[v] for v in asked if truth[v]}
+
+
+@pytest.mark.parametrize("collide", [False, True])
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("seed", range(10))
+def test_lookups_by_the_first_columns(
+    tmp_path: Path, columns: int, seed: int, collide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if collide:
+        monkeypatch.setattr(codes, "_hash", lambda values: np.zeros(len(values), np.uint64))
+    chosen = random.Random(seed)
+    kinds = {"a": pa.string(), "b": pa.int64(), "c": pa.string()}
+    texts, numbers = [None, "", "k", "kk", "kkk"], [None, 0, 1, 256]
+
+    def drawn(count: int) -> list[tuple[Any, ...]]:
+        pick = chosen.choice
+        return [(pick(texts), pick(numbers), pick(texts)) for _ in range(count)]
+
+    def table(keys: list[tuple[Any, ...]], names: list[str]) -> pa.Table:
+        arrays = zip(names, zip(*keys, strict=True), strict=True)
+        return pa.table({name: pa.array(values, kinds[name]) for name, values in arrays})
+
+    keys = drawn(60)
+    writer = RunWriter(tmp_path / "run")
+    writer.append(Entries.of(encode(table(keys, ["a", "b", "c"]), prefix=columns), 0, 0))
+    run = writer.close()
+    asked = list(dict.fromkeys(key[:columns] for key in drawn(6)))
+    prefixes = encode_prefix(table(asked, ["a", "b"][:columns]))
+    places = np.arange(len(asked), dtype=np.uint64)
+    by_prefix = Entries.at(prefixes, places)
+    index, rows = run.find(by_prefix.lookup_keys(), by_prefix=True)
+    pairs = zip(by_prefix.rows[index].tolist(), unpack(rows)[1].tolist(), strict=True)
+    expected = [
+        (n, at) for n, p in enumerate(asked) for at, key in enumerate(keys) if key[:columns] == p
+    ]
+    assert sorted(pairs) == expected
+    assert run.count_of(by_prefix.lookup_keys(), by_prefix=True) >= len(expected)
+    # Whole keys are found as ever.
+    whole = list(dict.fromkeys(drawn(20)))
+    entries = Entries.at(
+        encode(table(whole, ["a", "b", "c"]), prefix=columns),
+        np.arange(len(whole), dtype=np.uint64),
+    )
+    index, rows = run.find(entries.lookup_keys())
+    pairs = zip(entries.rows[index].tolist(), unpack(rows)[1].tolist(), strict=True)
+    assert sorted(pairs) == [
+        (n, at) for n, w in enumerate(whole) for at, key in enumerate(keys) if key == w
+    ]
+
+
+def test_entries_with_other_first_columns_are_not_counted(tmp_path: Path) -> None:
+    rows = pa.table({"a": [f"k{n % 100}" for n in range(1000)], "b": list(range(1000))})
+    writer = RunWriter(tmp_path / "run")
+    writer.append(Entries.of(encode(rows, prefix=1), 0, 0))
+    run = writer.close()
+    asked, _ = encode_prefix(pa.table({"a": ["k7", "k8", "nothing"]})).sorted()
+    assert run.count_of(asked, by_prefix=True) == 20
 
 
 def test_a_merge_leaves_out_what_is_not_kept(tmp_path: Path) -> None:

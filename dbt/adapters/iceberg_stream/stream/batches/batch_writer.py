@@ -108,12 +108,14 @@ class BatchWriter:
         """
         if not self.options.indexes_keys:
             return
-        order = None
-        # All versions of a row are read from the table and ordered again.
-        if self.options.sequence_by and self.options.scd_type == 1:
+        order, prefix = None, 0
+        if self.options.scd_type == 2:
+            # The versions of a key are found by it, and ordered again.
+            prefix = len(self.options.keys)
+        elif self.options.sequence_by:
             order = ChangeOrder(self.options.sequence_by, self.options.deleted_keys_days)
         try:
-            self.sink.load_index(self.options.max_indexed_rows, refresh, order)
+            self.sink.load_index(self.options.max_indexed_rows, refresh, order, prefix)
         except NotIndexable as error:
             if order is not None and self.options.delete_encoding == "position":
                 raise StreamError(

@@ -10,12 +10,17 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.table_index import RowLookup
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 # Keys of a batch up to which rows are located; more of them are in most files of the table anyway.
 MOST_KEYS = 100_000
+# Rows with these keys up to which they are located; a key may have many versions.
+MOST_ROWS = 1_000_000
+# Size of rows that are sent to Spark, whose memory (2 GiB by default) has to hold some copies.
+MOST_BYTES = 64 * 1024 * 1024
 LOCATED = "__stream_located_rows"
 
 
@@ -44,12 +49,15 @@ def with_located_rows(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    if sink.index is None or query.keys != query.options.keys:
+    if sink.index is None:
         return query
     keys = session.rows(query.changed_keys(MOST_KEYS + 1), **views)
-    if keys.num_rows > MOST_KEYS:
+    # Spark takes 0.0 and -0.0 for equal, the index does not.
+    has_floats = any(pa.types.is_floating(field.type) for field in keys.schema)
+    if keys.num_rows > MOST_KEYS or has_floats:
         return query
-    rows = sink.rows_of(keys, query.columns)
+    columns = (*query.columns, *query.period)
+    rows = sink.rows_of(RowLookup(keys, columns, MOST_ROWS, MOST_BYTES, query.period))
     if rows is None or not _is_read_alike(rows.schema, schema):
         return query
     spark_schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)

@@ -49,7 +49,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.keys.codes import encode
+from dbt.adapters.iceberg_stream.tables.keys.codes import encode, encode_prefix
 from dbt.adapters.iceberg_stream.tables.keys.live_entries import LiveEntries
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
     Entries,
@@ -99,13 +99,15 @@ class KeyIndex:
     Args:
         schema: of the key columns, as data files have them, with field ids.
         max_rows: rows of a table that are indexed, at most.
+        prefix: how many first key columns `live_rows` has; 0 for all.
 
     Attributes:
         late_changes: finds changes that are older than their rows; None where none are.
     """
 
-    def __init__(self, schema: pa.Schema, max_rows: int) -> None:
+    def __init__(self, schema: pa.Schema, max_rows: int, prefix: int = 0) -> None:
         self.schema = schema
+        self.prefix = prefix
         self.late_changes: LateChanges | None = None
         self.lock = threading.RLock()
         self.snapshot_id: int | None = None
@@ -150,7 +152,7 @@ class KeyIndex:
             sink_id: of the stream.
         """
         with self.lock:
-            stored = read_index(table, sink_id, self.schema, Path(self._folder.name))
+            stored = read_index(table, sink_id, self.schema, Path(self._folder.name), self.prefix)
             if stored is None:
                 return
             self._runs = [stored.run]
@@ -182,7 +184,7 @@ class KeyIndex:
                 return None
             files = {path: (item.number, item.deleted) for path, item in self._files.items()}
             (run,) = self._runs
-            location = write_index(table, self.schema, StoredIndex(run, files))
+            location = write_index(table, self.schema, StoredIndex(run, files), self.prefix)
             self._stored_rows = run.count
             return location
 
@@ -300,16 +302,24 @@ class KeyIndex:
                 self.snapshot_id = snapshot_id
             self._update_deleted()
 
+    def most_rows(self, changes: pa.Table) -> int:
+        """Return a number that `live_rows` does not exceed, without comparing keys.
+
+        Args:
+            changes: as for `live_rows`.
+        """
+        with self.lock:
+            keys = self._lookups(changes).lookup_keys()
+            return sum(run.count_of(keys, by_prefix=self.prefix > 0) for run in self._runs)
+
     def live_rows(self, changes: pa.Table) -> Iterator[LiveRows]:
         """Yield the live rows with the keys of some changes, by data file; the lock must be held.
 
         Args:
-            changes: with the key columns, and perhaps others.
+            changes: with the key columns that rows are found by, and perhaps others.
         """
-        keys = _conform(changes.select(self.schema.names), self.schema)
-        places = np.arange(changes.num_rows, dtype=np.uint64)
-        entries = Entries.at(encode(keys), pack(0, places))
-        index, rows = self._find(entries)
+        entries = self._lookups(changes)
+        index, rows = self._find(entries, by_prefix=self.prefix > 0)
         _, at = unpack(entries.rows[index])
         numbers, positions = unpack(rows)
         paths = self._paths()
@@ -319,6 +329,13 @@ class KeyIndex:
             yield LiveRows(
                 paths[number], at[of_file].astype(np.int64), positions[of_file].astype(np.int64)
             )
+
+    def _lookups(self, changes: pa.Table) -> Entries:
+        """Return the keys of changes, each with the change's position in place of a row's."""
+        schema = pa.schema(list(self.schema)[: self.prefix or None])
+        keys = _conform(changes.select(schema.names), schema)
+        places = np.arange(changes.num_rows, dtype=np.uint64)
+        return Entries.at(encode_prefix(keys) if self.prefix else encode(keys), pack(0, places))
 
     def _deleted_before(self, path: str) -> BitMap:
         item = self._files.get(path)
@@ -359,7 +376,7 @@ class KeyIndex:
         at = numbers[part.files.to_numpy()]
         positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
         keys = _conform(part.keys.select(self.schema.names), self.schema)
-        entries = Entries.at(encode(keys), pack(at, positions))
+        entries = Entries.at(encode(keys, self.prefix), pack(at, positions))
         self._delete(batch, self._live(self._find(entries)[1]))
         if (run := self._write_run([entries])) is not None:
             self._pending_runs.add(run.folder)
@@ -371,10 +388,12 @@ class KeyIndex:
             batch.deletes[number] = batch.deletes.get(number, BitMap()) | positions
             self._deleted[number] = self._deleted[number] | positions
 
-    def _find(self, entries: Entries, runs: Sequence[Run] | None = None) -> tuple[Indices, Rows]:
+    def _find(
+        self, entries: Entries, runs: Sequence[Run] | None = None, by_prefix: bool = False
+    ) -> tuple[Indices, Rows]:
         """Return positions of entries, and the rows of all or some runs with the same keys."""
         keys = entries.lookup_keys()
-        pairs = [run.find(keys) for run in (self._runs if runs is None else runs)]
+        pairs = [run.find(keys, by_prefix) for run in (self._runs if runs is None else runs)]
         indices = [np.empty(0, np.int64), *(index for index, _ in pairs)]
         rows = [np.empty(0, np.uint64), *(found for _, found in pairs)]
         return np.concatenate(indices), np.concatenate(rows)
@@ -459,7 +478,7 @@ class KeyIndex:
             location = item.snapshot_file.file.file_path
             for begin, rows in read_keys(target, self.schema, location):
                 if rows.num_rows:
-                    yield Entries.of(encode(rows), item.number, begin)
+                    yield Entries.of(encode(rows, self.prefix), item.number, begin)
 
     def _delete_changed(self, entries: Entries) -> None:
         """Let pending batches delete the rows that another writer has added of their keys."""

@@ -141,7 +141,7 @@ class LateChanges:
         return WriteTarget.of(table.metadata, table.io)
 
 
-def _may_reach(name: str, lowest: pa.Scalar, group: pq.RowGroupMetaData) -> bool:
+def _may_reach(name: str, lowest: pa.Scalar, _: int, group: pq.RowGroupMetaData) -> bool:
     """Return whether a row group may have a value of a column that is not below another one."""
     for number in range(group.num_columns):
         column = group.column(number)

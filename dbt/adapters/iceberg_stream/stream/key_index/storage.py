@@ -50,13 +50,14 @@ class StoredIndex:
     files: Mapping[str, tuple[int, BitMap]]
 
 
-def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> str:
+def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex, prefix: int = 0) -> str:
     """Write the file of an index.
 
     Args:
         table: the table, whose current snapshot is indexed.
         schema: of the key columns.
         stored: the content.
+        prefix: how many first key columns rows are found by; 0 for all.
 
     Returns:
         The location of the file.
@@ -81,7 +82,7 @@ def write_index(table: LoadedTable, schema: pa.Schema, stored: StoredIndex) -> s
                 stream.write(bytes(content[begin : begin + COPIED_AT_ONCE]))
                 stored.run.release_pages()
             size += len(content)
-        end = footer(blobs, files=_encode_files(stored.files), schema=_schema_id(schema))
+        end = footer(blobs, files=_encode_files(stored.files), schema=_schema_id(schema, prefix))
         stream.write(end)
         undo.pop_all()
     return location
@@ -109,7 +110,7 @@ def index_location(metadata: Metadata, sink_id: str) -> str | None:
 
 
 def read_index(
-    table: LoadedTable, sink_id: str, schema: pa.Schema, folder: Path
+    table: LoadedTable, sink_id: str, schema: pa.Schema, folder: Path, prefix: int = 0
 ) -> StoredIndex | None:
     """Open the index of a stream.
 
@@ -118,6 +119,7 @@ def read_index(
         sink_id: of the stream.
         schema: of the key columns.
         folder: where a file of a remote storage is copied to.
+        prefix: how many first key columns rows are found by; 0 for all.
 
     Returns:
         The index; None if there is none for these keys, or it cannot be read.
@@ -126,16 +128,16 @@ def read_index(
     if location is None:
         return None
     try:
-        return _open(table.io, location, schema, folder)
+        return _open(table.io, location, _schema_id(schema, prefix), folder)
     except (OSError, ValueError, LookupError, TypeError, struct.error):
         # Nothing is lost but the time to build it.
         return None
 
 
-def _open(io: FileIO, location: str, schema: pa.Schema, folder: Path) -> StoredIndex:
+def _open(io: FileIO, location: str, schema_id: str, folder: Path) -> StoredIndex:
     payload = read_footer(io.new_input(location))
     properties = payload["properties"]
-    if properties["schema"] != _schema_id(schema):
+    if properties["schema"] != schema_id:
         raise ValueError("the index has other keys")
     sections = {
         blob["properties"]["column"]: (blob["offset"], blob["length"]) for blob in payload["blobs"]
@@ -169,10 +171,10 @@ def _blob(name: str, offset: int, length: int, schema: pa.Schema, count: int) ->
     }
 
 
-def _schema_id(schema: pa.Schema) -> str:
+def _schema_id(schema: pa.Schema, prefix: int) -> str:
     """Identify key columns: an index of others, or of other types, is of no use."""
     fields = [(int(f.metadata[b"PARQUET:field_id"]), str(f.type)) for f in schema]
-    return json.dumps(fields)
+    return json.dumps([*fields, prefix] if prefix else fields)
 
 
 def _encode_files(files: Mapping[str, tuple[int, BitMap]]) -> str:

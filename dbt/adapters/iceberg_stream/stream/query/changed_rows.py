@@ -159,7 +159,8 @@ def get_versions_sql(changes: str, table: TargetTable) -> str:
     """Return changes of versions, each from `__START_AT` to `__END_AT` (SCD type 2).
 
     A version ends where the next one begins, or where the row was deleted. Changes may arrive in
-    any order: all versions of their keys are ordered again, and those that differ are returned.
+    any order: the versions of their keys are ordered again, and those that differ are returned.
+    Versions that begin and end before the first change of their key stay as they are.
 
     Args:
         changes: a query that returns changes; their first order column is `__START_AT`.
@@ -179,7 +180,10 @@ with c as (
 ),
 h as (
   select {columns}, {START}, {END} from {table.relation} as t
-  where exists (select 1 from c where {table.match("c", "t")})
+  where exists (
+    select 1 from c where {table.match("c", "t")}
+      and (t.{END} is null or t.{END} > c.__at or t.{START} >= c.__at)
+  )
 ),
 events as (
   select * from c

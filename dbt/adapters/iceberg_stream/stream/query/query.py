@@ -306,6 +306,11 @@ class StreamQuery:
         return (*self.options.keys, START) if self.options.scd_type == 2 else self.options.keys
 
     @property
+    def period(self) -> tuple[str, ...]:
+        """Columns of the table with the times when a version begins and ends; empty without."""
+        return (START, END) if self.options.scd_type == 2 else ()
+
+    @property
     def keeps_order(self) -> bool:
         """Return whether the query returns rows in the source's order, as it does without joins."""
         tree = sqlglot.parse_one(self.change_sql, dialect="spark")
@@ -354,11 +359,14 @@ class StreamQuery:
     def changed_keys(self, limit: int) -> str:
         """Return SQL of the keys that the changes have, each once.
 
+        Where versions are kept, `__START_AT` is the time of the key's first change.
+
         Args:
             limit: keys that are returned, at most.
         """
         keys = ", ".join(quote(key) for key in self.options.keys)
-        return f"select distinct {keys} from (\n{self._row_changes}\n) limit {limit}"
+        columns = f"{keys}, min({ORDER}0) as {START}" if self.period else keys
+        return f"select {columns} from (\n{self._row_changes}\n) group by {keys} limit {limit}"
 
     def unknown_order(self) -> str:
         """Return SQL of one key with several changes whose order is not known."""

@@ -17,23 +17,16 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent
-from pyiceberg.table.update import (
-    TableUpdate,
-)
+from pyiceberg.table.update import TableUpdate
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.errors import (
-    CatalogError,
-    CommitConflict,
-)
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
-from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
-    DeletedKeysUpdate,
-)
+from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes, WrittenBatch
@@ -60,6 +53,7 @@ from dbt.adapters.iceberg_stream.stream.sink.sink_commit import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     ChangeOrder,
+    RowLookup,
     deleted_keys,
     file_schema,
     follow_index,
@@ -318,7 +312,9 @@ class Sink:
                 "Nothing of this batch was written. Start the stream again."
             )
 
-    def load_index(self, max_rows: int, refresh: bool, order: ChangeOrder | None = None) -> None:
+    def load_index(
+        self, max_rows: int, refresh: bool, order: ChangeOrder | None = None, prefix: int = 0
+    ) -> None:
         """Index the table's keys, so that commits delete rows by position.
 
         Args:
@@ -326,6 +322,7 @@ class Sink:
             refresh: whether the run replaces all rows.
             order: of changes that may be older than the rows they change, which are left out then;
                 None if all changes come in their order.
+            prefix: how many of the keys, from the first, `rows_of` finds rows by; 0 for all.
 
         Raises:
             NotIndexable: the table's keys cannot be indexed; the sink has no index then.
@@ -334,7 +331,7 @@ class Sink:
         base = self._load()
         index, self.index = self.index, None
         updates, keys, sink_id = self.updates, self.keys, self.progress.sink_id
-        index = open_index(base, updates, keys, index, max_rows, sink_id, refresh)
+        index = open_index(base, updates, keys, index, max_rows, sink_id, refresh, prefix)
         index.late_changes = None
         if order is not None:
             load = partial(self._load, history=False)
@@ -405,12 +402,11 @@ class Sink:
                 f"({error}). Set `delete_encoding: equality`, with which Spark compares them."
             ) from error
 
-    def rows_of(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table | None:
+    def rows_of(self, lookup: RowLookup) -> pa.Table | None:
         """Return the live rows that have some keys; None if they cannot be read here.
 
         Args:
-            keys: the key columns.
-            columns: that are returned.
+            lookup: the keys.
 
         Raises:
             StreamConflict: another writer is changing the table.
@@ -422,7 +418,8 @@ class Sink:
             base = self._load(history=False)
             try:
                 self._follow(index, base)
-                return rows_of(index, base, keys, file_schema(base, self.updates, columns))
+                schema = file_schema(base, self.updates, lookup.columns)
+                return rows_of(index, base, lookup, schema)
             except RowsMoved as error:
                 raise StreamConflict(str(error)) from error
             except UnsupportedFile:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as fs
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table.update import TableUpdate
@@ -25,7 +26,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     warn_of_missing,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
-from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges
+from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
@@ -37,6 +38,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     require_no_defaults,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,26 @@ class ChangeOrder:
 
     sequence_by: tuple[str, ...]
     deleted_keys_days: float
+
+
+@dataclass(frozen=True)
+class RowLookup:
+    """The rows that a batch needs.
+
+    Attributes:
+        keys: the key columns that the index finds rows by, and the time that `period` needs.
+        columns: of the rows.
+        most_rows: rows of the keys, at most.
+        most_bytes: size of the rows, at most.
+        period: the columns with the times when a row begins and ends, if there are any. Rows that
+            begin and end before the time that their key has in the first column are left out.
+    """
+
+    keys: pa.Table
+    columns: Sequence[str]
+    most_rows: int
+    most_bytes: int
+    period: tuple[str, ...] = ()
 
 
 def file_schema(
@@ -74,6 +96,7 @@ def open_index(
     max_rows: int,
     sink_id: str,
     refresh: bool,
+    prefix: int,
 ) -> KeyIndex:
     """Return the index of a table's keys, which is not loaded yet.
 
@@ -85,11 +108,13 @@ def open_index(
         max_rows: rows of the table that are indexed, at most.
         sink_id: of the stream, whose stored index is opened.
         refresh: whether the run replaces all rows.
+        prefix: how many of the keys, from the first, rows are found by; 0 for all.
     """
     schema = file_schema(base, updates, keys)
-    if index is not None and index.schema.equals(schema, check_metadata=True):
+    is_same = index is not None and index.schema.equals(schema, check_metadata=True)
+    if index is not None and is_same and index.prefix == prefix:
         return index
-    index = KeyIndex(schema, max_rows)
+    index = KeyIndex(schema, max_rows, prefix)
     if not refresh:
         index.restore(base, sink_id)
     return index
@@ -176,15 +201,18 @@ def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:
 
 
 def rows_of(
-    index: KeyIndex, base: LoadedTable, keys: pa.Table, schema: pa.Schema
+    index: KeyIndex, base: LoadedTable, lookup: RowLookup, schema: pa.Schema
 ) -> pa.Table | None:
-    """Return the live rows that have some keys; None if equality deletes may have deleted them.
+    """Return the live rows that have some keys.
 
     Args:
         index: the key index, at the table's snapshot.
         base: the table.
-        keys: the key columns.
+        lookup: the keys.
         schema: of the columns to return, with field ids.
+
+    Returns:
+        The rows; None if equality deletes may have deleted them, or if they are too many.
 
     Raises:
         UnsupportedFile: a file cannot be read with these columns.
@@ -195,12 +223,31 @@ def rows_of(
     if equality_delete_files(base):
         # The index does not look at them.
         return None
+    parts, size = [schema.empty_table()], 0
     with index.lock:
-        parts = [
-            read_rows_at(target, schema, rows.location, rows.positions)
-            for rows in index.live_rows(keys)
-        ]
-    return pa.concat_tables([schema.empty_table(), *parts])
+        if index.most_rows(lookup.keys) > lookup.most_rows:
+            return None
+        for rows in index.live_rows(lookup.keys):
+            positions = (
+                _not_ended(target, lookup, schema, rows) if lookup.period else rows.positions
+            )
+            parts.append(read_rows_at(target, schema, rows.location, positions))
+            size += parts[-1].nbytes
+            if size > lookup.most_bytes:
+                return None
+    return pa.concat_tables(parts)
+
+
+def _not_ended(
+    target: WriteTarget, lookup: RowLookup, schema: pa.Schema, rows: LiveRows
+) -> Indices:
+    """Return the positions of rows that have not ended by the time of their key."""
+    start, end = lookup.period
+    columns = pa.schema([schema.field(start), schema.field(end)])
+    times = read_rows_at(target, columns, rows.location, rows.positions)
+    by = lookup.keys[start].cast(schema.field(start).type).take(pa.array(rows.changes))
+    has_ended = pc.and_(pc.less_equal(times[end], by), pc.less(times[start], by))
+    return rows.positions[~pc.fill_null(has_ended, False).to_numpy()]
 
 
 def store_index(

@@ -197,7 +197,7 @@ def read_keys(
     target: WriteTarget,
     schema: pa.Schema,
     location: str,
-    is_needed: Callable[[pq.RowGroupMetaData], bool] | None = None,
+    is_needed: Callable[[int, pq.RowGroupMetaData], bool] | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Read the keys of a data file.
 
@@ -205,7 +205,8 @@ def read_keys(
         target: the table's storage.
         schema: of the key columns, with field ids.
         location: of the data file.
-        is_needed: returns whether a row group is read; None for all.
+        is_needed: returns whether a row group is read, from the position of its first row and its
+            description; None for all.
 
     Yields:
         The position of a row group's first row, and the keys of its rows.
@@ -223,7 +224,7 @@ def read_keys(
             require_ids(parquet, schema)
             for group in range(parquet.metadata.num_row_groups):
                 described = parquet.metadata.row_group(group)
-                if is_needed is None or is_needed(described):
+                if is_needed is None or is_needed(begin, described):
                     yield begin, read_rows(parquet, schema, group)
                 begin += described.num_rows
     except NotByRewriting as error:
@@ -254,7 +255,11 @@ def read_rows_at(
     order = np.argsort(positions, kind="stable")
     ascending = positions[order]
     parts = [schema.empty_table()]
-    for begin, rows in read_keys(target, schema, location):
+
+    def has_rows(begin: int, group: pq.RowGroupMetaData) -> bool:
+        return bool(np.ptp(np.searchsorted(ascending, (begin, begin + group.num_rows))))
+
+    for begin, rows in read_keys(target, schema, location, has_rows):
         first, last = np.searchsorted(ascending, (begin, begin + rows.num_rows))
         parts.append(rows.take(ascending[first:last] - begin))
     back = np.empty(len(order), np.int64)

@@ -3,6 +3,9 @@
 A key of one column of at most 64 bits is its own code. Other keys have a 64-bit hash as their
 code, and are compared byte by byte where codes are equal: a hash that collides is not a match.
 
+Where keys are looked up by their first columns, too, the upper half of the code is the hash of
+these columns, so that such keys are neighbours in the order of codes.
+
 Equal keys are those that Iceberg's equality deletes match: null equals null, NaN equals NaN, and
 0.0 differs from -0.0 (Iceberg spec, "Equality Delete Files").
 """
@@ -26,6 +29,8 @@ BASE = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 SIGN = np.uint64(1 << 63)
 NULL_CODE = np.uint64((1 << 64) - 1)
+# Bits in which codes may differ of keys whose first columns are equal.
+SUFFIX_BITS = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,12 @@ def is_own_code(schema: pa.Schema) -> bool:
     return len(schema) == 1 and _is_number(schema.field(0).type)
 
 
-def encode(rows: pa.Table) -> Keys:
+def encode(rows: pa.Table, prefix: int = 0) -> Keys:
     """Encode keys.
 
     Args:
         rows: the key columns only, with the types that the table has.
+        prefix: how many first columns `encode_prefix` can look the keys up by; 0 for none.
     """
     if is_own_code(rows.schema):
         column = rows.column(0).combine_chunks()
@@ -93,13 +99,28 @@ def encode(rows: pa.Table) -> Keys:
         # Not the code of 0: a column that was added later may be null in very many rows.
         nulls = _is_null(column)
         return Keys(np.where(nulls, NULL_CODE, codes), nulls)
+    joined = _joined(rows)
+    codes = _hash(joined)
+    if prefix:
+        codes = encode_prefix(rows.select(range(prefix))).codes | (codes & SUFFIX_BITS)
+    return Keys(codes, None, joined)
+
+
+def encode_prefix(rows: pa.Table) -> Keys:
+    """Encode the first columns of keys, as the lowest codes that keys with them can have.
+
+    Args:
+        rows: these columns only, with the types that the table has.
+    """
+    joined = _joined(rows)
+    return Keys(_hash(joined) & ~SUFFIX_BITS, None, joined)
+
+
+def _joined(rows: pa.Table) -> pa.LargeBinaryArray:
     values = [_bytes(_column(column)) for column in rows.columns]
-    joined = (
-        values[0]
-        if len(values) == 1
-        else pc.binary_join_element_wise(*values, pa.scalar(b"", pa.large_binary()))
-    )
-    return Keys(_hash(joined), None, joined)
+    if len(values) == 1:
+        return values[0]
+    return pc.binary_join_element_wise(*values, pa.scalar(b"", pa.large_binary()))
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -258,3 +279,31 @@ def equal(
     """
     same = pc.equal(one.take(pa.array(one_rows)), other.take(pa.array(other_rows)))
     return np.asarray(same.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def begins_with(
+    one: pa.LargeBinaryArray,
+    one_rows: npt.NDArray[np.int64],
+    prefixes: pa.LargeBinaryArray,
+    prefix_rows: npt.NDArray[np.int64],
+) -> Mask:
+    """Return in which pairs the key begins with the bytes of the other one.
+
+    Args:
+        one: keys.
+        one_rows: a position in `one` for each pair.
+        prefixes: the first columns of keys.
+        prefix_rows: a position in `prefixes` for each pair.
+    """
+    offsets, content = binary_buffers(one)
+    prefix_offsets, _ = binary_buffers(prefixes)
+    lengths = np.diff(prefix_offsets)[prefix_rows]
+    # Of these rows only: the keys may be a memory map that is larger than the memory.
+    begins = offsets[one_rows]
+    mask = np.asarray(offsets[one_rows + 1] - begins >= lengths)
+    begins, lengths = begins[mask], lengths[mask]
+    ends = np.cumsum(lengths)
+    at = np.arange(int(lengths.sum())) + np.repeat(begins - (ends - lengths), lengths)
+    first = _binary(np.concatenate([[0], ends]), content[at])
+    mask[mask] = equal(first, np.arange(len(ends)), prefixes, prefix_rows[mask])
+    return mask

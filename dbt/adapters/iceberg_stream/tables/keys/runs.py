@@ -21,9 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.tables.keys.codes import (
+    SUFFIX_BITS,
     Codes,
     Keys,
     Mask,
+    begins_with,
     binary_buffers,
     equal,
 )
@@ -115,11 +117,12 @@ class Run:
     folder: Path
     count: int
 
-    def find(self, keys: Keys) -> tuple[Indices, Rows]:
+    def find(self, keys: Keys, by_prefix: bool = False) -> tuple[Indices, Rows]:
         """Find the entries of keys.
 
         Args:
             keys: sorted by code.
+            by_prefix: whether `keys` are only the first columns of the entries' keys.
 
         Returns:
             Positions in `keys`, and the packed place of each row that has that key.
@@ -128,14 +131,15 @@ class Run:
         rows: list[Rows] = []
         if not self.count:
             return np.empty(0, np.int64), np.empty(0, np.uint64)
-        begin = int(np.searchsorted(keys.codes, self._codes[0], "left"))
+        suffix = _suffix(by_prefix)
+        begin = int(np.searchsorted(keys.codes, self._codes[0] & ~suffix, "left"))
         end = int(np.searchsorted(keys.codes, self._codes[-1], "right"))
         # Look-ups in a small run cannot map many pages.
         step = LOOKUPS_AT_ONCE if self._codes.nbytes >= LARGE_BYTES else max(len(keys), 1)
         for first in range(begin, end, step):
             last = min(first + step, end)
-            for index, at in self._equal_codes(keys.codes[first:last], first):
-                match = self._is_match(keys, index, at)
+            for index, at in self._equal_codes(keys.codes[first:last], first, suffix):
+                match = self._is_match(keys, index, at, by_prefix)
                 indices.append(index[match])
                 rows.append(self._rows[at[match]])
             self.release_pages(LARGE_BYTES)
@@ -143,21 +147,34 @@ class Run:
             return np.empty(0, np.int64), np.empty(0, np.uint64)
         return np.concatenate(indices), np.concatenate(rows)
 
-    def _equal_codes(self, codes: Codes, first: int) -> Iterator[tuple[Indices, Indices]]:
+    def count_of(self, keys: Keys, by_prefix: bool = False) -> int:
+        """Return how many entries `find` compares with keys, at least as many as it returns.
+
+        Args:
+            keys: as for `find`.
+            by_prefix: as for `find`.
+        """
+        begins = np.searchsorted(self._codes, keys.codes, "left")
+        ends = np.searchsorted(self._codes, keys.codes | _suffix(by_prefix), "right")
+        return int((ends - begins).sum())
+
+    def _equal_codes(
+        self, codes: Codes, first: int, suffix: np.uint64
+    ) -> Iterator[tuple[Indices, Indices]]:
         """Yield pairs of equal codes: positions among all look-ups, and in the run."""
-        index, at = self._matches(codes, np.searchsorted(self._codes, codes, "left"))
+        index, begins = np.arange(len(codes)), np.searchsorted(self._codes, codes, "left")
+        if not suffix:
+            # Nearly all codes are in the run once at most: only others are looked up again.
+            index, at = self._matches(codes, begins)
+            yield index + first, at
+            again, begins = self._matches(codes[index], at + 1)
+            index = index[again]
         if not len(index):
             return
-        yield index + first, at
-        # Nearly all codes are in the run once at most.
-        again, at = self._matches(codes[index], at + 1)
-        if not len(again):
-            return
-        index = index[again]
-        counts = np.searchsorted(self._codes, codes[index], "right") - at
+        counts = np.searchsorted(self._codes, codes[index] | suffix, "right") - begins
         # The position of each pair among those of its own look-up.
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        yield np.repeat(index, counts) + first, np.repeat(at, counts) + within
+        yield np.repeat(index, counts) + first, np.repeat(begins, counts) + within
 
     def _matches(self, codes: Codes, at: Indices) -> tuple[Indices, Indices]:
         """Return which codes are those of some entries, and the positions of the entries."""
@@ -165,8 +182,10 @@ class Run:
         index = index[self._codes[at[index]] == codes[index]]
         return index, at[index]
 
-    def _is_match(self, keys: Keys, index: Indices, at: Indices) -> Mask:
+    def _is_match(self, keys: Keys, index: Indices, at: Indices, by_prefix: bool) -> Mask:
         if keys.values is not None:
+            if by_prefix:
+                return begins_with(self._values, at, keys.values, index)
             return equal(keys.values, index, self._values, at)
         is_null = (self._rows[at] & NULL) != 0
         if keys.nulls is None:
@@ -271,6 +290,10 @@ class StoredRun(Run):
     @cached_property
     def _mapped(self) -> dict[str, mmap.mmap]:
         return {"file": _map(self.folder)}
+
+
+def _suffix(by_prefix: bool) -> np.uint64:
+    return SUFFIX_BITS if by_prefix else np.uint64(0)
 
 
 def _map(path: Path) -> mmap.mmap:
