@@ -32,7 +32,7 @@ from pyiceberg.table.snapshots import Operation
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream.key_index import index
+from dbt.adapters.iceberg_stream.stream.key_index import index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -234,7 +234,7 @@ MACHINES = (Histories, HistoriesOfVectors, HistoriesBesideEqualityDeletes)
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_histories(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MERGED_RUNS", 2)
+    monkeypatch.setattr(index_runs, "MERGED_RUNS", 2)
     monkeypatch.setattr(small_files, "MERGED_FILES", 2)
     run_state_machine_as_test(
         machine,

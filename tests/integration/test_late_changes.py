@@ -36,7 +36,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index
+from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
@@ -248,7 +248,7 @@ class LateChangesOfTwoColumns(LateChanges):
 @pytest.mark.parametrize("machine", [LateChanges, LateChangesOfTwoColumns])
 @pytest.mark.parametrize("most_rows", [3, 1_000_000])
 def test_histories(machine: Any, most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MERGED_RUNS", 2)
+    monkeypatch.setattr(index_runs, "MERGED_RUNS", 2)
     monkeypatch.setattr(small_files, "MERGED_FILES", 2)
     monkeypatch.setattr(deleted_keys, "MOST_ROWS", most_rows)
     monkeypatch.setattr(deleted_keys, "ROW_GROUP", 2)

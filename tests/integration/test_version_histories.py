@@ -36,7 +36,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.stream.key_index import index
+from dbt.adapters.iceberg_stream.stream.key_index import index, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
@@ -210,7 +210,7 @@ class VersionsOfPositionDeletes(Versions):
 @pytest.mark.parametrize("machine", [Versions, VersionsOfPositionDeletes])
 @pytest.mark.parametrize("collide", [False, True])
 def test_histories(machine: Any, collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MERGED_RUNS", 2)
+    monkeypatch.setattr(index_runs, "MERGED_RUNS", 2)
     monkeypatch.setattr(index, "STORED_ROWS", 1)
     monkeypatch.setattr(small_files, "MERGED_FILES", 2)
     if collide:

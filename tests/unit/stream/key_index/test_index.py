@@ -287,7 +287,7 @@ def test_the_index_is_gone_with_its_stream(lake: IcebergCatalog) -> None:
     insert(lake)
     sink = open_indexed(lake)
     assert sink.index is not None
-    folder = Path(sink.index._folder.name)
+    folder = sink.index._runs.folder
     assert any(folder.iterdir())
     sink.index = None
     assert not folder.exists()

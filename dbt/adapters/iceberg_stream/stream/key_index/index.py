@@ -11,12 +11,10 @@ position deletes and deletion vectors. Another writer's commit therefore costs w
 from __future__ import annotations
 
 import itertools
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import (
     IndexedBatch,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
+from dbt.adapters.iceberg_stream.stream.key_index.index_runs import IndexRuns
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
 from dbt.adapters.iceberg_stream.stream.key_index.storage import (
     StoredIndex,
@@ -53,21 +52,12 @@ from dbt.adapters.iceberg_stream.tables.keys.codes import encode, encode_prefix
 from dbt.adapters.iceberg_stream.tables.keys.live_entries import LiveEntries
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
     Entries,
-    Indices,
     Rows,
-    Run,
-    RunWriter,
     by_file,
-    merge_entries,
-    merge_runs,
     pack,
     unpack,
 )
 
-# Runs of similar size that are merged into one, a power of two; runs of the next size are so many
-# times as long.
-MERGED_RUNS = 8
-SMALLEST_RUN = 1024
 # An index is stored if so many rows, and so large a share of all, are not stored yet.
 STORED_ROWS, STORED_SHARE = 1_000_000, 0.1
 # Rows that are sorted at once when data files are indexed.
@@ -112,10 +102,8 @@ class KeyIndex:
         self.lock = threading.RLock()
         self.snapshot_id: int | None = None
         self._max_rows = max_rows
-        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-keys-")
-        self._names = itertools.count()
         self._numbers = itertools.count()
-        self._runs: list[Run] = []
+        self._runs = IndexRuns()
         self._files: dict[str, IndexedFile] = {}
         # Number and deleted rows of files in a stored index, until it is loaded.
         self._restored: dict[str, tuple[int, BitMap]] = {}
@@ -123,8 +111,6 @@ class KeyIndex:
         self._pending: list[IndexedBatch] = []
         # Whether the next commit replaces the snapshot's rows, whatever they are.
         self._is_replaced = False
-        # Folders of runs that may have entries of pending batches.
-        self._pending_runs: set[Path] = set()
         # Deleted rows by the number of their file, for files of the snapshot and pending ones.
         self._deleted: dict[int, BitMap] = {}
 
@@ -141,7 +127,7 @@ class KeyIndex:
         """
         with self.lock:
             self._pending, self._is_replaced = [], is_empty
-            self._pending_runs.clear()
+            self._runs.all_committed()
             self._follow(table)
 
     def restore(self, table: LoadedTable, sink_id: str) -> None:
@@ -152,10 +138,10 @@ class KeyIndex:
             sink_id: of the stream.
         """
         with self.lock:
-            stored = read_index(table, sink_id, self.schema, Path(self._folder.name), self.prefix)
+            stored = read_index(table, sink_id, self.schema, self._runs.folder, self.prefix)
             if stored is None:
                 return
-            self._runs = [stored.run]
+            self._runs.set(stored.run)
             # The snapshot's own descriptors and deletes replace these when the index is loaded.
             self._restored = dict(stored.files)
             numbers = [number for number, _ in stored.files.values()]
@@ -175,15 +161,14 @@ class KeyIndex:
             OSError: the storage refuses the file.
         """
         with self.lock:
-            rows = sum(run.count for run in self._runs)
+            rows = self._runs.rows
             unstored = rows - self._stored_rows
             if not rows or self._pending or unstored < max(STORED_ROWS, rows * STORED_SHARE):
                 return None
-            self._merge(list(self._runs))
-            if not self._runs:
+            run = self._runs.merge_all(self._live_entries())
+            if run is None:
                 return None
             files = {path: (item.number, item.deleted) for path, item in self._files.items()}
-            (run,) = self._runs
             location = write_index(table, self.schema, StoredIndex(run, files), self.prefix)
             self._stored_rows = run.count
             return location
@@ -243,7 +228,7 @@ class KeyIndex:
             for part in changes:
                 self._add(batch, self._without_late(part, watermark))
             undo.pop_all()
-            self._merge_runs()
+            self._runs.merge_similar(self._live_entries)
             return batch
 
     def deletes(self, batches: Sequence[IndexedBatch]) -> list[FileDeletes]:
@@ -297,7 +282,7 @@ class KeyIndex:
                 self._files.pop(path, None)
             self._pending, self._is_replaced = self._pending[len(batches) :], False
             if not self._pending:
-                self._pending_runs.clear()
+                self._runs.all_committed()
             if snapshot_id is not None:
                 self.snapshot_id = snapshot_id
             self._update_deleted()
@@ -310,7 +295,7 @@ class KeyIndex:
         """
         with self.lock:
             keys = self._lookups(changes).lookup_keys()
-            return sum(run.count_of(keys, by_prefix=self.prefix > 0) for run in self._runs)
+            return self._runs.count_of(keys, by_prefix=self.prefix > 0)
 
     def live_rows(self, changes: pa.Table) -> Iterator[LiveRows]:
         """Yield the live rows with the keys of some changes, by data file; the lock must be held.
@@ -319,7 +304,7 @@ class KeyIndex:
             changes: with the key columns that rows are found by, and perhaps others.
         """
         entries = self._lookups(changes)
-        index, rows = self._find(entries, by_prefix=self.prefix > 0)
+        index, rows = self._runs.find(entries.lookup_keys(), by_prefix=self.prefix > 0)
         _, at = unpack(entries.rows[index])
         numbers, positions = unpack(rows)
         paths = self._paths()
@@ -377,9 +362,8 @@ class KeyIndex:
         positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
         keys = _conform(part.keys.select(self.schema.names), self.schema)
         entries = Entries.at(encode(keys, self.prefix), pack(at, positions))
-        self._delete(batch, self._live(self._find(entries)[1]))
-        if (run := self._write_run([entries])) is not None:
-            self._pending_runs.add(run.folder)
+        self._delete(batch, self._live(self._runs.find(entries.lookup_keys())[1]))
+        self._runs.add([entries], is_pending=True)
         if self.late_changes is not None:
             batch.deleted.append(part.keys.filter(pc.less(part.positions, 0)))
 
@@ -387,16 +371,6 @@ class KeyIndex:
         for number, positions in rows.items():
             batch.deletes[number] = batch.deletes.get(number, BitMap()) | positions
             self._deleted[number] = self._deleted[number] | positions
-
-    def _find(
-        self, entries: Entries, runs: Sequence[Run] | None = None, by_prefix: bool = False
-    ) -> tuple[Indices, Rows]:
-        """Return positions of entries, and the rows of all or some runs with the same keys."""
-        keys = entries.lookup_keys()
-        pairs = [run.find(keys, by_prefix) for run in (self._runs if runs is None else runs)]
-        indices = [np.empty(0, np.int64), *(index for index, _ in pairs)]
-        rows = [np.empty(0, np.uint64), *(found for _, found in pairs)]
-        return np.concatenate(indices), np.concatenate(rows)
 
     def _live(self, rows: Rows) -> dict[int, BitMap]:
         """Return the positions of those of some rows that are live now, by data file."""
@@ -441,7 +415,7 @@ class KeyIndex:
             self._index_files(table, new)
             undo.pop_all()
         self.snapshot_id = current_snapshot_id(table.metadata)
-        self._merge_runs()
+        self._runs.merge_similar(self._live_entries)
 
     def _has(self, item: SnapshotFile) -> bool:
         known = self._files.get(item.file.file_path)
@@ -469,9 +443,9 @@ class KeyIndex:
                 self._delete_changed(entries)
             pending.append(entries)
             if sum(len(part.rows) for part in pending) >= ROWS_PER_RUN:
-                self._write_run(pending)
+                self._runs.add(pending)
                 pending = []
-        self._write_run(pending)
+        self._runs.add(pending)
 
     def _read(self, target: WriteTarget, files: Sequence[IndexedFile]) -> Iterator[Entries]:
         for item in files:
@@ -482,8 +456,7 @@ class KeyIndex:
 
     def _delete_changed(self, entries: Entries) -> None:
         """Let pending batches delete the rows that another writer has added of their keys."""
-        pending = [run for run in self._runs if run.folder in self._pending_runs]
-        index, rows = self._find(entries, pending)
+        index, rows = self._runs.find_pending(entries.lookup_keys())
         numbers, _ = unpack(rows)
         for batch, own_numbers in self._owners():
             own = np.isin(numbers, own_numbers)
@@ -492,52 +465,11 @@ class KeyIndex:
     def _owners(self) -> list[tuple[IndexedBatch, list[int]]]:
         return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]
 
-    def _write_run(self, parts: Sequence[Entries]) -> Run | None:
-        parts = [part for part in parts if len(part.rows)]
-        if not parts:
-            return None
-        writer = RunWriter(self._new_folder())
-        with ExitStack() as undo:
-            undo.callback(writer.abort)
-            writer.append(merge_entries(parts))
-            run = writer.close()
-            undo.pop_all()
-        self._runs.append(run)
-        return run
-
-    def _merge_runs(self) -> None:
-        """Merge runs of similar size, so that their number grows with the logarithm of the rows."""
-        while (runs := self._similar_runs()) is not None:
-            self._merge(runs)
-
-    def _merge(self, runs: Sequence[Run]) -> None:
-        live = self._live_entries()
-        merged = merge_runs(runs, self._new_folder(), lambda entries: live.has(entries.rows))
-        self._runs = [run for run in self._runs if run not in runs]
-        if merged.count:
-            self._runs.append(merged)
-        else:
-            merged.remove()
-        if any(run.folder in self._pending_runs for run in runs):
-            self._pending_runs.add(merged.folder)
-        for run in runs:
-            run.remove()
-
-    def _similar_runs(self) -> list[Run] | None:
-        levels: dict[int, list[Run]] = {}
-        for run in self._runs:
-            level = (run.count // SMALLEST_RUN).bit_length() // (MERGED_RUNS.bit_length() - 1)
-            levels.setdefault(level, []).append(run)
-        return next((runs for runs in levels.values() if len(runs) >= MERGED_RUNS), None)
-
     def _live_entries(self) -> LiveEntries:
         """Return which entries the index still needs."""
         deleted = {item.number: item.deleted for item in self._files.values()}
         pending = (number for _, own in self._owners() for number in own)
         return LiveEntries({*deleted, *pending}, deleted)
-
-    def _new_folder(self) -> Path:
-        return Path(self._folder.name) / f"run-{next(self._names)}"
 
 
 def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
