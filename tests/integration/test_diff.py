@@ -6,10 +6,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from dbt.adapters.iceberg_stream.api import Mode, diff, ingest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.diff.diff import compare_metadata, compare_rows
 from dbt.adapters.iceberg_stream.diff.difference import RowDifference
@@ -18,6 +20,7 @@ from dbt.adapters.iceberg_stream.diff.version import find_versions
 from dbt.adapters.iceberg_stream.engines.session import Session
 from tests.integration.diff_histories import History, Version, steps
 from tests.integration.tables import duckdb_connection
+from tests.integration.writers import open_catalog
 
 IDS = [0, 1, 2, 3, 4, 5, 6]
 # Two pairs of versions of each history.
@@ -194,3 +197,20 @@ def test_spark_agrees(
 
     for pair in pairs:
         check(lake, history, pair, memory, join_of)
+
+
+def test_each_catalog(place: dict[str, str]) -> None:
+    """The snapshots of a table on a server are compared as those of a local one."""
+    lake = open_catalog(place)
+    name = (f"n{uuid.uuid4().hex[:8]}", "t")
+    lake.create_namespace(name[0])
+    for values in ([1.0, 2.0], [1.0, 3.0]):
+        rows = pa.table({"id": [1, 2], "value": values})
+        ingest(lake, name, rows.to_reader(), Mode.REPLACE if lake.load(name) else Mode.CREATE)
+    difference = diff(lake, name, key=["id"])
+    assert difference.rows is not None
+    assert (difference.rows.changed, difference.rows.columns) == (1, {"value": 1})
+    whole = diff(lake, name, before=str(difference.before.snapshot_id)).rows
+    assert whole is not None
+    assert (whole.added, whole.removed) == (1, 1)
+    lake.close()

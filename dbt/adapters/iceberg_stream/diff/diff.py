@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.diff.difference import (
     ChangedRow,
     Row,
@@ -29,11 +30,37 @@ from dbt.adapters.iceberg_stream.diff.matching import (
 from dbt.adapters.iceberg_stream.diff.partitions import MEMORY, Partitions
 from dbt.adapters.iceberg_stream.diff.reader import RowReader
 from dbt.adapters.iceberg_stream.diff.schemas import Columns, compared_columns, schema_changes
-from dbt.adapters.iceberg_stream.diff.version import TableVersion
+from dbt.adapters.iceberg_stream.diff.version import TableVersion, find_versions
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 SAMPLES = 5
+
+
+def diff(
+    catalog: IcebergCatalog,
+    name: Name,
+    before: str | None = None,
+    after: str | None = None,
+    key: Sequence[str] | None = None,
+    samples: int = SAMPLES,
+) -> TableDifference:
+    """Compare two versions of a table, or two tables.
+
+    Args:
+        catalog: the profile's catalog; see `open_catalog`.
+        name: namespace and identifier of the table.
+        before: the older version, as for `find_versions`; by default the snapshot before `after`.
+        after: the newer version, likewise; by default the current one.
+        key: columns that identify a row, as for `compare_rows`.
+        samples: added, removed and changed rows to return, of each.
+
+    Raises:
+        DiffError: there is no such table or version, or they cannot be compared.
+        OSError: the storage refuses a file.
+    """
+    versions = find_versions(catalog, name, before, after)
+    return compare_rows(compare_metadata(*versions), key, samples)
 
 
 def compare_metadata(before: TableVersion, after: TableVersion) -> TableDifference:
