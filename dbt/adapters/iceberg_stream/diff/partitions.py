@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.tables.keys.codes import Codes, mix
 
 MIB = 1024 * 1024
 # Bytes of rows that stay in memory, and the share of a partition if there are more.
-MEMORY, SHARE = 1024 * MIB, 0.25
+MEMORY, SHARE = 512 * MIB, 0.25
 # Each partition has two open files.
 MAX_PARTITIONS = 256
 CODE = "code"
@@ -91,10 +91,13 @@ class Partitions:
         if self._files is not None:
             yield from self._files.row_sets()
         else:
-            before, after = (_row_set(parts, self._schema) for parts in self._parts)
-            for parts in self._parts:
-                parts.clear()
-            yield before, after
+            yield self._row_set(0), self._row_set(1)
+
+    def _row_set(self, side: int) -> RowSet:
+        rows = _row_set(self._parts[side], self._schema)
+        # The row set is a copy.
+        self._parts[side].clear()
+        return rows
 
 
 class _Files:
