@@ -23,6 +23,8 @@ from tests.integration.tables import duckdb_connection
 from tests.integration.writers import open_catalog
 
 IDS = [0, 1, 2, 3, 4, 5, 6]
+# The field id of the column that histories drop.
+DROPPED = 4
 # Two pairs of versions of each history.
 PAIRS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=2)
 # Bytes that stay in memory: all rows, or none.
@@ -126,6 +128,10 @@ def check(
     """Compare two versions of a history in both ways."""
     versions = history.versions
     chosen = versions[pair[0] % len(versions)], versions[pair[1] % len(versions)]
+    ids = [{field.field_id for field in version.schema.fields} for version in chosen]
+    if DROPPED in ids[1] - ids[0]:
+        # Back in time, `diff` reads the values that files still have; SQL has no way to do so.
+        return
     join = join_of(*chosen)
     rows = compare(lake, history, chosen, [], memory)
     assert (rows.added, rows.removed) == join.whole_rows()

@@ -388,3 +388,13 @@ def test_metadata_alone(lake: IcebergCatalog) -> None:
     assert (files.rows_before, files.rows_after) == (2, 1)
     assert (files.removed.files, files.removed.rows) == (1, 2)
     assert (files.added.files, files.added.rows, files.added.bytes > 0) == (1, 1, True)
+
+
+def test_a_dropped_column_back_in_time(lake: IcebergCatalog) -> None:
+    """It has the values of the files, read or not."""
+    make_table(lake)
+    first = insert(lake, rows((1, "a"), (2, "b"))).snapshot.snapshot_id
+    evolve(lake, Schema(load_fields(lake)[0], schema_id=1))
+    insert(lake, pa.table({"id": [3]}))
+    assert counts(diff(lake, key=["id"])) == (1, 0, 0)
+    assert counts(diff(lake, "main", str(first), key=["id"])) == (0, 1, 0)

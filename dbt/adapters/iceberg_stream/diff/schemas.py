@@ -127,7 +127,8 @@ def compared_columns(before: TableVersion, after: TableVersion) -> Columns:
     """Return the columns in which rows of two versions are compared.
 
     They are those of the newer version. A column that the older version does not have is null
-    there, or has its initial default. Types are the wider ones of both.
+    there, or has its initial default; of one table, it has the values of older files, as if it was
+    never dropped, so that data files of both versions need not be read. Types are the wider ones.
 
     Args:
         before: the older version.
