@@ -1,4 +1,4 @@
-"""The area `read`: tables that streams have written, and tables with equality deletes."""
+"""The area `read`: tables of streams, tables with equality deletes, and versions compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import deletes, upserts
+from . import deletes, diffs, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_v3": partial(upserts.upserts, version=3, per_file=100_000),
@@ -17,5 +17,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "deletes_v3_150x20k": partial(deletes.deletes, version=3, files=150, keys=20_000),
     "fewer_deletes": deletes.fewer_deletes,
     "deletes_v2_150x20k": partial(deletes.deletes, version=2, files=150, keys=20_000),
+    "diff_merge_clustered": diffs.clustered,
+    "diff_merge_scattered": diffs.scattered,
+    "diff_rebuilt": diffs.rebuilt,
     "deletes_v3_1000x1k": partial(deletes.deletes, version=3, files=1000, keys=1_000),
 }

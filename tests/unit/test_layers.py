@@ -26,7 +26,7 @@ LAYERS = {
         *("__init__", "impl", "connections", "credentials", "column"),
         *("materializations", "sessions", "profile"),
     ),
-    "streams": ("maintenance", "stream"),
+    "streams": ("maintenance", "stream", "diff"),
     "tables": ("relation", "tables"),
     "catalog": ("catalog",),
     "Spark": ("engines",),
@@ -36,6 +36,13 @@ ORDER = [package for packages in LAYERS.values() for package in packages]
 # The same within packages that have packages of their own; `*` is any module that is not named.
 SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "catalog": ({"*"}, {"identity"}),
+    "diff": (
+        {"diff", "render"},
+        {"difference", "reader", "partitions"},
+        {"files", "schemas", "matching"},
+        {"version", "values"},
+        {"errors"},
+    ),
     "maintenance": ({"maintain"}, {"steps"}, {"*"}, {"check"}),
     "stream": (
         {"stream", "groups", "routes"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,26 +19,7 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import catalog_file
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
-from tests.unit.local_tables import data_file, load, make_catalog, make_table
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    """The catalog of a project in the same folder."""
-    profile = {
-        "type": "iceberg_stream",
-        "schema": "s",
-        "database": "lake",
-        "warehouse": str(tmp_path / "warehouse"),
-        "engine_home": str(tmp_path / "engine"),
-    }
-    profiles = {"p": {"target": "dev", "outputs": {"dev": profile}}}
-    (tmp_path / "profiles.yml").write_text(json.dumps(profiles))
-    project = {"name": "p", "profile": "p", "config-version": 2}
-    (tmp_path / "dbt_project.yml").write_text(json.dumps(project))
-    catalog = make_catalog(tmp_path)
-    yield catalog
-    catalog.close()
+from tests.unit.local_tables import data_file, load, make_table
 
 
 def add_files(lake: IcebergCatalog, name: tuple[str, str], count: int, keys: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from dbt.adapters.iceberg_stream.cli.check import check
+from dbt.adapters.iceberg_stream.cli.diff import diff
 from dbt.adapters.iceberg_stream.cli.doctor import doctor
 from dbt.adapters.iceberg_stream.cli.engine import status, stop
 from dbt.adapters.iceberg_stream.cli.maintain import maintain
@@ -18,5 +19,8 @@ def main() -> None:
     """Manage the engine, the streams and the tables of a dbt project."""
 
 
-for command in (stop, status, orphans, check, doctor, maintain, run, streams, resume, serve):
+for command in (
+    *(stop, status, orphans, check, diff, doctor),
+    *(maintain, run, streams, resume, serve),
+):
     main.add_command(command)

@@ -122,7 +122,7 @@ def _struct(array: pa.StructArray, target: pa.StructType, column: str) -> pa.Arr
     names = [array.type.field(i).name for i in range(array.type.num_fields)]
     fields = [target.field(i) for i in range(target.num_fields)]
     _check_names(names, [f.name for f in fields], f"{column}.")
-    children, absent = dict(zip(names, array.flatten(), strict=True)), _mask(array)
+    children, absent = dict(zip(names, array.flatten(), strict=True)), null_mask(array)
     converted = []
     for field in fields:
         path = f"{column}.{field.name}"
@@ -144,7 +144,9 @@ def _require(child: pa.Array, absent: pa.Array, column: str) -> None:
 def _list(array: pa.Array, target: pa.ListType, column: str) -> pa.Array:
     # Unlike `values`, `flatten` omits elements of null lists and outside the slice.
     elements = _child(array.flatten(), target.value_field, f"{column}.element")
-    return pa.ListArray.from_arrays(_offsets(array), elements, type=target, mask=_mask(array))
+    return pa.ListArray.from_arrays(
+        list_offsets(array), elements, type=target, mask=null_mask(array)
+    )
 
 
 def _map(array: pa.MapArray, target: pa.MapType, column: str) -> pa.Array:
@@ -153,10 +155,12 @@ def _map(array: pa.MapArray, target: pa.MapType, column: str) -> pa.Array:
     keys, values = listed.flatten().flatten()
     keys = _child(keys, target.key_field, f"{column}.key")
     values = _child(values, target.item_field, f"{column}.value")
-    return pa.MapArray.from_arrays(_offsets(listed), keys, values, type=target, mask=_mask(array))
+    return pa.MapArray.from_arrays(
+        list_offsets(listed), keys, values, type=target, mask=null_mask(array)
+    )
 
 
-def _offsets(array: pa.Array) -> pa.Array:
+def list_offsets(array: pa.Array) -> pa.Array:
     """Return the offset of each list among the elements that `flatten` returns."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     zero = pa.array([0], pa.int32())
@@ -165,7 +169,7 @@ def _offsets(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), len(offsets), [None, offsets.buffers()[1]])
 
 
-def _mask(array: pa.Array) -> pa.Array | None:
+def null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 

@@ -117,7 +117,7 @@ def encode_prefix(rows: pa.Table) -> Keys:
 
 
 def _joined(rows: pa.Table) -> pa.LargeBinaryArray:
-    values = [_bytes(_column(column)) for column in rows.columns]
+    values = [value_bytes(_column(column)) for column in rows.columns]
     if len(values) == 1:
         return values[0]
     return pc.binary_join_element_wise(*values, pa.scalar(b"", pa.large_binary()))
@@ -151,10 +151,13 @@ def _number(column: pa.Array) -> Codes:
     return np.asarray(filled.to_numpy(zero_copy_only=False)).view(np.uint64)
 
 
-def _bytes(column: pa.Array) -> pa.LargeBinaryArray:
+def value_bytes(column: pa.Array) -> pa.LargeBinaryArray:
     """Return values as bytes that no other value of the column, or prefix of one, has.
 
     The first byte says whether the value is null; values of variable length have their length.
+
+    Args:
+        column: values that are not nested, and of no extension type.
     """
     kind = column.type
     nulls = _is_null(column)
@@ -249,7 +252,7 @@ def _hash_part(offsets: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]) -
     sums = np.zeros(len(lengths), np.uint64)
     nonempty = lengths > 0
     sums[nonempty] = np.add.reduceat(terms, starts[nonempty])
-    return _mix(sums)
+    return mix(sums)
 
 
 def _powers(count: int) -> Codes:
@@ -257,7 +260,8 @@ def _powers(count: int) -> Codes:
         return np.cumprod(np.full(count, BASE, np.uint64), dtype=np.uint64)
 
 
-def _mix(values: Codes) -> Codes:
+def mix(values: Codes) -> Codes:
+    """Return numbers with well-spread bits, equal ones for equal numbers only."""
     values = (values ^ (values >> np.uint64(30))) * MIX_1
     values = (values ^ (values >> np.uint64(27))) * MIX_2
     return values ^ (values >> np.uint64(31))

@@ -1,0 +1,240 @@
+"""Finds the two versions that are compared: snapshots, tags, branches, times, other tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from pyiceberg.schema import Schema
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.diff.errors import DiffError
+from dbt.adapters.iceberg_stream.tables.commit.producer import (
+    NO_SNAPSHOT,
+    current_schema,
+    parent_snapshot,
+)
+
+Snapshot = Mapping[str, Any]
+# Between a table's name and a snapshot, tag, branch or time.
+AT = "@"
+# Tags and branches that a message lists.
+LISTED = 10
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A table at one of its snapshots, with the schema that readers of it see.
+
+    Attributes:
+        table: the table; its metadata say that this version is the current one.
+        snapshot: from the table's metadata; None if the table had no rows yet.
+        ref: the branch or tag that the user or the default names; empty for an id or a time.
+    """
+
+    table: LoadedTable
+    snapshot: Snapshot | None
+    ref: str = ""
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that readers of this version see."""
+        return current_schema(self.table.metadata)
+
+    @property
+    def name(self) -> str:
+        """The table's name with its namespace."""
+        return ".".join(self.table.name)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot's id; None if the table had no rows yet."""
+        return None if self.snapshot is None else int(self.snapshot["snapshot-id"])
+
+    @property
+    def time(self) -> datetime | None:
+        """When the snapshot was committed (UTC); None if the table had no rows yet."""
+        if self.snapshot is None:
+            return None
+        return datetime.fromtimestamp(self.snapshot["timestamp-ms"] / 1000, timezone.utc)
+
+    @property
+    def label(self) -> str:
+        """The version for messages: table, snapshot and reference."""
+        if self.snapshot is None:
+            return f"{self.name} before its first snapshot"
+        ref = f" ({self.ref})" if self.ref else ""
+        return f"{self.name} at snapshot {self.snapshot_id}{ref}"
+
+    def is_same_table(self, other: TableVersion) -> bool:
+        """Return whether another version is of the same table, whose field ids it shares."""
+        uuid = self.table.metadata.get("table-uuid")
+        return uuid is not None and uuid == other.table.metadata.get("table-uuid")
+
+
+def find_versions(
+    catalog: IcebergCatalog, name: Name, before: str | None = None, after: str | None = None
+) -> tuple[TableVersion, TableVersion]:
+    """Return the two versions to compare.
+
+    A version is a snapshot id, a tag, a branch, an ISO 8601 time, another table (`schema.name`), or
+    one of these of another table (`schema.name@tag`).
+
+    Args:
+        catalog: the profile's catalog.
+        name: the table.
+        before: the older version; by default the snapshot before `after`.
+        after: the newer version; by default the current one.
+
+    Raises:
+        DiffError: there is no such table or version.
+    """
+    table = load_table(catalog, name)
+    new = _at(table, parent_snapshot(table.metadata, MAIN), MAIN)
+    if after is not None:
+        new = _find(catalog, table, after)
+    old = _before(new) if before is None else _find(catalog, table, before)
+    return old, new
+
+
+def load_table(catalog: IcebergCatalog, name: Name) -> LoadedTable:
+    """Load a table with all its snapshots.
+
+    Args:
+        catalog: the profile's catalog.
+        name: the table.
+
+    Raises:
+        DiffError: there is no such table, or it is a view.
+    """
+    table = catalog.load(name)
+    if table is not None:
+        return table
+    if dict(catalog.relations(name[0])).get(name[1]) == "view":
+        raise DiffError(f"{'.'.join(name)} is a view, which has no snapshots. Give a table.")
+    raise DiffError(
+        f"There is no table {'.'.join(name)} in the catalog `{catalog.name}`. Check the name "
+        "(schema.name), and `--target`, which selects the profile's catalog."
+    )
+
+
+def _find(catalog: IcebergCatalog, table: LoadedTable, text: str) -> TableVersion:
+    if (version := _version(table, text)) is not None:
+        return version
+    other, at, part = text.rpartition(AT)
+    if not at:
+        other, part = text, ""
+    if other.count(".") == 1:
+        namespace, identifier = other.split(".")
+        table = load_table(catalog, (namespace, identifier))
+        if not part:
+            return _at(table, parent_snapshot(table.metadata, MAIN), MAIN)
+        if (version := _version(table, part)) is not None:
+            return version
+        text = part
+    raise DiffError(_unknown(table, text))
+
+
+def _version(table: LoadedTable, text: str) -> TableVersion | None:
+    """Return the version that a reference, an id or a time names; None if it is none of them."""
+    metadata = table.metadata
+    refs = metadata.get("refs") or {}
+    if text == MAIN or text in refs:
+        return _at(table, parent_snapshot(metadata, text), text)
+    if text.isdigit():
+        snapshot = _snapshot(table, int(text))
+        return None if snapshot is None else _at(table, snapshot)
+    try:
+        time = datetime.fromisoformat(
+            text.removesuffix("Z") + ("+00:00" if text[-1:] == "Z" else "")
+        )
+    except ValueError:
+        return None
+    return _at(table, _snapshot_at(table, time))
+
+
+def _snapshot_at(table: LoadedTable, time: datetime) -> Snapshot:
+    """Return the snapshot that was current at a time; without a time zone it is in UTC."""
+    moment = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    entries = _log(table)
+    earlier = [e for e in entries if e["timestamp-ms"] <= moment.timestamp() * 1000]
+    if earlier:
+        number = int(earlier[-1]["snapshot-id"])
+        if (snapshot := _snapshot(table, number)) is not None:
+            return snapshot
+        raise DiffError(f"The snapshot {number} of {'.'.join(table.name)} has expired.")
+    oldest = f" Its history begins at {_time(entries[0])}." if entries else ""
+    raise DiffError(
+        f"{'.'.join(table.name)} has no snapshot at {moment.isoformat()}: it did not exist yet, or "
+        f"its snapshots have expired.{oldest}"
+    )
+
+
+def _before(version: TableVersion) -> TableVersion:
+    """Return the version before another one, by default the table before its first snapshot."""
+    table, snapshot = version.table, version.snapshot
+    if snapshot is None:
+        return version
+    parent_id = snapshot.get("parent-snapshot-id")
+    if parent_id is None:
+        # A replaced table (`create or replace`) begins a new line of snapshots.
+        numbers = [int(entry["snapshot-id"]) for entry in _log(table)]
+        own = int(snapshot["snapshot-id"])
+        at = numbers.index(own) if own in numbers else 0
+        parent_id = numbers[at - 1] if at else None
+    if parent_id is None:
+        return _at(table, None)
+    parent = _snapshot(table, int(parent_id))
+    if parent is None:
+        raise DiffError(
+            f"The snapshot {parent_id}, the one before {version.label}, has expired. Give an older "
+            "version that still exists with `--from`."
+        )
+    return _at(table, parent)
+
+
+def _at(table: LoadedTable, snapshot: Snapshot | None, ref: str = "") -> TableVersion:
+    """Return a version; a tag, an id or a time has the schema of its snapshot."""
+    metadata = table.metadata
+    schema_id = metadata["current-schema-id"]
+    is_branch = ref and ((metadata.get("refs") or {}).get(ref) or {}).get("type") != "tag"
+    if snapshot is not None and not is_branch:
+        known = {schema["schema-id"] for schema in metadata["schemas"]}
+        own = snapshot.get("schema-id")
+        schema_id = own if own in known else schema_id
+    number = NO_SNAPSHOT if snapshot is None else snapshot["snapshot-id"]
+    refs = {} if snapshot is None else {MAIN: {"type": "branch", "snapshot-id": number}}
+    versioned = {"refs": refs, "current-snapshot-id": number, "current-schema-id": schema_id}
+    return TableVersion(replace(table, metadata={**metadata, **versioned}), snapshot, ref)
+
+
+def _log(table: LoadedTable) -> list[Snapshot]:
+    return list(table.metadata.get("snapshot-log") or [])
+
+
+def _snapshot(table: LoadedTable, number: int) -> Snapshot | None:
+    snapshots = table.metadata.get("snapshots") or []
+    return next((s for s in snapshots if s["snapshot-id"] == number), None)
+
+
+def _time(entry: Snapshot) -> str:
+    moment = datetime.fromtimestamp(entry["timestamp-ms"] / 1000, timezone.utc)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _unknown(table: LoadedTable, text: str) -> str:
+    """Return why a text names no version of a table."""
+    name, metadata = ".".join(table.name), table.metadata
+    if text.isdigit():
+        numbers = [str(s["snapshot-id"]) for s in metadata.get("snapshots") or []]
+        newest = f" Its newest snapshots are {', '.join(numbers[-3:])}." if numbers else ""
+        return f"{name} has no snapshot {text}: it has expired, or the id is wrong.{newest}"
+    refs = sorted(metadata.get("refs") or {})
+    listed = f" It has the tags and branches {', '.join(refs[:LISTED])}." if refs else ""
+    return (
+        f"`{text}` is not a version of {name}. Give a snapshot id, a tag, a branch, a time such as "
+        f"2026-01-31T12:00, or another table as schema.name.{listed}"
+    )
