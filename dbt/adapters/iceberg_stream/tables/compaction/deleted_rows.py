@@ -19,11 +19,13 @@ from dbt.adapters.iceberg_stream.tables.compaction.rewrite import (
     MOST_ROWS,
     Compaction,
     commit_rewrite,
+    groups_within,
     has_defaults,
+    newest_equality_delete,
+    sequence_number,
 )
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
     Scope,
-    is_equality_delete,
     scope_of,
 )
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
@@ -74,7 +76,7 @@ def rewrite_deleted_rows(
         return None
     data = live_entries(base.io, base.metadata, ManifestContent.DATA)
     files = _mostly_deleted(base.metadata, data, deletes, rows)
-    groups = _first(_groups(base.metadata, files, rows), most_bytes)
+    groups = groups_within(_groups(base.metadata, files, rows), most_bytes)
     return commit_rewrite(catalog, base, groups, deletes, properties, check) if groups else None
 
 
@@ -96,7 +98,7 @@ def _mostly_deleted(
     deletes: Iterable[ManifestEntry],
     rows: Mapping[str, int],
 ) -> Iterator[ManifestEntry]:
-    newest = max((_number(d) for d in deletes if is_equality_delete(d.data_file)), default=0)
+    newest = newest_equality_delete(deletes)
     for item in data:
         file = item.data_file
         deleted = rows.get(file.file_path, 0)
@@ -104,7 +106,7 @@ def _mostly_deleted(
             continue
         # Files of an older spec may have rows of several partitions of the current one, and
         # equality deletes that apply to the file would not apply to the new one.
-        is_current = file.spec_id == metadata["default-spec-id"] and _number(item) >= newest
+        is_current = file.spec_id == metadata["default-spec-id"] and sequence_number(item) >= newest
         if is_current and file.file_format == FileFormat.PARQUET:
             yield item
 
@@ -120,7 +122,7 @@ def _groups(
     for entries in by_scope.values():
         group: list[ManifestEntry] = []
         size = rows = 0.0
-        for item in sorted(entries, key=_number):
+        for item in sorted(entries, key=sequence_number):
             file = item.data_file
             live = max(file.record_count - deleted[file.file_path], 0)
             live_bytes = file.file_size_in_bytes * live / max(file.record_count, 1)
@@ -133,18 +135,3 @@ def _groups(
             size, rows = size + live_bytes, rows + live
         if group:
             yield group
-
-
-def _number(entry: ManifestEntry) -> int:
-    return entry.sequence_number or 0
-
-
-def _first(groups: Iterable[list[ManifestEntry]], most_bytes: int) -> list[list[ManifestEntry]]:
-    """Return the first groups that fit into a size."""
-    chosen, left = [], most_bytes
-    for group in groups:
-        size = sum(item.data_file.file_size_in_bytes for item in group)
-        if size <= left:
-            chosen.append(group)
-            left -= size
-    return chosen

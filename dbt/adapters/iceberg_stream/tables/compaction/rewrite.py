@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
     remove_quietly,
 )
 from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
+from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_delete
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     SnapshotFile,
     deleted_rows,
@@ -76,6 +77,43 @@ def has_defaults(metadata: Metadata) -> bool:
     """
     schema = current_schema(metadata)
     return any(schema.find_field(i).initial_default is not None for i in schema.field_ids)
+
+
+def sequence_number(entry: ManifestEntry) -> int:
+    """Return the data sequence number of a file; 0 in format version 1.
+
+    Args:
+        entry: its manifest entry.
+    """
+    return entry.sequence_number or 0
+
+
+def newest_equality_delete(deletes: Iterable[ManifestEntry]) -> int:
+    """Return the highest sequence number of equality deletes; 0 if there are none.
+
+    Args:
+        deletes: manifest entries of delete files.
+    """
+    numbers = (sequence_number(d) for d in deletes if is_equality_delete(d.data_file))
+    return max(numbers, default=0)
+
+
+def groups_within(
+    groups: Iterable[list[ManifestEntry]], most_bytes: int
+) -> list[list[ManifestEntry]]:
+    """Return the first groups of data files that fit into a size together.
+
+    Args:
+        groups: manifest entries of data files.
+        most_bytes: size of all files, at most.
+    """
+    chosen, left = [], most_bytes
+    for group in groups:
+        size = sum(item.data_file.file_size_in_bytes for item in group)
+        if size <= left:
+            chosen.append(group)
+            left -= size
+    return chosen
 
 
 def commit_rewrite(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
 
 from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
 
@@ -20,9 +19,12 @@ from dbt.adapters.iceberg_stream.tables.compaction.rewrite import (
     MOST_ROWS,
     Compaction,
     commit_rewrite,
+    groups_within,
     has_defaults,
+    newest_equality_delete,
+    sequence_number,
 )
-from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_delete, scope_of
+from dbt.adapters.iceberg_stream.tables.deletes.equality import scope_of
 from dbt.adapters.iceberg_stream.tables.files.target import target_size
 from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
@@ -65,7 +67,7 @@ def merge_small_files(
         return None
     data = live_entries(base.io, base.metadata, ManifestContent.DATA)
     deletes = live_entries(base.io, base.metadata, ManifestContent.DELETES)
-    groups = _first(small_files(base.metadata, data, deletes), most_bytes)
+    groups = groups_within(small_files(base.metadata, data, deletes), most_bytes)
     return commit_rewrite(catalog, base, groups, deletes, properties, check) if groups else None
 
 
@@ -92,22 +94,18 @@ def small_files(
         if is_small and file.spec_id == spec_id:
             scope = scope_of(metadata, file)
             levels[_level(file.file_size_in_bytes), scope].append(item)
-    newest = max((_number(d) for d in deletes if is_equality_delete(d.data_file)), default=0)
+    newest = newest_equality_delete(deletes)
     groups = [
         group
         for _, entries in sorted(levels.items(), key=lambda level: level[0][0])
-        for group in _bounded(sorted(entries, key=_number), min(MOST_BYTES, target))
+        for group in _bounded(sorted(entries, key=sequence_number), min(MOST_BYTES, target))
     ]
     # Equality deletes that apply to some files of a group cannot apply to the merged one.
-    return [group for group in groups if newest <= min(map(_number, group))]
+    return [group for group in groups if newest <= min(map(sequence_number, group))]
 
 
 def _level(size: int) -> int:
     return (size // SMALLEST).bit_length() // (MERGED_FILES.bit_length() - 1)
-
-
-def _number(entry: ManifestEntry) -> int:
-    return entry.sequence_number or 0
 
 
 def _bounded(entries: Sequence[ManifestEntry], most_bytes: int) -> Iterator[list[ManifestEntry]]:
@@ -127,10 +125,3 @@ def _bounded(entries: Sequence[ManifestEntry], most_bytes: int) -> Iterator[list
         size, rows = size + file.file_size_in_bytes, rows + file.record_count
     if len(group) >= MERGED_FILES:
         yield group
-
-
-def _first(groups: Sequence[list[ManifestEntry]], most_bytes: int) -> list[list[ManifestEntry]]:
-    """Return the first groups, up to a size."""
-    sizes = [sum(item.data_file.file_size_in_bytes for item in group) for group in groups]
-    totals = accumulate(sizes)
-    return [group for group, total in zip(groups, totals, strict=True) if total <= most_bytes]
