@@ -223,7 +223,7 @@ class RemoteBackend:
                 send(catalog)
             except (CommitFailedException, TooManyRequestsError) as error:
                 raise CommitConflict(
-                    f"The catalog rejected the commit: {_reason(error)}"
+                    f"The catalog rejected the commit to {names}: {_reason(error)}"
                 ) from error
             except requests.exceptions.ConnectTimeout:
                 raise
@@ -360,8 +360,8 @@ class RemoteBackend:
             if re.search(PURGE_REFUSED, str(error)):
                 raise CatalogError(
                     f"{catalog} refused to {operation}{self._for_principal()}: {_reason(error)}\n"
-                    "Drops of this catalog would purge the files, which its settings forbid. Ask "
-                    f"its administrator to enable {PURGE_SETTING}."
+                    "In this catalog, dropping a table also deletes its files, and its settings do "
+                    f"not allow that. Ask its administrator to enable {PURGE_SETTING}."
                 ) from error
             if _forbidden(error):
                 raise CatalogError(

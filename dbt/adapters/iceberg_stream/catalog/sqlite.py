@@ -296,7 +296,7 @@ class SqliteBackend:
         except sqlite3.OperationalError as error:
             raise CommitStateUnknown(
                 f"The SQLite catalog {self._path} did not confirm the commit to {names} "
-                f"({error}). Another process may hold a lock on it."
+                f"({error}), so it may have been made. Another process may hold a lock on it."
             ) from error
         if conflicting is not None:
             for base, new, _ in new_metadata:

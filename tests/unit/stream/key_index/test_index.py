@@ -456,7 +456,7 @@ def test_a_key_with_an_initial_default(lake: IcebergCatalog) -> None:
     lake.commit(table, (), updates)
     sink = Sink(lake, NAME, Progress(SINK), ("id", "region"))
     sink.claim()
-    with pytest.raises(NotIndexable, match="the column `region` has an initial default"):
+    with pytest.raises(NotIndexable, match="the column `region` was added with a default value"):
         sink.load_index(1000, refresh=False)
 
 

@@ -9,9 +9,9 @@ from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.sources import TokenSource
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 
-# A token is renewed when it expires sooner than this: a statement may take as long.
+# A token is renewed so many seconds before it expires: a statement may take as long.
 MARGIN_SECONDS = 60.0
-# The margin of a short-lived token, as a share of its lifetime.
+# A token with a shorter life is renewed when this share of it is left.
 MARGIN_SHARE = 0.25
 
 

@@ -123,11 +123,13 @@ class TokenCommand(_Unchanging):
         # The errors' own texts have the command's arguments, which may be secret.
         except subprocess.TimeoutExpired:
             raise IdentityError(
-                f"`token_command` printed no token within {COMMAND_SECONDS:.0f} s."
+                f"`token_command` printed no token within {COMMAND_SECONDS:.0f} s. Run it in a "
+                "terminal: it must not wait for input."
             ) from None
         except OSError as error:
             raise IdentityError(
-                f"`token_command` cannot run {self.name}: {error.strerror}."
+                f"`token_command` cannot run {self.name}: {error.strerror}. Check its path and "
+                "`PATH`."
             ) from None
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["no error output"])[-1]

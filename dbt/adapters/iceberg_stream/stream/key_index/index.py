@@ -392,7 +392,7 @@ class KeyIndex:
         require_no_defaults(table.metadata, schema)
         files = {} if self._is_replaced else snapshot_files(table)
         if sum(item.file.record_count for item in files.values()) > self._max_rows:
-            raise NotIndexable(f"it has over {self._max_rows:,} rows")
+            raise NotIndexable(f"the table has over {self._max_rows:,} rows (`max_indexed_rows`)")
         changed = [item for item in files.values() if not self._has(item)]
         deleted = deleted_rows(table, changed)
         kept: dict[str, IndexedFile] = {}

@@ -259,14 +259,20 @@ class _Converter:
             return
         now = replace(base, metadata=metadata)
         if not _paths(equality_delete_files(now)) >= _paths(deletes.files):
-            raise FilesChanged(f"Equality deletes of {'.'.join(self.name)} were removed.")
+            raise FilesChanged(self._overtaken("removed equality deletes"))
         if self._unread(now, deletes):
-            raise FilesChanged(f"Data files were added to {'.'.join(self.name)}.")
+            raise FilesChanged(self._overtaken("added data files"))
         before, after = self._located(base), self._located(now)
         if {p: item.delete_keys for p, item in before.items()} != {
             p: item.delete_keys for p, item in after.items()
         }:
-            raise FilesChanged(f"Rows of {'.'.join(self.name)} were deleted, or files rewritten.")
+            raise FilesChanged(self._overtaken("deleted rows, or rewrote files"))
+
+    def _overtaken(self, what: str) -> str:
+        return (
+            f"Other writers {what} of {'.'.join(self.name)} whenever its equality deletes were "
+            "being converted. Nothing was changed. Run it again when fewer of them write."
+        )
 
     def _gather(self, base: LoadedTable, live: Sequence[ManifestEntry]) -> EqualityDeletes:
         deletes = self._deletes

@@ -253,7 +253,9 @@ def require_parquet(file: DataFile) -> None:
         UnsupportedFile: it is not.
     """
     if file.file_format != FileFormat.PARQUET:
-        raise UnsupportedFile(f"{file.file_path} is in {file.file_format.value}")
+        raise UnsupportedFile(
+            f"{file.file_path} is a file in {file.file_format.value}, not Parquet"
+        )
 
 
 def scope_of(metadata: Metadata, file: DataFile) -> Scope:
@@ -294,7 +296,9 @@ def _key_field(metadata: Metadata, column: int) -> NestedField:
         for item in schema.fields:
             if item.field_id == column:
                 if item.initial_default is not None:
-                    raise UnsupportedFile(f"the key column `{item.name}` has an initial default")
+                    raise UnsupportedFile(
+                        f"the key column `{item.name}` was added with a default value"
+                    )
                 return item
     raise UnsupportedFile(f"the key column with the field id {column} is nested")
 

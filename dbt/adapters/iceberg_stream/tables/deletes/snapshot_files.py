@@ -90,7 +90,7 @@ def require_no_defaults(metadata: Metadata, schema: pa.Schema) -> None:
     table_schema = current_schema(metadata)
     for name in schema.names:
         if table_schema.find_field(name).initial_default is not None:
-            raise UnsupportedFile(f"the column `{name}` has an initial default")
+            raise UnsupportedFile(f"the column `{name}` was added with a default value")
 
 
 def snapshot_files(
@@ -132,7 +132,9 @@ def snapshot_files(
 
 def _require_supported(file: DataFile) -> None:
     if file.file_format != FileFormat.PARQUET:
-        raise UnsupportedFile(f"{file.file_path} is in {file.file_format.value}")
+        raise UnsupportedFile(
+            f"{file.file_path} is a file in {file.file_format.value}, not Parquet"
+        )
     if file.record_count >= MAX_ROWS:
         raise UnsupportedFile(f"{file.file_path} has {file.record_count:,} rows")
 
