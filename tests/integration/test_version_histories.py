@@ -181,7 +181,7 @@ class Versions(RuleBasedStateMachine):
 
     @rule()
     def merge_small_files(self) -> None:
-        self.sink.merge_small_files()
+        self.sink.maintenance.compact()
 
     def load(self) -> LoadedTable:
         base = self.lake.load(NAME)
