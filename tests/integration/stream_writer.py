@@ -61,7 +61,8 @@ def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: boo
             sink.commit(write_id, written)
             sink.store_index()
             if with_index:
-                sink.maintenance.compact()
+                sink.maintenance.merge_small_files()
+                sink.maintenance.rewrite_deleted_rows()
             elif offset % 3 == 0:
                 convert_equality_deletes(lake, NAME, {})
     except StreamError as error:

@@ -164,7 +164,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def merge_small_files(self) -> None:
-        self.sink.maintenance.compact()
+        self.sink.maintenance.merge_small_files()
+        self.sink.maintenance.rewrite_deleted_rows()
 
     @rule()
     def convert_equality_deletes(self) -> None:

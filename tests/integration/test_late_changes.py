@@ -199,7 +199,8 @@ class LateChanges(RuleBasedStateMachine):
 
     @rule()
     def merge_small_files(self) -> None:
-        self.sink.maintenance.compact()
+        self.sink.maintenance.merge_small_files()
+        self.sink.maintenance.rewrite_deleted_rows()
 
     @rule(same=st.booleans())
     def restart(self, same: bool) -> None:

@@ -181,7 +181,8 @@ class Versions(RuleBasedStateMachine):
 
     @rule()
     def merge_small_files(self) -> None:
-        self.sink.maintenance.compact()
+        self.sink.maintenance.merge_small_files()
+        self.sink.maintenance.rewrite_deleted_rows()
 
     def load(self) -> LoadedTable:
         base = self.lake.load(NAME)

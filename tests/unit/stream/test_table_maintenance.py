@@ -43,7 +43,9 @@ def sink(clock: Clock, seconds: float, *results: Any) -> Mock:
             raise result
         return bool(result)
 
-    made = Mock(results=list(results), bytes=[], **{"maintenance.compact.side_effect": merge})
+    made = Mock(
+        results=list(results), bytes=[], **{"maintenance.merge_small_files.side_effect": merge}
+    )
     made.name = ("s", "t")
     return made
 
@@ -57,11 +59,11 @@ def maintained(clock: Clock, share: float | None) -> Maintained:
 
 def merges(maintained: Maintained, table: Mock, clock: Clock, commits: int) -> int:
     maintenance, budget = maintained
-    before = table.maintenance.compact.call_count
+    before = table.maintenance.merge_small_files.call_count
     for _ in range(commits):
         clock.now += 1.0
         maintenance.after_commit(table, budget)
-    return int(table.maintenance.compact.call_count - before)
+    return int(table.maintenance.merge_small_files.call_count - before)
 
 
 def test_every_eighth_commit(clock: Clock) -> None:
@@ -90,6 +92,18 @@ def test_no_more_bytes_than_there_is_time_for(clock: Clock) -> None:
     # A fifth of 8 s, and after one second of merging what is left of a fifth of 9 s.
     second = table_maintenance.BYTES_PER_SECOND
     assert table.bytes == pytest.approx([1.6 * second, 0.8 * second])
+
+
+def test_files_with_deleted_rows_have_half_of_the_time_that_is_left(clock: Clock) -> None:
+    maintenance, table = maintained(clock, 0.2), sink(clock, 0.5)
+    rewrite = table.maintenance.rewrite_deleted_rows
+    merges(maintenance, table, clock, 8)
+    # A fifth of 8.5 s, without the half second that the merge has taken.
+    (most_bytes,) = rewrite.call_args.args
+    assert most_bytes == pytest.approx(0.6 * table_maintenance.BYTES_PER_SECOND, abs=1)
+    busy, table = maintained(clock, 0.2), sink(clock, 1.0, True, True)
+    assert merges(busy, table, clock, 8) == 2
+    assert table.maintenance.rewrite_deleted_rows.call_count == 0
 
 
 def test_debt_does_not_grow_without_bound(clock: Clock) -> None:
@@ -181,7 +195,7 @@ def test_equality_deletes_are_converted_before_small_files_are_merged(clock: Clo
     assert conversions(maintenance, table, clock, 7) == 0
     assert conversions(maintenance, table, clock, 1) == 1
     names = [name for name, _, _ in table.mock_calls]
-    assert names == ["maintenance.convert_equality_deletes", "maintenance.compact"]
+    assert names[:2] == ["maintenance.convert_equality_deletes", "maintenance.merge_small_files"]
     assert conversions(maintenance, table, clock, 16) == 2
 
 
@@ -237,7 +251,7 @@ def test_the_default_share_of_conversions(clock: Clock) -> None:
 def test_an_error_of_a_conversion_that_may_pass(clock: Clock, error: Exception) -> None:
     maintenance, table = converting(clock), without_index(clock, 0.1, error)
     assert conversions(maintenance, table, clock, 8) == 1
-    assert table.maintenance.compact.call_count == 0
+    assert table.maintenance.merge_small_files.call_count == 0
     assert conversions(maintenance, table, clock, 71) == 0
     assert conversions(maintenance, table, clock, 1) == 1
 

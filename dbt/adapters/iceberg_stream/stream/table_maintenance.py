@@ -63,7 +63,7 @@ class Budget:
 
 @dataclass
 class TableMaintenance:
-    """Converts equality deletes and merges small files, within a share of the stream's time.
+    """Converts equality deletes and compacts files, within a share of the stream's time.
 
     Attributes:
         share: of the time, from 0 to 1; None for the default.
@@ -134,10 +134,14 @@ class TableMaintenance:
         self._unmerged = 0 if is_late else self._unmerged
         while most_bytes:
             with budget.spending():
-                if not sink.maintenance.compact(most_bytes):
-                    return
+                if not sink.maintenance.merge_small_files(most_bytes):
+                    break
             self._unmerged = 0
             most_bytes = _bytes(budget.left(share))
+        # Files with deleted rows are larger and can wait: half of the time stays for small files.
+        if most_bytes := _bytes(budget.left(share) / 2):
+            with budget.spending():
+                sink.maintenance.rewrite_deleted_rows(most_bytes)
 
     def _converts(self, sink: Sink) -> bool:
         return self.converts_deletes and sink.index is None

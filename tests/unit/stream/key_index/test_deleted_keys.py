@@ -249,7 +249,7 @@ def test_rows_of_others_that_could_not_be_indexed(
     append_by_others(lake, 3)
     with monkeypatch.context() as broken:
         broken.setattr(index, "read_keys", Mock(side_effect=OSError("no storage today")))
-        assert sink.maintenance.compact()
+        assert sink.maintenance.merge_small_files()
     apply(sink, (1, "late", 4), (2, "new", 6), (4, "new", 4))
     assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "other"), (4, "new")]
 

@@ -310,7 +310,9 @@ def test_files_that_cannot_be_read(history: History) -> None:
         equality_ids=[2],
     )
     commit(history.lake, Change(Operation.DELETE, (AddedFiles(deletes=(avro,)),)))
-    with pytest.raises(NotConvertible, match="d.avro is a file in AVRO, not Parquet.*rewrite_data_files"):
+    with pytest.raises(
+        NotConvertible, match="d.avro is a file in AVRO, not Parquet.*rewrite_data_files"
+    ):
         convert(history.lake)
     assert entry.data_file.file_path in {
         item.data_file.file_path for item in equality.equality_delete_files(load(history.lake))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.compaction.deleted_rows import rewrite_deleted_rows
+from dbt.adapters.iceberg_stream.tables.compaction.rewrite import Compaction
 from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
     BYTES_AT_ONCE,
     merge_small_files,
@@ -48,8 +49,24 @@ class SinkMaintenance:
     name: Name
     paused: Callable[[], AbstractContextManager[MaintenanceCommit | None]]
 
-    def compact(self, most_bytes: int = BYTES_AT_ONCE) -> bool:
-        """Merge small data files, if there are enough, or write files without deleted rows.
+    def merge_small_files(self, most_bytes: int = BYTES_AT_ONCE) -> bool:
+        """Merge small data files that commits have left, if there are enough of them.
+
+        Args:
+            most_bytes: size of the files that are merged, at most.
+
+        Returns:
+            Whether files were merged.
+
+        Raises:
+            Fenced: another run has taken over.
+            UnsupportedFile, NotByRewriting, ColumnError, CatalogError, CommitStateUnknown, OSError:
+                as for `tables.compaction`.
+        """
+        return self._compact(merge_small_files, most_bytes)
+
+    def rewrite_deleted_rows(self, most_bytes: int = BYTES_AT_ONCE) -> bool:
+        """Write data files again whose rows are mostly deleted.
 
         Args:
             most_bytes: size of the files that are written again, at most.
@@ -58,18 +75,18 @@ class SinkMaintenance:
             Whether files were written again.
 
         Raises:
-            Fenced: another run has taken over.
-            UnsupportedFile, NotByRewriting, ColumnError, CatalogError, CommitStateUnknown, OSError:
-                as for `tables.compaction`.
+            The errors of `merge_small_files`.
         """
+        return self._compact(rewrite_deleted_rows, most_bytes)
+
+    def _compact(self, step: Callable[..., Compaction | None], most_bytes: int) -> bool:
         with self.paused() as commit:
-            if commit is None:
+            if commit is None or not step(
+                self.catalog, self.name, commit.properties, commit.check, most_bytes
+            ):
                 return False
-            for step in (merge_small_files, rewrite_deleted_rows):
-                if step(self.catalog, self.name, commit.properties, commit.check, most_bytes):
-                    commit.follow()
-                    return True
-            return False
+            commit.follow()
+            return True
 
     def convert_equality_deletes(self, most_rows: int) -> int:
         """Convert the table's equality deletes to deletes by position, unless too much is read.
