@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ AIM = 0.5
 READS = 7
 COMMITS, ROWS_PER_COMMIT, SMALL_TABLE = 200, 1_000, 500_000
 SAMPLE = 11
+COPIED_AT_ONCE = 2_000_000
 
 
 class Tables:
@@ -54,11 +55,18 @@ class Tables:
     def copy(self, name: str) -> str:
         """Write the live rows of a table once."""
         copied = f"{name}_clean"
-        rows = self.rig.session.stream(f"select * from s.{name}")
-        schema = next(rows)
-        data = pa.RecordBatchReader.from_batches(schema, rows)
+        schema = next(self.rig.session.stream(f"select * from s.{name} limit 0"))
+        data = pa.RecordBatchReader.from_batches(schema, self._batches(name))
         ingest(self.rig.lake, ("s", copied), data, Mode.CREATE, properties=FILE_SIZE)
         return copied
+
+    def _batches(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a table; Spark's server does not hold 20 million in its memory."""
+        last = self.rig.session.rows(f"select max(id) as id from s.{name}")["id"][0].as_py()
+        for begin in range(0, last + 1, COPIED_AT_ONCE):
+            ids = f"id >= {begin} and id < {begin + COPIED_AT_ONCE}"
+            _, *batches = self.rig.session.stream(f"select * from s.{name} where {ids}")
+            yield from batches
 
     def spark(self, name: str) -> float:
         return read(self.rig.session, f"s.{name}")[0]

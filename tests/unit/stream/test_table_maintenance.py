@@ -97,12 +97,19 @@ def test_no_more_bytes_than_there_is_time_for(clock: Clock) -> None:
 def test_files_with_deleted_rows_have_half_of_the_time_that_is_left(clock: Clock) -> None:
     maintenance, table = maintained(clock, 0.2), sink(clock, 0.5)
     rewrite = table.maintenance.rewrite_deleted_rows
-    merges(maintenance, table, clock, 8)
-    # A fifth of 8.5 s, without the half second that the merge has taken.
+    assert merges(maintenance, table, clock, 63) == 7
+    assert rewrite.call_count == 0
+    merges(maintenance, table, clock, 1)
+    # Half of a fifth of 68 s, without the 4 s that the merges have taken.
     (most_bytes,) = rewrite.call_args.args
-    assert most_bytes == pytest.approx(0.6 * table_maintenance.BYTES_PER_SECOND, abs=1)
-    busy, table = maintained(clock, 0.2), sink(clock, 1.0, True, True)
-    assert merges(busy, table, clock, 8) == 2
+    assert most_bytes == pytest.approx(4.8 * table_maintenance.BYTES_PER_SECOND, abs=1)
+    merges(maintenance, table, clock, 63)
+    assert rewrite.call_count == 1
+
+
+def test_files_with_deleted_rows_wait_for_small_files(clock: Clock) -> None:
+    maintenance, table = maintained(clock, 0.2), sink(clock, 20.0, True)
+    assert merges(maintenance, table, clock, 64) == 1
     assert table.maintenance.rewrite_deleted_rows.call_count == 0
 
 

@@ -72,9 +72,10 @@ class TableMaintenance:
 
     share: float | None = None
     converts_deletes: bool = False
-    # Since the table was looked at, and since files were merged.
+    # Since the table was looked at, since files were merged, and since deleted rows were sought.
     _commits: int = 0
     _unmerged: int = 0
+    _unrewritten: int = 0
     # Rows that a conversion would have read when the table was looked at, which were too many.
     _rows: int = 0
 
@@ -93,6 +94,7 @@ class TableMaintenance:
         share = self._share(sink)
         self._commits += 1
         self._unmerged += 1
+        self._unrewritten += 1
         if not share or self._commits < COMMITS:
             return
         try:
@@ -138,8 +140,14 @@ class TableMaintenance:
                     break
             self._unmerged = 0
             most_bytes = _bytes(budget.left(share))
-        # Files with deleted rows are larger and can wait: half of the time stays for small files.
-        if most_bytes := _bytes(budget.left(share) / 2):
+        self._rewrite(sink, budget, share)
+
+    def _rewrite(self, sink: Sink, budget: Budget, share: float) -> None:
+        """Write files with many deleted rows again: seldom, because to look for them takes time."""
+        # Half of the time stays for small files.
+        most_bytes = _bytes(budget.left(share) / 2)
+        if most_bytes and self._unrewritten >= MOST_COMMITS:
+            self._unrewritten = 0
             with budget.spending():
                 sink.maintenance.rewrite_deleted_rows(most_bytes)
 
