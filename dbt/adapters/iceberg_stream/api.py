@@ -1,4 +1,4 @@
-"""What programs import: a project's catalog, Arrow streams into its tables, and differences."""
+"""What programs import: a project's catalog, streams into its tables, and comparisons of them."""
 
 from dbt.adapters.iceberg_stream.diff.diff import diff
 from dbt.adapters.iceberg_stream.diff.difference import TableDifference

@@ -122,7 +122,7 @@ def test_metadata_alone(orders: Path) -> None:
         (("a.b.c",), "`a.b.c` must have the form schema.name."),
         (("s.t", "--key", "nothing"), "has no key column `nothing`. It has `id`, `amount`, `note`"),
         (("s.t", "--key", "id,,x"), "must be column names separated by commas, got `id,,x`."),
-        (("s.t", "--key", "id", "--whole-rows"), "--key and --whole-rows exclude each other."),
+        (("s.t", "--key", "id", "--whole-rows"), "Give either --key or --whole-rows, not both."),
         (("s.t", "--from", "nothing"), "`nothing` is not a version of s.t."),
         (("s.t", "--to", "77"), "s.t has no snapshot 77"),
         (("s.t", "--rows", "-1"), "Invalid value for '--rows'"),

@@ -33,7 +33,10 @@ VERSION = "Snapshot id, tag, branch, ISO 8601 time (UTC), or another table: sche
     help=f"Older version. {VERSION}  [default: the snapshot before --to]",
 )
 @click.option(
-    "--to", "after", metavar="VERSION", help="Newer version, likewise.  [default: the current one]"
+    "--to",
+    "after",
+    metavar="VERSION",
+    help="Newer version, given like --from.  [default: the current one]",
 )
 @click.option(
     "--key",
@@ -47,7 +50,7 @@ VERSION = "Snapshot id, tag, branch, ISO 8601 time (UTC), or another table: sche
     type=click.IntRange(min=0),
     default=5,
     show_default=True,
-    help="Added, removed and changed rows to show, of each.",
+    help="How many added, removed and changed rows to show: up to so many of each.",
 )
 @click.option("--metadata", is_flag=True, help="Compare schemas and files only; read no rows.")
 @click.option(
@@ -87,7 +90,7 @@ def diff(
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     if key is not None and whole_rows:
-        raise click.UsageError("--key and --whole-rows exclude each other.")
+        raise click.UsageError("Give either --key or --whole-rows, not both.")
     keys = [] if whole_rows else None if key is None else _columns(key)
     with plain_errors():
         if "." in name:
@@ -157,6 +160,9 @@ def _listed(
     keys = ["unique_id", "resource_type", "name", "schema", "alias", "config"]
     listing = dbtRunner().invoke([*arguments, "--output", "json", "--output-keys", *keys])
     if listing.exception is not None:
-        raise click.ClickException(f"The models cannot be listed: {listing.exception}")
+        raise click.ClickException(
+            f"dbt cannot list the models of the project: {listing.exception}\n"
+            "Run `dbt ls` to see the whole error, or give a table as schema.name."
+        )
     nodes = [json.loads(line) for line in listing.result or []]  # type: ignore[union-attr]
     return [node for node in nodes if node["name"] == name]
