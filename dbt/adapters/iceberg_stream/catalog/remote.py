@@ -223,7 +223,8 @@ class RemoteBackend:
                 send(catalog)
             except (CommitFailedException, TooManyRequestsError) as error:
                 raise CommitConflict(
-                    f"The catalog rejected the commit to {names}: {_reason(error)}"
+                    f"The catalog rejected the commit to {names}: {_reason(error)}\n"
+                    "Another writer may have been faster. Run the command again."
                 ) from error
             except requests.exceptions.ConnectTimeout:
                 raise

@@ -301,7 +301,9 @@ class SqliteBackend:
         if conflicting is not None:
             for base, new, _ in new_metadata:
                 base.io.delete(new)
-            raise CommitConflict(f"Another writer has committed to {'.'.join(conflicting)}.")
+            raise CommitConflict(
+                f"Another writer has committed to {'.'.join(conflicting)}. Run the command again."
+            )
         self._last_written = {new: metadata for _, new, metadata in new_metadata}
         for base, _, metadata in new_metadata:
             _delete_old_metadata(base, metadata)
