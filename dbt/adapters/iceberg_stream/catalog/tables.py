@@ -21,6 +21,7 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
+    UpgradeFormatVersionUpdate,
     update_table_metadata,
 )
 
@@ -101,8 +102,16 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
     direct_updates = [u for u in updates if isinstance(u, direct_types)]
     pyiceberg_updates = tuple(u for u in updates if u not in direct_updates)
     result: dict[str, Any] = dict(base)
+    for upgrade in (u for u in pyiceberg_updates if isinstance(u, UpgradeFormatVersionUpdate)):
+        # PyIceberg does not upgrade tables to format version 3.
+        result["format-version"] = upgrade.format_version
+        if upgrade.format_version >= 3:
+            result.setdefault("next-row-id", 0)
+    pyiceberg_updates = tuple(
+        u for u in pyiceberg_updates if not isinstance(u, UpgradeFormatVersionUpdate)
+    )
     if pyiceberg_updates:
-        parsed = TableMetadataUtil.parse_obj(dict(base))
+        parsed = TableMetadataUtil.parse_obj(result)
         result = dict(as_json(update_table_metadata(parsed, pyiceberg_updates)))
     now = max(int(time.time() * 1000), base["last-updated-ms"])
     for update in direct_updates:
