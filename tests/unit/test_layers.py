@@ -36,7 +36,7 @@ ORDER = [package for packages in LAYERS.values() for package in packages]
 # The same within packages that have packages of their own; `*` is any module that is not named.
 SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "builds": (
-        {"run"},
+        {"run", "versions"},
         {"build"},
         {"publish"},
         {"updates"},

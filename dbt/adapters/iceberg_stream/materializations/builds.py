@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.base.meta import AdapterMeta
 from dbt_common.events.event_manager_client import get_event_manager
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 # Commands that read relations, so that they see those of a named build.
 READING_COMMANDS = {"compile", "show", "run-operation", "generate", "freshness"}
 # Commands that build or test relations, and so may publish a build.
-BUILD_COMMANDS = {"run", "build", "test", "seed", "snapshot", "retry"}
+BUILD_COMMANDS = {"run", "build", "test", "seed", "snapshot"}
 # Its commits are small and never end, and its offsets are snapshots of published tables.
 STREAM = "stream"
 
@@ -70,7 +71,7 @@ class BuildHooks(metaclass=AdapterMeta):
         target = Path(getattr(self.config, "project_target_path", None) or "target")
         variables = getattr(self.config, "cli_vars", None) or {}
         settings = build_settings(vars(profile), variables, invocation_id)
-        if self.command == "retry":
+        if _is_retry():
             keep = timedelta(days=profile.keep_builds_days)
             settings = retried_settings(target, keep) or settings
         if settings is None or (self.command in READING_COMMANDS and not settings.continues):
@@ -123,6 +124,12 @@ class BuildHooks(metaclass=AdapterMeta):
             self.build.defer(action)
         else:
             action()
+
+
+def _is_retry() -> bool:
+    """Return whether dbt retries a command, whose name and arguments it then has."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.command.name == "retry"
 
 
 def listen(callback: Callable[[Any], None]) -> None:
