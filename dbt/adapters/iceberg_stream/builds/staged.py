@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 BUILD = f"{PREFIX}build"
 # Metadata files: the published table's when it was staged, and the staged table's first one.
@@ -242,8 +243,15 @@ def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
         for path, files in _added_by(staged.table, snapshot, set(new)):
             manifests[path] = None
             data.update(dict.fromkeys(files))
-    folder = f"{staged.metadata['location'].rstrip('/')}/"
-    return list(manifests), [path for path in data if path.startswith(folder)]
+    return list(manifests), _in_folder(staged, list(data))
+
+
+def _in_folder(staged: StagedTable, files: list[str]) -> list[str]:
+    if not files:
+        return []
+    target = WriteTarget.of(staged.metadata, staged.table.io)
+    folder = target.path_of(staged.metadata["location"]).rstrip("/") + "/"
+    return [file for file in files if target.path_of(file).startswith(folder)]
 
 
 def _added_by(
