@@ -38,7 +38,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict, CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
-from dbt.adapters.iceberg_stream.catalog.views import view_query, with_query
+from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
@@ -333,8 +333,10 @@ def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
     metadata = catalog.metadata(staged)
     if metadata is None or "versions" not in metadata:
         return
-    query = with_published_names(view_query(metadata), build)
-    catalog.put_view(name, with_query(metadata, query))
+    new = with_query(metadata, with_published_names(view_query(metadata), build))
+    published = catalog.metadata(name)
+    if published is None or not same_view(new, published):
+        catalog.put_view(name, new)
     catalog.drop(staged)
 
 

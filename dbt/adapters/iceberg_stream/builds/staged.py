@@ -273,7 +273,9 @@ def _added_by(
 
 
 def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
-    """Drop a staged table that was not published, with the files that only it has.
+    """Drop a staged table with the files that only it has.
+
+    An interrupted `publish` may have published some of them.
 
     Args:
         catalog: the catalog.
@@ -283,8 +285,26 @@ def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
         CatalogError: the catalog refuses; no file is removed.
     """
     manifests, data = added_files(staged)
+    files = [*data, *manifests]
+    published = catalog.load(staged.name)
+    if files and published is not None and not staged.was_staged_from(published):
+        used = _used_files(published)
+        files = [file for file in files if file not in used]
     catalog.unregister(staged_name(staged.name, staged.build))
-    remove_files(staged, [*data, *manifests, *metadata_files(staged)])
+    remove_files(staged, [*files, *metadata_files(staged)])
+
+
+def _used_files(table: LoadedTable) -> set[str]:
+    """Return the data files, manifests and manifest lists of all snapshots of a table."""
+    used: set[str] = set()
+    for snapshot in table.metadata.get("snapshots") or []:
+        used.add(snapshot["manifest-list"])
+        manifests = read_manifest_list(table.io, snapshot["manifest-list"])
+        unread = [manifest for manifest in manifests if manifest.manifest_path not in used]
+        used.update(manifest.manifest_path for manifest in unread)
+        for _, entries in iter_manifests(table.io, unread):
+            used.update(entry.data_file.file_path for entry in entries)
+    return used
 
 
 def remove_files(staged: StagedTable, paths: list[str]) -> None:

@@ -184,7 +184,9 @@ class RestClient(RestCatalog):
         Raises:
             RESTError: the catalog refuses it.
         """
-        new = {**current_version(version), "version-id": 1, "timestamp-ms": _now()}
+        new = {**current_version(version), "version-id": 1, "timestamp-ms": (now := _now())}
+        # Servers add no version that equals an older one.
+        new["summary"] = {**new.get("summary", {}), "iceberg-stream.created-ms": str(now)}
         schema, properties = current_schema(version), dict(version.get("properties") or {})
         path = self._split_identifier_for_path(identifier, IdentifierKind.VIEW)
         try:
@@ -195,12 +197,12 @@ class RestClient(RestCatalog):
             self._post_view(url, {**body, "view-version": {**new, "schema-id": 0}})
             return
         versions = [v.version_id for v in view.metadata.versions]
-        updates = [
-            {"action": "add-schema", "schema": schema},
-            {
-                "action": "add-view-version",
-                "view-version": {**new, "version-id": max(versions) + 1, "schema-id": -1},
-            },
+        # A server counts no schema as added that the view has already.
+        same = [s.schema_id for s in view.metadata.schemas if _fields(s) == schema["fields"]]
+        new |= {"version-id": max(versions) + 1, "schema-id": same[-1] if same else -1}
+        updates: list[dict[str, Any]] = [] if same else [{"action": "add-schema", "schema": schema}]
+        updates += [
+            {"action": "add-view-version", "view-version": new},
             {"action": "set-current-view-version", "view-version-id": -1},
             {"action": "set-properties", "updates": properties},
         ]
@@ -237,6 +239,10 @@ class RestClient(RestCatalog):
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         return session
+
+
+def _fields(schema: Schema) -> Any:
+    return json.loads(schema.model_dump_json())["fields"]
 
 
 def _now() -> int:

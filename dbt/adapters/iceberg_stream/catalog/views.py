@@ -47,6 +47,30 @@ def with_query(metadata: Metadata, sql: str) -> Metadata:
     return {**metadata, "versions": versions}
 
 
+def same_view(one: Metadata, other: Metadata) -> bool:
+    """Return whether readers of two views see the same columns, comments and rows.
+
+    Args:
+        one: metadata of a view.
+        other: metadata of another one, or of a table.
+    """
+    if "versions" not in other:
+        return False
+    keys = ("representations", "default-namespace", "default-catalog")
+    one_version, other_version = current_version(one), current_version(other)
+    return (
+        all(one_version.get(key) == other_version.get(key) for key in keys)
+        and current_schema(one)["fields"] == current_schema(other)["fields"]
+        and _comments(one) == _comments(other)
+    )
+
+
+def _comments(metadata: Metadata) -> dict[str, str]:
+    # Spark adds the version of the engine, and catalogs add settings of their own.
+    properties = metadata.get("properties") or {}
+    return {k: v for k, v in properties.items() if not k.startswith("engine_")}
+
+
 def new_view(version: Metadata, current: Metadata | None, location: str) -> dict[str, Any]:
     """Return metadata of a view after it is created or replaced.
 
