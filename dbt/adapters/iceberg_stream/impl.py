@@ -220,8 +220,12 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
 
     @available.parse_none
     def drop_schema(self, relation: BaseRelation) -> None:
-        """Drop a namespace with its tables and views, and their files."""
+        """Drop a namespace with its tables and views, their files, and what is staged there."""
+        from dbt.adapters.iceberg_stream.builds.build import discard, list_builds
+
         check_database(relation, self.catalog.name)
+        for build in list_builds(self.catalog, [str(relation.schema)]):
+            discard(self.catalog, build)
         for contained in self.list_relations_without_caching(relation):
             self.drop_relation(contained)
         self.catalog.drop_namespace(str(relation.schema))

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from dbt.adapters.iceberg_stream.builds.names import staged_name
-from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
@@ -41,7 +41,7 @@ VERSIONED = (
     *("default-spec-id", "default-sort-order-id", "location"),
 )
 # While two tables share files, no procedure may delete any.
-PROTECTION = {"gc.enabled": "false", "write.metadata.delete-after-commit.enabled": "false"}
+PROTECTION = {GC_ENABLED: "false", "write.metadata.delete-after-commit.enabled": "false"}
 
 
 @dataclass(frozen=True)

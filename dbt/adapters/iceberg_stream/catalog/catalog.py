@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 Name = tuple[str, str]
+# Table property: whether files may be removed with the table or its snapshots.
+GC_ENABLED = "gc.enabled"
 
 
 @dataclass(frozen=True)
@@ -218,8 +220,14 @@ class IcebergCatalog:
         self._backend.put_view(*name, version)
 
     def drop(self, name: Name) -> None:
-        """Drop a table or view and its files, if it exists."""
-        self._backend.drop(*name)
+        """Drop a table or view, if it exists, and its files, unless `gc.enabled` is false."""
+        metadata = self.metadata(name)
+        properties = {} if metadata is None else metadata.get("properties") or {}
+        if str(properties.get(GC_ENABLED, "true")).lower() == "false":
+            # Its files may belong to other tables, such as the published version of a staged one.
+            self._backend.unregister(*name)
+        else:
+            self._backend.drop(*name)
 
     def capabilities(self) -> dict[str, bool]:
         """Return optional capabilities and whether the catalog has them.

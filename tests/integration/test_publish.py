@@ -1,0 +1,311 @@
+"""Publishing a build: all tables or none, whenever it is interrupted, on both kinds of catalog."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.builds.build import Build, discard, get_build, list_builds
+from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
+from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.publish import Publication, publish
+from dbt.adapters.iceberg_stream.builds.staged import stage_table
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict, CommitStateUnknown
+from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
+from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.servers.rest_catalog import RestCatalog, rest_catalog
+
+BUILD = "pr-1"
+NAMES = ("appended", "replaced", "created", "unchanged")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "rest"])
+def lake(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[IcebergCatalog]:
+    """A catalog with an empty namespace `s`."""
+    if request.param == "sqlite":
+        backend: Any = SqliteBackend("lake", tmp_path / "warehouse")
+    else:
+        server: RestCatalog = request.getfixturevalue("server")
+        settings = CatalogSettings("lake", {"type": "rest", "uri": server.uri})
+        backend = RemoteBackend(settings, Identity(LiteralToken(server.token("wanda"))))
+    backend.create_namespace("s")
+    lake = IcebergCatalog("lake", backend)
+    yield lake
+    drop_all(lake)
+
+
+def drop_all(lake: IcebergCatalog) -> None:
+    for name, _ in lake.relations("s"):
+        lake.drop(("s", name))
+
+
+class Interrupted(BaseException):
+    """A process that ends here."""
+
+
+class Interruption:
+    """A backend whose process ends before or after one of its calls, counted from 0."""
+
+    def __init__(self, backend: Any, call: int, after: bool) -> None:
+        self._backend, self._call, self._after = backend, call, after
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._backend, name)
+        if not callable(method):
+            return method
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            number, self.calls = self.calls, self.calls + 1
+            if number >= self._call and not (self._after and number == self._call):
+                raise Interrupted
+            result = method(*arguments, **options)
+            if number == self._call:
+                raise Interrupted
+            return result
+
+        return call
+
+
+def write(lake: IcebergCatalog, name: str, ids: Sequence[int], mode: Mode) -> None:
+    rows = pa.table({"id": pa.array(ids, pa.int64())})
+    ingest(lake, ("s", name), rows.to_reader(), mode)
+
+
+def widened(lake: IcebergCatalog, name: str, ids: Sequence[int]) -> None:
+    """Replace rows and columns."""
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "text": [str(i) for i in ids]})
+    ingest(lake, ("s", name), rows.to_reader(), Mode.REPLACE)
+
+
+def read(lake: IcebergCatalog, name: str) -> list[tuple[Any, ...]] | None:
+    """Rows of a table, by PyIceberg; None if there is no table."""
+    if dict(lake.relations("s")).get(name) is None:
+        return None
+    rows = lake.table(("s", name)).scan().to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def state(lake: IcebergCatalog) -> list[Any]:
+    return [read(lake, name) for name in NAMES]
+
+
+def staged_build(lake: IcebergCatalog) -> Build:
+    """A build that appends to a table, replaces one, creates one and leaves one as it is."""
+    for name in ("appended", "replaced", "unchanged"):
+        write(lake, name, [1, 2], Mode.REPLACE)
+    for name in NAMES:
+        stage_table(lake, ("s", name), BUILD, {})
+    write(lake, staged("appended"), [3], Mode.APPEND)
+    write(lake, staged("appended"), [4], Mode.APPEND)
+    widened(lake, staged("replaced"), [7])
+    write(lake, staged("created"), [8], Mode.REPLACE)
+    return get_build(lake, BUILD)
+
+
+def staged(name: str) -> str:
+    return staged_name(("s", name), BUILD)[1]
+
+
+OLD = [[(1,), (2,)], [(1,), (2,)], None, [(1,), (2,)]]
+NEW = [[(1,), (2,), (3,), (4,)], [(7, "7")], [(8,)], [(1,), (2,)]]
+# A server creates tables before the transaction, without rows.
+CREATED = [*OLD[:2], [], OLD[3]]
+
+
+def publish_all(lake: IcebergCatalog) -> Publication:
+    return publish(lake, BUILD, get_build(lake, BUILD).relations.items())
+
+
+def assert_clean(lake: IcebergCatalog, names: Sequence[str] = NAMES) -> None:
+    """Nothing of a build is left, and the tables are sound."""
+    assert list_builds(lake) == []
+    for name in names:
+        table = lake.load(("s", name))
+        assert table is not None
+        assert list(check_table(table, data=True).findings) == []
+        assert not [k for k in table.metadata.get("properties", {}) if "iceberg-stream" in k]
+        assert "gc.enabled" not in table.metadata.get("properties", {})
+
+
+def test_publish(lake: IcebergCatalog) -> None:
+    build = staged_build(lake)
+    assert state(lake) == OLD
+    publication = publish(lake, BUILD, build.relations.items())
+    assert state(lake) == NEW
+    assert sorted(publication.tables) == [("s", n) for n in ("appended", "created", "replaced")]
+    assert publication.unchanged == [("s", "unchanged")]
+    assert_clean(lake)
+
+
+def test_one_transaction(lake: IcebergCatalog, request: pytest.FixtureRequest) -> None:
+    """The access log of the server has one commit, of all tables."""
+    build = staged_build(lake)
+    if isinstance(lake._backend, SqliteBackend):
+        pytest.skip("a SQLite catalog has no server")
+    server: RestCatalog = request.getfixturevalue("server")
+    before = len(server.requests())
+    publish(lake, BUILD, build.relations.items())
+    writes = [
+        (method, path)
+        for _, method, path, _ in server.requests()[before:]
+        if method == "POST" and "register" not in path
+    ]
+    assert [path for _, path in writes] == ["/v1/transactions/commit"]
+
+
+@pytest.mark.parametrize(
+    "ending", [publish_all, lambda lake: discard(lake, get_build(lake, BUILD))]
+)
+def test_interrupted_at_every_call(
+    lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
+) -> None:
+    """Readers see all tables as before or all as after; whoever comes next can end it."""
+    interrupted = 0
+    for call in range(100):
+        for after in (False, True):
+            build = staged_build(lake)
+            backend = Interruption(lake._backend, call, after)
+            try:
+                publish(IcebergCatalog("lake", backend), BUILD, build.relations.items())
+            except Interrupted:
+                interrupted += 1
+            published = state(lake)
+            assert published in (OLD, NEW, CREATED)
+            if list_builds(lake):
+                ending(lake)
+            assert state(lake) in ([NEW] if ending is publish_all else [OLD, NEW])
+            if published == NEW:
+                assert state(lake) == NEW
+            assert_clean(lake, [name for name in NAMES if read(lake, name) is not None])
+            drop_all(lake)
+        if backend.calls <= call:
+            break
+    assert interrupted > 10
+
+
+@pytest.mark.parametrize("error", [CommitConflict, CommitStateUnknown])
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_answer_that_is_lost(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception], committed: bool
+) -> None:
+    """A commit whose answer says that it failed is repeated, unless the tables show it."""
+    build = staged_build(lake)
+    commit_all, failures = lake._backend.commit_all, iter([error("lost")])
+
+    def fail_once(commits: Any) -> None:
+        if committed:
+            commit_all(commits)
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        if not committed:
+            commit_all(commits)
+
+    monkeypatch.setattr(lake._backend, "commit_all", fail_once)
+    publish(lake, BUILD, build.relations.items())
+    assert state(lake) == NEW
+    assert_clean(lake)
+
+
+def test_other_writers(lake: IcebergCatalog) -> None:
+    """Appends are added to what others have committed; another change is refused."""
+    staged_build(lake)
+    write(lake, "appended", [10], Mode.APPEND)
+    publish_all(lake)
+    assert read(lake, "appended") == [(1,), (2,), (3,), (4,), (10,)]
+    assert_clean(lake)
+    drop_all(lake)
+    build = staged_build(lake)
+    write(lake, "replaced", [10], Mode.APPEND)
+    with pytest.raises(BuildConflict, match=r"s\.replaced has the new snapshot \d+ \(append"):
+        publish(lake, BUILD, build.relations.items())
+    assert state(lake)[0] == OLD[0]
+    discard(lake, build)
+    assert read(lake, "replaced") == [(1,), (2,), (10,)]
+    assert_clean(lake, ["appended", "replaced", "unchanged"])
+
+
+def test_what_cannot_be_published(lake: IcebergCatalog) -> None:
+    stage_table(lake, ("s", "created"), BUILD, {})
+    with pytest.raises(BuildError, match=r"s\.created failed before it had rows"):
+        publish_all(lake)
+    lake.unregister(("s", staged("created")))
+    write(lake, staged("created"), [1], Mode.CREATE)
+    with pytest.raises(BuildError, match=r"dropped and created s\.created again"):
+        publish_all(lake)
+    discard(lake, get_build(lake, BUILD))
+    with pytest.raises(BuildError, match="There is no build `pr-1`"):
+        get_build(lake, BUILD)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_builds(lake: IcebergCatalog, seed: int) -> None:
+    """Builds, other writers, interruptions and ends in any order, against a model."""
+    choose = random.Random(seed)
+    published: dict[str, list[int]] = {}
+    for step in range(12):
+        build: dict[str, tuple[list[int], str]] = {}
+        for name in choose.sample(NAMES, choose.randint(1, 4)):
+            exists = stage_table(lake, ("s", name), BUILD, {})
+            assert exists == (name in published)
+            kind = choose.choice(["append", "replace"]) if exists else "replace"
+            mode = Mode.APPEND if kind == "append" else Mode.REPLACE
+            write(lake, staged(name), [step], mode)
+            old = published.get(name, []) if kind == "append" else []
+            build[name] = ([*old, step], kind)
+        conflict = None
+        if choose.random() < 0.4 and published:
+            other = choose.choice(sorted(published))
+            write(lake, other, [-step], Mode.APPEND)
+            published[other] = [*published[other], -step]
+            if other in build and build[other][1] == "append":
+                build[other][0].append(-step)
+            elif other in build:
+                conflict = other
+        if choose.random() < 0.3:
+            broken = IcebergCatalog(
+                "lake", Interruption(lake._backend, choose.randint(0, 25), choose.random() < 0.5)
+            )
+            relations = {("s", name): "table" for name in build}
+            with _ignored(Interrupted, BuildConflict):
+                publish(broken, BUILD, relations.items())
+        if conflict is not None:
+            with pytest.raises(BuildConflict):
+                publish_all(lake)
+            discard(lake, get_build(lake, BUILD))
+        elif list_builds(lake):
+            publish_all(lake)
+        if conflict is None:
+            published |= {name: rows for name, (rows, _) in build.items()}
+        for name, rows in published.items():
+            assert read(lake, name) == sorted((row,) for row in rows)
+        assert_clean(lake, sorted(published))
+
+
+class _ignored:
+    """`contextlib.suppress`, for errors that are no exceptions, too."""
+
+    def __init__(self, *errors: type[BaseException]) -> None:
+        self._errors = errors
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self._errors)
