@@ -207,7 +207,7 @@ class _Report:
         if self.output == JSON:
             click.echo(json.dumps(self._parts if self.is_list else self._parts[0], indent=2))
         elif self.output == MARKDOWN:
-            click.echo("\n".join(self._parts))
+            click.echo("\n\n".join(part.rstrip("\n") for part in self._parts))
 
 
 def _columns(text: str) -> list[str]:
