@@ -39,6 +39,9 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
+from dbt.adapters.iceberg_stream.summary.changes import Changes
+from dbt.adapters.iceberg_stream.summary.listener import BuildSummary
+from dbt.adapters.iceberg_stream.summary.row_drop import check_row_drop
 
 if TYPE_CHECKING:
     import agate
@@ -83,8 +86,14 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
 
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
+        self._changes = Changes()
+        if self.connections.credentials.build_summary:
+            BuildSummary(_listen, self._changes, _logs_json(config))
         self._after_commit = AfterCommit(
-            self.connections.refresh_spark, self.connections.forget_results, self._call_hook
+            self.connections.refresh_spark,
+            self.connections.forget_results,
+            self._changes.record,
+            self._call_hook,
         )
         self._streams: dict[str, SourceDefinition] = {}
         self._groups = Groups(_listen)
@@ -164,7 +173,7 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         response, table = super().execute(sql, auto_begin, fetch, limit)
         if isinstance(response, IcebergStreamResponse) and response.relation:
             schema, identifier = response.relation.rsplit(".", 1)
-            self._after_commit.on_spark_commit((schema, identifier), response.snapshot_id)
+            self._after_commit.on_spark_commit((schema, identifier), response.outcome)
         return response, table
 
     def validate_sql(self, sql: str) -> AdapterResponse:
@@ -218,6 +227,15 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         name = table_name(relation)
         self.catalog.drop(name)
         self.connections.forget_results(name)
+
+    def rename_relation(self, from_relation: BaseRelation, to_relation: BaseRelation) -> None:
+        super().rename_relation(from_relation, to_relation)
+        self._changes.rename(table_name(from_relation), table_name(to_relation))
+
+    @available.parse_none
+    def row_drop_warning(self, relation: BaseRelation, model: Mapping[str, Any]) -> str | None:
+        """Return the warning of `warn_row_drop` if this run removed too many rows."""
+        return check_row_drop(self._changes, table_name(relation), model)
 
     @available.parse_none
     def note_staged(self, relation: BaseRelation) -> None:
@@ -514,3 +532,7 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
 
 def _listen(callback: Callable[[Any], None]) -> None:
     get_event_manager().add_callback(callback)
+
+
+def _logs_json(config: Any) -> bool:
+    return getattr(getattr(config, "args", None), "LOG_FORMAT", None) == "json"

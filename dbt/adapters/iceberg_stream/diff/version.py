@@ -10,6 +10,7 @@ from typing import Any
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import previous_snapshot_id
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
 from dbt.adapters.iceberg_stream.diff.errors import DiffError
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
@@ -178,16 +179,10 @@ def _before(version: TableVersion) -> TableVersion:
     table, snapshot = version.table, version.snapshot
     if snapshot is None:
         return version
-    parent_id = snapshot.get("parent-snapshot-id")
-    if parent_id is None:
-        # A replaced table (`create or replace`) begins a new line of snapshots.
-        numbers = [int(entry["snapshot-id"]) for entry in _log(table)]
-        own = int(snapshot["snapshot-id"])
-        at = numbers.index(own) if own in numbers else 0
-        parent_id = numbers[at - 1] if at else None
+    parent_id = previous_snapshot_id(table.metadata, snapshot)
     if parent_id is None:
         return _at(table, None)
-    parent = _snapshot(table, int(parent_id))
+    parent = _snapshot(table, parent_id)
     if parent is None:
         raise DiffError(
             f"The snapshot {parent_id}, the one before {version.label}, has expired. Give an older "

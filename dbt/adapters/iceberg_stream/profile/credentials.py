@@ -58,6 +58,7 @@ class IcebergStreamCredentials(Credentials):
         result_cache: cache the rows of queries: `off`, in `memory` for one command, or on `disk`.
         result_cache_size: maximum size of the cache, e.g. `256m`.
         progress: show the progress of long statements; by default in a terminal.
+        build_summary: print what each command changed, by table.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
             it a SQLite file in the warehouse folder.
         token: the user's bearer token for the catalog.
@@ -89,6 +90,7 @@ class IcebergStreamCredentials(Credentials):
     result_cache: str | bool = "off"
     result_cache_size: str = "256m"
     progress: bool = True
+    build_summary: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
