@@ -65,7 +65,7 @@ def _warning(model: Mapping[str, Any], table: str, change: TableChange) -> str |
             "its metadata cannot tell how many rows it has. Convert them with `iceberg-stream "
             "maintain`, or remove the config."
         )
-    if change.share_lost <= limit:
+    if not change.has_lost_more_than(limit):
         return None
     return (
         f"{table} lost {change.share_lost:.1%} of its rows: it had {change.rows_before:,} before "

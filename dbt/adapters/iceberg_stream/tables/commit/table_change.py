@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
@@ -58,6 +59,16 @@ class TableChange:
         if not self.rows_before:
             return None
         return min((self.rows_updated + self.rows_removed) / self.rows_before, 1.0)
+
+    def has_lost_more_than(self, share: float) -> bool:
+        """Return whether the table has lost more than a share of its rows; False if unknown.
+
+        Args:
+            share: of the rows before; exactly as it is written, for 0.3 is less as a float.
+        """
+        if self.rows_before is None or self.rows_after is None:
+            return False
+        return self.rows_before - self.rows_after > Decimal(str(share)) * self.rows_before
 
     @property
     def share_lost(self) -> float:
