@@ -172,6 +172,8 @@ class TestFailures:
         names = {name.split(".")[-1] for name in failed.split(": ")[1].split(", ")}
         assert names == {"bad", "committed"}
         assert f"Skipped: {project.test_schema}.after" in printed(log)
+        _, log = run_dbt_and_capture(["retry"], expect_pass=False)
+        assert figures(log) == {"committed": ["1", "1", "1", "0", "1", "rebuilt"]}
 
 
 class TestOtherTables:
