@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,11 +29,18 @@ MERGED = """
 {{ config(materialized='incremental', unique_key='id') }}
 select explode(array({{ var('ids', '1, 2, 3, 4') }})) as id, {{ var('value', 1) }} as value
 """
+HOOKED = """
+{{ config(
+    materialized='incremental', unique_key='id', warn_row_drop=0.5,
+    post_hook="delete from {{ this }} where id > {{ var('keep', 8) }}") }}
+select explode(sequence(1, 9)) as id
+"""
 SNAPSHOT = """
 {% snapshot snap %}
 {{ config(unique_key='id', strategy='check', check_cols='all') }} select * from {{ ref('merged') }}
 {% endsnapshot %}
 """
+SOME = ["--select", "some", "reader"]
 CHANGED = ["--vars", "{ids: '2, 3, 9', value: 2}"]
 
 
@@ -251,13 +259,34 @@ class TestWarnRowDrop:
             "some.sql": "{{ config(materialized='table', warn_row_drop=0.25) }} "
             "select explode(sequence(1, {{ var('rows', 8) }})) as id",
             "reader.sql": "{{ config(materialized='table') }} select * from {{ ref('some') }}",
+            "hooked.sql": HOOKED,
+        }
+
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {"a_seed.csv": "id\n1\n2\n3\n"}
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        return {"seeds": {"+warn_row_drop": 0.3}}
+
+    def test_other_materializations(self, project: Any) -> None:
+        selected = ["--select", "a_seed", "hooked"]
+        run_dbt(["build", *selected])
+        Path(project.project_root, "seeds", "a_seed.csv").write_text("id\n1\n")
+        _, log = run_dbt_and_capture(["build", *selected, "--vars", "{keep: 2}"])
+        schema = project.test_schema
+        # The hook removes rows after the merge.
+        assert set(printed(log)[-2:]) == {
+            f"Warning: {schema}.a_seed lost 66.7% of its rows",
+            f"Warning: {schema}.hooked lost 75.0% of its rows",
         }
 
     def test_a_warning(self, project: Any) -> None:
-        run_dbt(["run"])
-        _, log = run_dbt_and_capture(["run", "--vars", "{rows: 6}"])
+        run_dbt(["run", *SOME])
+        _, log = run_dbt_and_capture(["run", *SOME, "--vars", "{rows: 6}"])
         assert "of its rows" not in log
-        results, log = run_dbt_and_capture(["run", "--vars", "{rows: 3}"])
+        results, log = run_dbt_and_capture(["run", *SOME, "--vars", "{rows: 3}"])
         assert [result.status for result in results] == ["success", "success"]
         assert (
             f"{project.test_schema}.some lost 50.0% of its rows: it had 6 before this run and has "
@@ -267,9 +296,9 @@ class TestWarnRowDrop:
         assert printed(log)[-1] == f"Warning: {project.test_schema}.some lost 50.0% of its rows"
 
     def test_warn_error(self, project: Any) -> None:
-        run_dbt(["run"])
+        run_dbt(["run", *SOME])
         results, log = run_dbt_and_capture(
-            ["--warn-error", "run", "--vars", "{rows: 1}"], expect_pass=False
+            ["--warn-error", "run", *SOME, "--vars", "{rows: 1}"], expect_pass=False
         )
         assert [result.status for result in results] == ["error", "skipped"]
         assert "lost 87.5% of its rows" in results[0].message

@@ -26,7 +26,16 @@ def warning(limit: Any, before: int | None, after: int | None) -> tuple[str, boo
 
 @pytest.mark.parametrize(
     ("limit", "before", "after"),
-    [(None, 9, 0), (0.1, 100, 90), (0, 9, 9), (0, 9, 10), (0.1, 0, 5), (0.1, 0, 0)],
+    [
+        (None, 9, 0),
+        (0.1, 100, 90),
+        (0, 9, 9),
+        (0, 9, 10),
+        (0.1, 0, 5),
+        (0.1, 0, 0),
+        (0.3, 100, 70),
+        (0.7, 10, 3),
+    ],
 )
 def test_no_warning(limit: float | None, before: int, after: int) -> None:
     assert warning(limit, before, after) == ("", False)
