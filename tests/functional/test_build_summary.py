@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
+from tests.functional.builds import AtomicProject, build_names, command
 from tests.functional.lake import rows, run
 from tests.functional.shop_streams import MODELS, land
 
@@ -142,8 +143,13 @@ class TestSummary:
 
     def test_commands_that_write_nothing(self, project: Any) -> None:
         run_dbt(["seed"])
-        for command in (["test"], ["compile"], ["--quiet", "seed"], ["run", "--select", "a_view"]):
-            _, log = run_dbt_and_capture([*command])
+        for arguments in (
+            ["test"],
+            ["compile"],
+            ["--quiet", "seed"],
+            ["run", "--select", "a_view"],
+        ):
+            _, log = run_dbt_and_capture([*arguments])
             assert printed(log) == []
 
 
@@ -159,6 +165,42 @@ class TestSwitchedOff:
     def test_it(self, project: Any) -> None:
         _, log = run_dbt_and_capture(["seed"])
         assert printed(log) == []
+
+
+class TestAtomicBuilds(AtomicProject):
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        tests = "[row_drop, {row_drop: {name: strict, arguments: {share: 0}}}]"
+        return {
+            "merged.sql": MERGED,
+            "rebuilt.sql": "{{ config(materialized='table', warn_row_drop=0) }} "
+            "select * from {{ ref('merged') }} where id < {{ var('most', 99) }}",
+            "schema.yml": f"models: [{{name: merged, data_tests: {tests}}}]",
+        }
+
+    def test_tables_have_their_published_names(self, project: Any) -> None:
+        _, log = run_dbt_and_capture(["build"])
+        assert figures(log) == {
+            "merged": ["0", "4", "4", "0", "0"],
+            "rebuilt": ["0", "4", "4", "0", "0"],
+        }
+        _, log = run_dbt_and_capture(["build", "--vars", "{ids: '2, 3, 9', value: 2, most: 4}"])
+        assert figures(log) == {
+            "merged": ["4", "5", "1", "2", "0", "50.0%"],
+            "rebuilt": ["4", "3", "3", "0", "4", "rebuilt"],
+        }
+        assert printed(log)[-1] == f"Warning: {project.test_schema}.rebuilt lost 25.0% of its rows"
+        assert rows(project, "select count(*) from {schema}.rebuilt") == [(3,)]
+
+    def test_data_tests_compare_the_staged_table(self, project: Any) -> None:
+        run_dbt(["run", "--full-refresh"])
+        shorter = ["build", "--full-refresh", "--select", "merged", "--vars", "{ids: '1'}"]
+        results = run_dbt(shorter, expect_pass=False)
+        assert [result.status for result in results] == ["success", "fail", "fail"]
+        # The build was not published.
+        assert rows(project, "select count(*) from {schema}.merged") == [(4,)]
+        (build,) = build_names(project)
+        assert command(project, "discard", build).exit_code == 0
 
 
 class TestFailures:

@@ -26,7 +26,7 @@ LAYERS = {
         *("__init__", "impl", "connections", "credentials", "column"),
         *("materializations", "sessions", "profile", "summary"),
     ),
-    "streams": ("maintenance", "stream", "diff"),
+    "streams": ("maintenance", "stream", "builds", "diff"),
     "tables": ("relation", "tables"),
     "catalog": ("catalog",),
     "Spark": ("engines",),
@@ -35,6 +35,16 @@ LAYERS = {
 ORDER = [package for packages in LAYERS.values() for package in packages]
 # The same within packages that have packages of their own; `*` is any module that is not named.
 SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
+    "builds": (
+        {"run", "versions"},
+        {"build"},
+        {"publish"},
+        {"updates"},
+        {"staged"},
+        {"settings"},
+        {"names"},
+        {"errors"},
+    ),
     "catalog": ({"*"}, {"identity"}),
     "diff": (
         {"diff", "render"},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from multiprocessing.context import SpawnContext
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,14 @@ from dbt.adapters.contracts.relation import RelationType
 from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
-from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.hooks import MaterializationHooks
 from dbt.adapters.iceberg_stream.materializations.model_config import (
@@ -32,7 +34,12 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_model_config,
 )
 from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, check_database, table_name
+from dbt.adapters.iceberg_stream.relation import (
+    IcebergStreamRelation,
+    check_database,
+    published_name,
+    table_name,
+)
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
@@ -62,7 +69,7 @@ USER_HOOK = "iceberg_stream__on_write"
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
-class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
+class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
     Relation = IcebergStreamRelation
@@ -88,7 +95,7 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         super().__init__(config, mp_context)
         self._changes = Changes()
         if self.connections.credentials.build_summary:
-            BuildSummary(_listen, self._changes, _logs_json(config))
+            BuildSummary(listen, self._changes, _logs_json(config))
         self._after_commit = AfterCommit(
             self.connections.refresh_spark,
             self.connections.forget_results,
@@ -96,11 +103,13 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
             self._call_hook,
         )
         self._streams: dict[str, SourceDefinition] = {}
-        self._groups = Groups(_listen)
+        self._groups = Groups(listen)
         self._notes_guard = threading.Lock()
         self._staged = threading.local()
         self._appends_noted = False
-        if getattr(getattr(config, "args", None), "which", None) in ENGINE_COMMANDS:
+        self.command = str(getattr(getattr(config, "args", None), "which", ""))
+        self.open_build(self.connections.credentials, self._after_commit.on_publication)
+        if self.command in ENGINE_COMMANDS:
             threading.Thread(target=self.connections.resources.engine.prestart, daemon=True).start()
 
     @property
@@ -170,6 +179,8 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
     def execute(
         self, sql: str, auto_begin: bool = False, fetch: bool = False, limit: int | None = None
     ) -> tuple[AdapterResponse, agate.Table]:
+        if self.build is not None:
+            self.build.check_statement(sql)
         response, table = super().execute(sql, auto_begin, fetch, limit)
         if isinstance(response, IcebergStreamResponse) and response.relation:
             schema, identifier = response.relation.rsplit(".", 1)
@@ -191,7 +202,10 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         return self.catalog.namespace_exists(schema)
 
     def list_relations_without_caching(self, schema_relation: BaseRelation) -> list[BaseRelation]:
-        namespace = schema_relation.schema
+        namespace = str(schema_relation.schema)
+        relations: Iterable[tuple[str, str]] = self.catalog.relations(namespace)
+        if self.build is not None:
+            relations = self.build.kinds(namespace, relations)
         return [
             self.Relation.create(
                 database=schema_relation.database or self.catalog.name,
@@ -199,7 +213,8 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
                 identifier=name,
                 type=RelationType(kind),
             )
-            for name, kind in self.catalog.relations(str(namespace))
+            for name, kind in relations
+            if split_staged(name) is None
         ]
 
     def _make_match_kwargs(self, database: str, schema: str, identifier: str) -> dict[str, str]:
@@ -225,7 +240,11 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
     def drop_from_catalog(self, relation: BaseRelation) -> None:
         """Drop a table or view with its files; Spark's own purge takes a second for its jobs."""
         name = table_name(relation)
-        self.catalog.drop(name)
+        if split_staged(name[1]) is None:
+            self.catalog.drop(name)
+        else:
+            # It shares files with the published one.
+            self.catalog.unregister(name)
         self.connections.forget_results(name)
 
     def rename_relation(self, from_relation: BaseRelation, to_relation: BaseRelation) -> None:
@@ -297,14 +316,14 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
     ) -> agate.Table:
         from dbt.adapters.iceberg_stream.catalog.docs import catalog_table, describe
 
-        described = describe(self.catalog, (table_name(relation) for relation in relations))
+        described = describe(self.catalog, (published_name(relation) for relation in relations))
         table = catalog_table(self.catalog.name, described)
         return self._catalog_filter_table(table, used_schemas)
 
     def get_catalog_for_single_relation(self, relation: BaseRelation) -> Any:
         from dbt.adapters.iceberg_stream.catalog.docs import describe, single_relation
 
-        described = describe(self.catalog, [table_name(relation)])
+        described = describe(self.catalog, [published_name(relation)])
         return single_relation(self.catalog.name, described[0]) if described else None
 
     def calculate_freshness_from_metadata_batch(
@@ -439,6 +458,8 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
 
     def _call_hook(self, name: Name, snapshot_id: int) -> None:
         """Call `iceberg_stream__on_write`, if the project has such a macro."""
+        if split_staged(name[1]) is not None:
+            return
         resolver = self.get_macro_resolver()
         if resolver is None:
             return
@@ -456,7 +477,7 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
     def set_macro_resolver(self, macro_resolver: Any) -> None:
         """Start a run of dbt, which calls this first: each run has its own commit groups."""
         super().set_macro_resolver(macro_resolver)
-        self._groups = Groups(_listen)
+        self._groups = Groups(listen)
 
     @available.parse_none
     def maintain_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
@@ -464,7 +485,8 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
         if model["config"].get("maintenance"):
             from dbt.adapters.iceberg_stream.materializations.maintenance import maintain_model
 
-            maintain_model(self.connections.maintenance_context(), relation, model)
+            context = self.connections.maintenance_context()
+            self.when_published(relation, partial(maintain_model, context, relation, model))
 
     @available.parse_none
     def maintain_table(self, table: BaseRelation | str, config: Any) -> None:
@@ -528,10 +550,6 @@ class IcebergStreamAdapter(MaterializationHooks, SQLAdapter):
                 "`{{ stream(ref('model')) }}`."
             )
         return source
-
-
-def _listen(callback: Callable[[Any], None]) -> None:
-    get_event_manager().add_callback(callback)
 
 
 def _logs_json(config: Any) -> bool:

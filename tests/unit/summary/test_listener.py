@@ -160,3 +160,11 @@ def test_a_renamed_table() -> None:
     assert changes.get(("shop", "orders")).rows_after == 3
     assert list(changes.take()) == [("shop", "orders")]
     assert not changes.take()
+
+
+def test_a_staged_table_has_its_published_name() -> None:
+    changes = Changes()
+    changes.record(("shop", "orders__dbt_build_pr-42"), outcome(0, 3, 3, 1))
+    changes.mark_as_warned(("shop", "orders__dbt_build_pr-42"))
+    assert changes.get(("shop", "orders")).is_warned
+    assert list(changes.take()) == [("shop", "orders")]

@@ -130,6 +130,42 @@ class CatalogBackend(Protocol):
         Needs the capability `COMMITS_TOGETHER`.
         """
 
+    def stage_version(self, namespace: str, name: str, origin: LoadedTable) -> LoadedTable:
+        """Stage a new table with the metadata and in the folder of another one.
+
+        The table's first commit creates it. A catalog on a server creates it now, so `origin`
+        should have no snapshots.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the new table's identifier.
+            origin: metadata of the new table; its storage credentials are used.
+        """
+
+    def register(self, namespace: str, name: str, location: str) -> None:
+        """Create a table from a metadata file.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the table's identifier.
+            location: of the metadata file.
+
+        Raises:
+            CommitConflict: the table exists.
+        """
+
+    def unregister(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists, but keep its files."""
+
+    def put_view(self, namespace: str, name: str, version: Metadata) -> None:
+        """Create a view, or replace the one of this name.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the view's identifier.
+            version: metadata whose current version, schema and properties the view gets.
+        """
+
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view and its files, if it exists."""
 

@@ -176,6 +176,47 @@ class IcebergCatalog:
         """Return whether the catalog can commit to several tables atomically."""
         return self.capabilities().get(COMMITS_TOGETHER, False)
 
+    def stage_version(self, name: Name, origin: LoadedTable) -> LoadedTable:
+        """Stage a new table with the metadata and in the folder of another one.
+
+        Args:
+            name: namespace and identifier of the new table.
+            origin: its metadata, without snapshots.
+
+        Returns:
+            The staged table, which its first commit creates. A catalog on a server lists it
+            before, without rows.
+
+        Raises:
+            CommitConflict: the table exists.
+        """
+        return self._backend.stage_version(*name, origin)
+
+    def register(self, name: Name, location: str) -> None:
+        """Create a table from a metadata file.
+
+        Args:
+            name: namespace and identifier.
+            location: of the metadata file.
+
+        Raises:
+            CommitConflict: the table exists.
+        """
+        self._backend.register(*name, location)
+
+    def unregister(self, name: Name) -> None:
+        """Drop a table or view, if it exists, but keep its files."""
+        self._backend.unregister(*name)
+
+    def put_view(self, name: Name, version: Metadata) -> None:
+        """Create a view, or replace the one of this name.
+
+        Args:
+            name: namespace and identifier.
+            version: metadata whose current version, schema and properties the view gets.
+        """
+        self._backend.put_view(*name, version)
+
     def drop(self, name: Name) -> None:
         """Drop a table or view and its files, if it exists."""
         self._backend.drop(*name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,12 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.probes import empty_commit
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, as_json
+from dbt.adapters.iceberg_stream.catalog.tables import (
+    LoadedTable,
+    TableCommit,
+    as_json,
+    next_location,
+)
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.errors.spark import (
     CATALOG_WITHOUT_CREDENTIALS,
@@ -241,6 +247,47 @@ class RemoteBackend:
                 raise
 
         self.ask(f"commit to {names}", commit)
+
+    def stage_version(self, namespace: str, name: str, origin: LoadedTable) -> LoadedTable:
+        """Create a table with the metadata of another one: a transaction cannot create tables."""
+        location = next_location(origin)
+        with origin.io.new_output(location).create() as stream:
+            stream.write(json.dumps(origin.metadata).encode())
+        self.register(namespace, name, location)
+        table = self.load(namespace, name)
+        assert table is not None, "it was just created"
+        return table
+
+    def register(self, namespace: str, name: str, location: str) -> None:
+        """Create a table from a metadata file."""
+
+        def register(catalog: Catalog) -> None:
+            try:
+                catalog.register_table((namespace, name), location)
+            except TableAlreadyExistsError as error:
+                raise CommitConflict(f"{namespace}.{name} already exists.") from error
+
+        self.ask(f"create {namespace}.{name}", register)
+
+    def unregister(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists, but keep its files."""
+
+        def drop(catalog: Catalog) -> None:
+            try:
+                catalog.drop_table((namespace, name))
+            except (NoSuchTableError, BadRequestError):
+                _drop_view(catalog, (namespace, name))
+
+        self.ask(f"drop {namespace}.{name}", drop)
+
+    def put_view(self, namespace: str, name: str, version: Metadata) -> None:
+        """Create a view, or replace the one of this name."""
+
+        def put(catalog: Catalog) -> None:
+            assert isinstance(catalog, RestClient), "only REST catalogs have views"
+            catalog.put_view((namespace, name), version)
+
+        self.ask(f"create the view {namespace}.{name}", put)
 
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view and its files, if it exists."""

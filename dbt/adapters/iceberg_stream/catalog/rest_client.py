@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from pyiceberg.catalog.rest import (
     VIEW_ENDPOINTS_SUPPORTED,
     Endpoints,
+    IdentifierKind,
     RestCatalog,
     TableResponse,
 )
@@ -19,6 +21,7 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
+    NoSuchViewError,
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
@@ -29,7 +32,9 @@ from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
+from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version
 
 VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
 # Optional capabilities by their endpoint (REST specification, `GET /v1/config`).
@@ -169,6 +174,49 @@ class RestClient(RestCatalog):
             errors |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
             _handle_non_200_response(error, errors)
 
+    def put_view(self, identifier: tuple[str, str], version: Metadata) -> None:
+        """Create a view, or replace the one of this name (REST specification, `replaceView`).
+
+        Args:
+            identifier: namespace and identifier.
+            version: metadata whose current version, schema and properties the view gets.
+
+        Raises:
+            RESTError: the catalog refuses it.
+        """
+        new = {**current_version(version), "version-id": 1, "timestamp-ms": (now := _now())}
+        # Servers add no version that equals an older one.
+        new["summary"] = {**new.get("summary", {}), "iceberg-stream.created-ms": str(now)}
+        schema, properties = current_schema(version), dict(version.get("properties") or {})
+        path = self._split_identifier_for_path(identifier, IdentifierKind.VIEW)
+        try:
+            view = self.load_view(identifier)
+        except NoSuchViewError:
+            url = self.url(Endpoints.create_view, namespace=path["namespace"])
+            body = {"name": path["view"], "schema": schema, "properties": properties}
+            self._post_view(url, {**body, "view-version": {**new, "schema-id": 0}})
+            return
+        versions = [v.version_id for v in view.metadata.versions]
+        # A server counts no schema as added that the view has already.
+        same = [s.schema_id for s in view.metadata.schemas if _fields(s) == schema["fields"]]
+        new |= {"version-id": max(versions) + 1, "schema-id": same[-1] if same else -1}
+        updates: list[dict[str, Any]] = [] if same else [{"action": "add-schema", "schema": schema}]
+        updates += [
+            {"action": "add-view-version", "view-version": new},
+            {"action": "set-current-view-version", "view-version-id": -1},
+            {"action": "set-properties", "updates": properties},
+        ]
+        requirement = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
+        body = {"requirements": [requirement], "updates": updates}
+        self._post_view(self.url(Endpoints.load_view, prefixed=True, **path), body)
+
+    def _post_view(self, url: str, body: dict[str, Any]) -> None:
+        response = self._session.post(url, data=json.dumps(body).encode())
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            _handle_non_200_response(error, {409: CommitFailedException})
+
     def _create_session(self) -> Session:
         session = super()._create_session()
         connected = hasattr(self, "_supported_endpoints")
@@ -191,6 +239,14 @@ class RestClient(RestCatalog):
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         return session
+
+
+def _fields(schema: Schema) -> Any:
+    return json.loads(schema.model_dump_json())["fields"]
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def set_last_column_ids(request: PreparedRequest) -> None:

@@ -84,6 +84,14 @@ CREATE = """
 insert or ignore into iceberg_tables values (:catalog, :namespace, :name, :new, null, 'TABLE')
 returning 1
 """
+PUT_VIEW = """
+insert or replace into iceberg_tables values (:catalog, :namespace, :name, :new, :old, 'VIEW')
+returning 1
+"""
+UNREGISTER = """
+delete from iceberg_tables
+where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
+"""
 DROP_VIEW = """
 delete from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
@@ -321,6 +329,35 @@ class SqliteBackend:
                     return base.name
             connection.commit()
         return None
+
+    def stage_version(self, namespace: str, name: str, origin: LoadedTable) -> LoadedTable:
+        """Stage a new table with the metadata of another one; its first commit creates it."""
+        from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+
+        return LoadedTable((namespace, name), origin.metadata, "", origin.io)
+
+    def register(self, namespace: str, name: str, location: str) -> None:
+        """Create a table from a metadata file."""
+        if not self._rows(CREATE, namespace=namespace, name=name, new=location):
+            raise CommitConflict(f"{namespace}.{name} already exists.")
+
+    def unregister(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists, but keep its files."""
+        self._rows(UNREGISTER, namespace=namespace, name=name)
+
+    def put_view(self, namespace: str, name: str, version: Metadata) -> None:
+        """Create a view, or replace the one of this name."""
+        from dbt.adapters.iceberg_stream.catalog.views import new_view, view_location
+
+        old = self._location(namespace, name)
+        current = self._read(old) if old else None
+        folder = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        metadata = new_view(version, current, folder)
+        location = view_location(metadata)
+        path = Path(location.removeprefix("file://"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orjson.dumps(metadata))
+        self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace if it exists."""

@@ -21,6 +21,7 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
+    UpgradeFormatVersionUpdate,
     update_table_metadata,
 )
 
@@ -101,17 +102,27 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
     direct_updates = [u for u in updates if isinstance(u, direct_types)]
     pyiceberg_updates = tuple(u for u in updates if u not in direct_updates)
     result: dict[str, Any] = dict(base)
+    for upgrade in (u for u in pyiceberg_updates if isinstance(u, UpgradeFormatVersionUpdate)):
+        # PyIceberg does not upgrade tables to format version 3.
+        result["format-version"] = upgrade.format_version
+        if upgrade.format_version >= 3:
+            result.setdefault("next-row-id", 0)
+    pyiceberg_updates = tuple(
+        u for u in pyiceberg_updates if not isinstance(u, UpgradeFormatVersionUpdate)
+    )
     if pyiceberg_updates:
-        parsed = TableMetadataUtil.parse_obj(dict(base))
+        parsed = TableMetadataUtil.parse_obj(result)
         result = dict(as_json(update_table_metadata(parsed, pyiceberg_updates)))
     now = max(int(time.time() * 1000), base["last-updated-ms"])
+    snapshots = [u.snapshot for u in direct_updates if isinstance(u, AddSnapshotUpdate)]
+    added = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in snapshots}
     for update in direct_updates:
         if isinstance(update, AddSnapshotUpdate):
             _add_snapshot(result, as_json(update.snapshot))
         elif isinstance(update, SetPropertiesUpdate):
             result["properties"] = {**(result.get("properties") or {}), **update.updates}
         else:
-            _set_ref(result, update, now)
+            _set_ref(result, update, added.get(update.snapshot_id, now))
     result["last-updated-ms"] = now
     if not location:
         return result
@@ -156,11 +167,11 @@ def _add_snapshot(metadata: dict[str, Any], snapshot: Metadata) -> None:
         metadata["next-row-id"] = metadata.get("next-row-id", 0) + snapshot.get("added-rows", 0)
 
 
-def _set_ref(metadata: dict[str, Any], update: SetSnapshotRefUpdate, now: int) -> None:
+def _set_ref(metadata: dict[str, Any], update: SetSnapshotRefUpdate, time: int) -> None:
     reference = dict(as_json(update))
     del reference["action"], reference["ref-name"]
     metadata["refs"] = {**(metadata.get("refs") or {}), update.ref_name: reference}
     if update.ref_name == MAIN:
         metadata["current-snapshot-id"] = update.snapshot_id
-        entry = {"snapshot-id": update.snapshot_id, "timestamp-ms": now}
+        entry = {"snapshot-id": update.snapshot_id, "timestamp-ms": time}
         metadata["snapshot-log"] = [*(metadata.get("snapshot-log") or []), entry]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from dbt.adapters.iceberg_stream.cli.builds import builds, discard, publish
 from dbt.adapters.iceberg_stream.cli.check import check
 from dbt.adapters.iceberg_stream.cli.diff import diff
 from dbt.adapters.iceberg_stream.cli.doctor import doctor
@@ -21,6 +22,7 @@ def main() -> None:
 
 for command in (
     *(stop, status, orphans, check, diff, doctor),
+    *(builds, publish, discard),
     *(maintain, run, streams, resume, serve),
 ):
     main.add_command(command)

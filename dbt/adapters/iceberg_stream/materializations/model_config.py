@@ -7,6 +7,7 @@ from typing import Any
 
 from dbt_common.exceptions import CompilationError
 
+from dbt.adapters.iceberg_stream.builds.settings import ATOMIC, PUBLISH_CHOICES
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be_one_of
 from dbt.adapters.iceberg_stream.maintenance.settings import parse_maintenance
@@ -49,6 +50,8 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
         errors.append(must_be_one_of("read_deletes", reads, READ_DELETES))
     errors += _maintenance_errors(config)
     errors += row_drop_errors(config)
+    if (publish := config.get("publish", ATOMIC)) not in PUBLISH_CHOICES:
+        errors.append(must_be_one_of("publish", publish, PUBLISH_CHOICES))
     if config.get("grants"):
         errors.append(GRANTS_REFUSED)
     if errors:

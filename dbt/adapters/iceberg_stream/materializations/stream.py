@@ -14,7 +14,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel
-from dbt.adapters.iceberg_stream.relation import table_name
+from dbt.adapters.iceberg_stream.relation import published_relation, table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
@@ -217,6 +217,8 @@ def source_definition(
     Raises:
         StreamError: `config.meta.stream` is not a mapping.
     """
+    # Offsets in a staged table would mean nothing once it is published.
+    relation = published_relation(relation)
     name = table_name(relation)
     if not isinstance(configured or {}, Mapping):
         raise StreamError(

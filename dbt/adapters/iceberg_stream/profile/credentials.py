@@ -57,6 +57,10 @@ class IcebergStreamCredentials(Credentials):
         start_timeout: seconds the engine may take to start.
         result_cache: cache the rows of queries: `off`, in `memory` for one command, or on `disk`.
         result_cache_size: maximum size of the cache, e.g. `256m`.
+        publish: when readers see what a run has built: each model `immediately`, or all of them in
+            one commit at the end of the run (`atomic`).
+        build: name of a build in which runs stage their models until it is published.
+        keep_builds_days: days after which a build that is not published is discarded.
         progress: show the progress of long statements; by default in a terminal.
         build_summary: print what each command changed, by table.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
@@ -89,6 +93,9 @@ class IcebergStreamCredentials(Credentials):
     start_timeout: int = 120
     result_cache: str | bool = "off"
     result_cache_size: str = "256m"
+    publish: str = "immediately"
+    build: str | None = None
+    keep_builds_days: float = 2
     progress: bool = True
     build_summary: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)

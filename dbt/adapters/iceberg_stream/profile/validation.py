@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.builds.names import check_build_name
+from dbt.adapters.iceberg_stream.builds.settings import PUBLISH_CHOICES
 from dbt.adapters.iceberg_stream.catalog.settings import TYPES
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
@@ -77,6 +80,16 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
     size = data.get("result_cache_size", "256m")
     if not isinstance(size, str) or not MEMORY.match(size):
         errors.append(must_be("result_cache_size", size, "a size such as 256m or 1g"))
+    publish = data.get("publish", "immediately")
+    if publish not in PUBLISH_CHOICES:
+        errors.append(must_be_one_of("publish", publish, PUBLISH_CHOICES))
+    try:
+        check_build_name(str(data.get("build") or "any"))
+    except BuildError as error:
+        errors.append(f"`build`: {error}")
+    days = data.get("keep_builds_days", 2)
+    if isinstance(days, bool) or not isinstance(days, int | float) or days <= 0:
+        errors.append(must_be("keep_builds_days", days, "a number of days greater than 0"))
     for key in ("keep_alive", "start_timeout"):
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:

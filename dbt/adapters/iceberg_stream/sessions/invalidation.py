@@ -52,11 +52,25 @@ class AfterCommit:
         if outcome is None:
             return
         self.record(name, outcome)
+        self._call_hook(name, outcome.snapshot_id)
+
+    def on_publication(self, name: Name, snapshot_id: int) -> None:
+        """Handle the publication of a table, whose commits were recorded when it was staged.
+
+        Args:
+            name: namespace and identifier of the published table.
+            snapshot_id: its snapshot's.
+        """
+        self.refresh_spark(name)
+        self.forget_results(name)
+        self._call_hook(name, snapshot_id)
+
+    def _call_hook(self, name: Name, snapshot_id: int) -> None:
         # Writes by the hook itself must not call it again.
         if getattr(self._calling, "active", False):
             return
         self._calling.active = True
         try:
-            self.call_hook(name, outcome.snapshot_id)
+            self.call_hook(name, snapshot_id)
         finally:
             self._calling.active = False

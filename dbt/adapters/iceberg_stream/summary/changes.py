@@ -6,13 +6,17 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 from dbt.adapters.iceberg_stream.tables.commit.table_change import TableChange
 
 
 class Changes:
-    """The changes of one dbt command. dbt's threads share it."""
+    """The changes of one dbt command, by the published names of its tables.
+
+    dbt's threads share it.
+    """
 
     def __init__(self) -> None:
         self._changes: dict[Name, TableChange] = {}
@@ -26,7 +30,7 @@ class Changes:
             outcome: the commit's.
         """
         with self._lock:
-            self._changes.setdefault(name, TableChange()).add(outcome)
+            self._changes.setdefault(without_build(name), TableChange()).add(outcome)
 
     def rename(self, name: Name, new_name: Name) -> None:
         """Follow a table that a model built under another name first.
@@ -36,8 +40,8 @@ class Changes:
             new_name: its new name.
         """
         with self._lock:
-            if name in self._changes:
-                self._changes[new_name] = self._changes.pop(name)
+            if (change := self._changes.pop(without_build(name), None)) is not None:
+                self._changes[without_build(new_name)] = change
 
     def get(self, name: Name) -> TableChange:
         """Return a copy of what the commits to a table changed so far.
@@ -46,7 +50,7 @@ class Changes:
             name: namespace and identifier of the table.
         """
         with self._lock:
-            return replace(self._changes.get(name, TableChange()))
+            return replace(self._changes.get(without_build(name), TableChange()))
 
     def mark_as_warned(self, name: Name) -> None:
         """Note that a table lost more rows than its model allows.
@@ -55,7 +59,7 @@ class Changes:
             name: namespace and identifier of a table with a recorded commit.
         """
         with self._lock:
-            self._changes[name].is_warned = True
+            self._changes[without_build(name)].is_warned = True
 
     def take(self) -> Mapping[Name, TableChange]:
         """Remove and return all changes, by table."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from dbt_common.ui import warning_tag
 
+from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.summary.changes import Changes
@@ -49,7 +50,7 @@ def check_row_drop(changes: Changes, name: Name, model: Mapping[str, Any]) -> st
         model: the model's node in dbt's graph.
     """
     change = changes.get(name)
-    if (warning := _warning(model, ".".join(name), change)) is None:
+    if (warning := _warning(model, ".".join(without_build(name)), change)) is None:
         return None
     changes.mark_as_warned(name)
     return warning_tag(warning)

@@ -1,6 +1,7 @@
 {% materialization view, adapter='iceberg_stream' %}
   {%- do adapter.check_model(model) -%}
   {%- do adapter.require_views() -%}
+  {%- do adapter.stage_model(this, model) -%}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
 

@@ -1,0 +1,1 @@
+"""Builds: relations that a run of dbt stages, and publishes in one commit."""

@@ -1,0 +1,66 @@
+"""Names of builds and of their staged relations.
+
+A staged relation is beside the published one, so it needs no other rights and no other folder:
+`shop.orders` is staged as `shop.orders__dbt_build_pr-42`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.catalog.catalog import Name
+
+MARK = "__dbt_build_"
+_NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
+LONGEST_NAME = 40
+
+
+def check_build_name(build: str) -> str:
+    """Return the name of a build, if it is valid.
+
+    Raises:
+        BuildError: it is not.
+    """
+    if len(build) > LONGEST_NAME or not _NAME.fullmatch(build):
+        raise BuildError(
+            f"`{build}` is no valid name of a build. Use at most {LONGEST_NAME} lower-case "
+            "letters and digits, with single `-` or `_` between them, such as `pr-42`."
+        )
+    return build
+
+
+def staged_identifier(identifier: str, build: str) -> str:
+    """Return the identifier under which a build stages a relation."""
+    return f"{identifier}{MARK}{build}"
+
+
+def staged_name(name: Name, build: str) -> Name:
+    """Return the name under which a build stages a relation."""
+    return name[0], staged_identifier(name[1], build)
+
+
+def split_staged(identifier: str) -> tuple[str, str] | None:
+    """Split the identifier of a staged relation.
+
+    Returns:
+        The published identifier and the build; None for other relations.
+    """
+    published, mark, build = identifier.rpartition(MARK)
+    return (published, build) if mark and published and _NAME.fullmatch(build) else None
+
+
+def without_build(name: Name) -> Name:
+    """Return the published name of a relation, which may be staged."""
+    parts = split_staged(name[1])
+    return (name[0], parts[0]) if parts else name
+
+
+def with_published_names(sql: str, build: str) -> str:
+    """Return a query that reads the published relations instead of a build's staged ones.
+
+    Args:
+        sql: the query, with quoted names as the adapter renders them.
+        build: the build.
+    """
+    return sql.replace(f"{MARK}{build}`", "`")

@@ -1,0 +1,353 @@
+"""Publishes a build: all its tables in one commit, then its views."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertCreate
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
+from dbt.adapters.iceberg_stream.builds.names import staged_name, with_published_names
+from dbt.adapters.iceberg_stream.builds.staged import (
+    BUILD,
+    PUBLISHED_UUID,
+    StagedTable,
+    added_files,
+    load_staged,
+    metadata_files,
+    remove_files,
+)
+from dbt.adapters.iceberg_stream.builds.updates import (
+    STAGED_SNAPSHOT,
+    requirements,
+    updates_between,
+    without_snapshots,
+)
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict, CommitStateUnknown
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
+from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    ADDED,
+    iter_manifests,
+    read_manifest_list,
+)
+
+ATTEMPTS = 10
+# Tables that are loaded or dropped at the same time.
+PARALLEL = 8
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a build has published.
+
+    Attributes:
+        build: name of the build.
+        tables: snapshot ids of the tables that changed, by name.
+        views: the views.
+        unchanged: tables that the build did not change.
+        timestamp_ms: time of the snapshots in milliseconds since 1970 (UTC). Queries `timestamp as
+            of` it read all tables as published.
+        seconds: how long it took.
+    """
+
+    build: str
+    tables: dict[Name, int]
+    views: list[Name]
+    unchanged: list[Name]
+    timestamp_ms: int
+    seconds: float
+
+
+@dataclass
+class _Plan:
+    """One attempt to publish the tables of a build."""
+
+    commits: list[TableCommit] = field(default_factory=list)
+    snapshots: dict[Name, int] = field(default_factory=dict)
+    unchanged: list[Name] = field(default_factory=list)
+    new: list[StagedTable] = field(default_factory=list)
+    conflicts: list[tuple[Name, str]] = field(default_factory=list)
+    rebased: list[Committer] = field(default_factory=list)
+
+
+def publish(
+    catalog: IcebergCatalog, build: str, relations: Iterable[tuple[Name, str]]
+) -> Publication:
+    """Publish relations of a build, and drop their staged versions.
+
+    All tables change in one commit. Readers may find a new table of a catalog on a server empty
+    for the moment before the commit, and views change one by one after it.
+
+    Args:
+        catalog: the catalog, as the user who publishes.
+        build: name of the build.
+        relations: published names and kinds (`table` or `view`) of the build's relations.
+
+    Raises:
+        BuildConflict: other writers changed published tables; nothing was published.
+        BuildError: a table was staged, but never built; nothing was published.
+        CatalogError: the catalog refuses; nothing was published.
+        CommitStateUnknown: the catalog did not answer; publish again.
+    """
+    start = time.monotonic()
+    relations = list(relations)
+    names = [name for name, kind in relations if kind == "table"]
+    views = [name for name, kind in relations if kind == "view"]
+    kinds = {
+        (namespace, identifier): kind
+        for namespace in {name[0] for name, _ in relations}
+        for identifier, kind in catalog.relations(namespace)
+    }
+    staged = _load_all(catalog, build, names)
+    _check_built(build, staged)
+    replaced_views = [name for name in names if kinds.get(name) == "view"]
+    plan, now = _commit(catalog, build, staged, replaced_views)
+    for name in views:
+        if kinds.get(name) == "table":
+            catalog.drop(name)
+        _publish_view(catalog, build, name)
+    _clean_up(catalog, staged, plan)
+    seconds = time.monotonic() - start
+    return Publication(build, plan.snapshots, views, plan.unchanged, now, seconds)
+
+
+def _load_all(catalog: IcebergCatalog, build: str, names: Sequence[Name]) -> list[StagedTable]:
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        loaded = pool.map(lambda name: load_staged(catalog, name, build), names)
+        return [staged for staged in loaded if staged is not None]
+
+
+def _check_built(build: str, tables: Sequence[StagedTable]) -> None:
+    not_built = [".".join(s.name) for s in tables if s.is_empty]
+    recreated = [".".join(s.name) for s in tables if s.is_recreated]
+    if not_built:
+        raise BuildError(
+            f"The build `{build}` is incomplete: {', '.join(not_built)} failed before it had "
+            "rows. Nothing was published. Run the model again in this build, or discard the build."
+        )
+    if recreated:
+        raise BuildError(
+            f"The build `{build}` cannot be published: a hook or a macro dropped and created "
+            f"{', '.join(recreated)} again, which only the model itself may do. Nothing was "
+            "published. Set `publish: immediately` for the model, or change the hook."
+        )
+
+
+def _commit(
+    catalog: IcebergCatalog,
+    build: str,
+    tables: Sequence[StagedTable],
+    replaced_views: Sequence[Name],
+) -> tuple[_Plan, int]:
+    """Commit all tables at once, again if another writer is faster or the answer is lost."""
+    for attempt in Retrying(
+        retry=retry_if_exception_type((CommitConflict, CommitStateUnknown)),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        reraise=True,
+    ):
+        with attempt:
+            plan, now = _plan(catalog, build, tables)
+            try:
+                if plan.conflicts:
+                    raise BuildConflict(build, plan.conflicts)
+                for name in replaced_views:
+                    catalog.drop(name)
+                plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
+                if plan.commits:
+                    catalog.commit_all(plan.commits)
+            except (CommitConflict, BuildConflict):
+                for committer in plan.rebased:
+                    committer.discard()
+                raise
+    return plan, now
+
+
+def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) -> tuple[_Plan, int]:
+    plan = _Plan()
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        published = list(pool.map(lambda staged: catalog.load(staged.name), tables))
+    times = [table.metadata["last-updated-ms"] for table in published if table is not None]
+    # Snapshots must not be older than their table's last change.
+    now = max(int(time.time() * 1000), *times) if times else int(time.time() * 1000)
+    for staged, table in zip(tables, published, strict=True):
+        _plan_table(plan, catalog, build, staged, table, now)
+    return plan, now
+
+
+def _plan_table(
+    plan: _Plan,
+    catalog: IcebergCatalog,
+    build: str,
+    staged: StagedTable,
+    published: LoadedTable | None,
+    now: int,
+) -> None:
+    name, current = staged.name, staged.metadata.get("current-snapshot-id")
+    if published is not None and (snapshot := _published_snapshot(published.metadata, staged)):
+        plan.snapshots[name] = snapshot
+        return
+    if staged.is_new:
+        # Marked with the build: an interrupted attempt has created the table without rows.
+        if published is None or (published.metadata.get("properties") or {}).get(BUILD) == build:
+            plan.new.append(staged)
+            plan.snapshots[name] = current or 0
+        else:
+            plan.conflicts.append((name, "was created by another writer"))
+        return
+    if published is None:
+        plan.conflicts.append((name, "was dropped"))
+    elif staged.was_staged_from(published):
+        base = _base(staged, published)
+        updates = updates_between(base, staged.metadata, build, now)
+        if not updates:
+            plan.unchanged.append(name)
+            return
+        plan.commits.append(TableCommit(published, requirements(published.metadata), updates))
+        plan.snapshots[name] = current or 0
+    elif (files := _appended_files(staged)) is not None and _same_layout(staged, published):
+        _plan_append(plan, catalog, build, staged, published, files)
+    else:
+        plan.conflicts.append((name, _foreign_change(staged, published)))
+
+
+def _creation(catalog: IcebergCatalog, staged: StagedTable, build: str, now: int) -> TableCommit:
+    """Return the commit that gives a new table its snapshots."""
+    published = catalog.load(staged.name)
+    if published is None:
+        origin = without_snapshots(staged.metadata)
+        table = LoadedTable(staged.name, origin, "", staged.table.io, staged.table.table)
+        published = catalog.stage_version(staged.name, table)
+    metadata = published.metadata
+    built = {**staged.metadata, "schemas": metadata["schemas"]}
+    updates = updates_between(metadata, built, build, now)
+    assertions = requirements(metadata) if published.exists else (AssertCreate(),)
+    return TableCommit(published, assertions, updates)
+
+
+def _published_snapshot(metadata: Metadata, staged: StagedTable) -> int | None:
+    """Return the snapshot that an earlier attempt has published, if any."""
+    current = staged.metadata.get("current-snapshot-id")
+    if current is None or not staged.new_snapshots(staged.first_metadata):
+        return None
+    for snapshot in reversed(metadata.get("snapshots") or []):
+        summary = snapshot.get("summary") or {}
+        if summary.get(STAGED_SNAPSHOT) == str(current):
+            return int(snapshot["snapshot-id"])
+    return None
+
+
+def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
+    """Return the published table's metadata, with the properties it had when it was staged.
+
+    Changes that other writers have made to properties, tags and branches stay.
+    """
+    first, now = staged.first_metadata, published.metadata.get("properties") or {}
+    properties = {k: v for k, v in (first.get("properties") or {}).items() if k in now}
+    return {**published.metadata, "properties": properties, "refs": first.get("refs") or {}}
+
+
+def _same_layout(staged: StagedTable, published: LoadedTable) -> bool:
+    """Return whether neither the build nor another writer has changed more than rows."""
+    layouts = []
+    for metadata in (staged.first_metadata, staged.metadata, published.metadata):
+        keys = ("format-version", "current-schema-id", "default-spec-id", "location")
+        layouts.append([metadata[key] for key in keys])
+    uuid = published.metadata["table-uuid"]
+    is_same_table = uuid == staged.first_metadata["properties"].get(PUBLISHED_UUID)
+    return is_same_table and layouts[0] == layouts[1] == layouts[2]
+
+
+def _appended_files(staged: StagedTable) -> list[DataFile] | None:
+    """Return the files that the build appended; None if it also changed or removed rows."""
+    new = {s["snapshot-id"]: s for s in staged.new_snapshots(staged.first_metadata)}
+    current = new.get(staged.metadata.get("current-snapshot-id") or 0)
+    operations = {s["summary"]["operation"] for s in new.values()}
+    if current is None or operations != {Operation.APPEND.value}:
+        return None
+    io = staged.table.io
+    manifests = read_manifest_list(io, current["manifest-list"])
+    own = [manifest for manifest in manifests if manifest.added_snapshot_id in new]
+    return [
+        entry.data_file
+        for _, entries in iter_manifests(io, own)
+        for entry in entries
+        if entry.status == ADDED or entry.snapshot_id in new
+    ]
+
+
+def _plan_append(
+    plan: _Plan,
+    catalog: IcebergCatalog,
+    build: str,
+    staged: StagedTable,
+    published: LoadedTable,
+    files: Sequence[DataFile],
+) -> None:
+    """Append the build's files to the rows that other writers committed since."""
+    snapshot = staged.metadata["snapshots"][-1]
+    kept = {k: v for k, v in snapshot["summary"].items() if k.startswith("iceberg-stream.")}
+    kept |= {BUILD: build, STAGED_SNAPSHOT: str(snapshot["snapshot-id"])}
+    committer = Committer(catalog, staged.name, append(*files, properties=kept), published)
+    prepared = committer.prepare()
+    assert isinstance(prepared, Prepared), "the first attempt cannot have been committed"
+    plan.commits.append(prepared.commit)
+    plan.snapshots[staged.name] = prepared.result.snapshot.snapshot_id
+    plan.rebased.append(committer)
+
+
+def _foreign_change(staged: StagedTable, published: LoadedTable) -> str:
+    """Describe what another writer did to a published table."""
+    if published.metadata["table-uuid"] != staged.first_metadata["properties"].get(PUBLISHED_UUID):
+        return "was dropped and created again"
+    ids = {s["snapshot-id"] for s in staged.first_metadata.get("snapshots") or []}
+    snapshots = published.metadata.get("snapshots") or []
+    new = [s for s in snapshots if s["snapshot-id"] not in ids]
+    if not new:
+        return "has other columns or another layout"
+    summary = new[-1]["summary"]
+    who = summary.get("iceberg-stream.principal") or summary.get("engine-name") or ""
+    return f"has the new snapshot {new[-1]['snapshot-id']} ({summary['operation']}" + (
+        f", by {who})" if who else ")"
+    )
+
+
+def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
+    staged = staged_name(name, build)
+    metadata = catalog.metadata(staged)
+    if metadata is None or "versions" not in metadata:
+        return
+    new = with_query(metadata, with_published_names(view_query(metadata), build))
+    published = catalog.metadata(name)
+    if published is None or not same_view(new, published):
+        catalog.put_view(name, new)
+    catalog.drop(staged)
+
+
+def _clean_up(catalog: IcebergCatalog, tables: Sequence[StagedTable], plan: _Plan) -> None:
+    """Drop the staged tables; their data is the published tables' now."""
+    rebased = {committer.name for committer in plan.rebased}
+
+    def drop(staged: StagedTable) -> None:
+        manifests = added_files(staged)[0] if staged.name in rebased else []
+        catalog.unregister(staged_name(staged.name, staged.build))
+        remove_files(staged, [*manifests, *metadata_files(staged)])
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        list(pool.map(drop, tables))

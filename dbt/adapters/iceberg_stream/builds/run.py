@@ -1,0 +1,328 @@
+"""One command of dbt that stages what it builds, and publishes it at its end."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.events.logging import AdapterLogger
+from dbt_common.exceptions import DbtRuntimeError
+
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_identifier, staged_name
+from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.sql.statements import classify, split
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.builds.publish import Publication
+
+logger = AdapterLogger("Iceberg_Stream")
+
+# Statuses after which a build is not published.
+FAILURES = {"error", "fail", "skipped", "runtime error", "partial success"}
+# Nodes that dbt skips without a failure.
+UNCHECKED = {"exposure", "saved_query"}
+TABLE, VIEW = "table", "view"
+
+
+class BuildRun:
+    """The build of one command: which relations it has staged, and which nodes failed.
+
+    Args:
+        settings: the build.
+        catalog: returns the profile's catalog.
+        on_published: is called with each table and its snapshot after the build is published.
+        on_staged: is called when the command stages its first relation.
+    """
+
+    def __init__(
+        self,
+        settings: BuildSettings,
+        catalog: Callable[[], IcebergCatalog],
+        on_published: Callable[[Name, int], None],
+        on_staged: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self._catalog = catalog
+        self._on_published = on_published
+        self._on_staged = on_staged
+        self._relations: dict[Name, str] = {}
+        self._loaded: set[str] = set()
+        self._built: set[Name] = set()
+        self._locks: defaultdict[Name, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.RLock()
+        self._failed: list[str] = []
+        self._nodes_ended = 0
+        self._error: Exception | None = None
+        self._deferred: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the build."""
+        return self.settings.name
+
+    def identifier(self, namespace: str, identifier: str) -> str:
+        """Return under which identifier this command reads and writes a relation.
+
+        Args:
+            namespace: the relation's namespace.
+            identifier: its published identifier.
+        """
+        if (namespace, identifier) in self._staged_in(namespace):
+            return staged_identifier(identifier, self.name)
+        return identifier
+
+    def kinds(self, namespace: str, relations: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return a namespace's relations as this command sees them.
+
+        Args:
+            namespace: the namespace.
+            relations: identifiers and kinds that the catalog lists.
+        """
+        staged = self._staged_in(namespace)
+        own = {name[1]: kind for name, kind in staged.items() if name[0] == namespace}
+        published = {name: kind for name, kind in relations if split_staged(name) is None}
+        return list({**published, **own}.items())
+
+    def stage(self, name: Name, kind: str, properties: Mapping[str, str]) -> bool | None:
+        """Stage a relation before its model is built.
+
+        Args:
+            name: namespace and identifier of the published relation.
+            kind: `table` or `view`.
+            properties: properties of a new table that cannot be changed later.
+
+        Returns:
+            Whether a staged relation of this kind exists now; None if this command has staged it
+            before.
+
+        Raises:
+            BuildError: the catalog cannot commit several tables at once.
+            CatalogError: the catalog refuses.
+        """
+        catalog = self._catalog()
+        with self._locks[name]:
+            if name in self._built:
+                return None
+            if not catalog.commits_together:
+                raise BuildError(
+                    f"The catalog `{catalog.name}` cannot commit several tables at once, which "
+                    "`publish: atomic` and builds need. Set `publish: immediately` and remove "
+                    "`build`. `dbt debug` shows what the catalog can do."
+                )
+            if not self._built:
+                self._on_staged()
+            existing = self._staged_in(name[0]).get(name)
+            stage = self._stage_view if kind == VIEW else self._stage_table
+            exists = stage(catalog, name, existing, properties)
+            with self._lock:
+                self._relations[name] = kind
+                self._built.add(name)
+            return exists
+
+    def _stage_table(
+        self, catalog: IcebergCatalog, name: Name, existing: str | None, properties: Any
+    ) -> bool:
+        from dbt.adapters.iceberg_stream.builds.staged import stage_table
+
+        if existing == VIEW:
+            catalog.drop(staged_name(name, self.name))
+        return stage_table(catalog, name, self.name, properties)
+
+    def _stage_view(
+        self, catalog: IcebergCatalog, name: Name, existing: str | None, _: Any
+    ) -> bool:
+        from dbt.adapters.iceberg_stream.builds.staged import discard_table, load_staged
+
+        if existing == TABLE and (staged := load_staged(catalog, name, self.name)) is not None:
+            discard_table(catalog, staged)
+        return existing == VIEW
+
+    def check_statement(self, sql: str) -> None:
+        """Check that statements do not write to the published version of a staged relation.
+
+        Args:
+            sql: one or more statements.
+
+        Raises:
+            BuildError: one does.
+        """
+        for statement in split(sql):
+            target = classify(statement).target or ()
+            name = (target[-2], target[-1]) if len(target) > 1 else None
+            if name in self._relations:
+                raise BuildError(
+                    f"A statement writes to {'.'.join(target)}, which this run stages in the "
+                    f"build `{self.name}`: readers would see the change before the build is "
+                    "published. Write `{{ this }}` or `{{ ref(…) }}` instead of the name. The "
+                    f"statement:\n{statement}"
+                )
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Run an action after the build is published; not at all if it is not."""
+        with self._lock:
+            self._deferred.append(action)
+
+    def on_event(self, message: Any) -> None:
+        """Follow dbt's events: which nodes failed, and whether the command ends with an error."""
+        if message.info.name == "NodeFinished":
+            node, status = message.data.node_info, message.data.run_result.status
+            self._nodes_ended += 1
+            if status in FAILURES and node.resource_type not in UNCHECKED:
+                self._failed.append(node.node_name)
+        elif message.info.name == "LogHookEndLine" and message.data.status in FAILURES:
+            self._failed.append(message.data.statement)
+        elif _results_written(message):
+            self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise the error of `finish`, after dbt has written its results; dbt then fails.
+
+        Raises:
+            DbtRuntimeError: the build could not be published.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error if isinstance(error, DbtRuntimeError) else DbtRuntimeError(str(error))
+
+    def finish(self, invocation_id: str) -> None:
+        """End the command: publish the build, unless it is named or a node failed.
+
+        Errors are kept for `raise_error`.
+
+        Args:
+            invocation_id: dbt's id of the command.
+        """
+        if not self._nodes_ended:
+            return
+        try:
+            self._finish(invocation_id)
+        except (DbtRuntimeError, OSError) as error:
+            self._error = error
+
+    def _finish(self, invocation_id: str) -> None:
+        relations = self._all_relations()
+        if not relations:
+            return
+        if self.settings.publishes and not self._failed:
+            self._publish(relations)
+            return
+        self._record(relations, invocation_id)
+        count = f"{len(relations)} staged relation{'s' if len(relations) > 1 else ''}"
+        if self._failed:
+            logger.warning(
+                f"The build `{self.name}` was not published: {_list(self._failed)} failed or "
+                f"were skipped. Its {count} stay. Run `dbt retry` after a correction, or "
+                f"`iceberg-stream diff --build {self.name}` to see what changed, or "
+                f"`iceberg-stream discard {self.name}`."
+            )
+        else:
+            logger.info(
+                f"The build `{self.name}` has {count}. `iceberg-stream diff --build {self.name}` "
+                f"shows what changed, `iceberg-stream publish {self.name}` publishes it."
+            )
+
+    def _publish(self, relations: Mapping[Name, str]) -> None:
+        from dbt.adapters.iceberg_stream.builds.build import discard_abandoned
+        from dbt.adapters.iceberg_stream.builds.publish import publish
+
+        catalog = self._catalog()
+        publication = publish(catalog, self.name, relations.items())
+        with self._lock:
+            self._relations.clear()
+            self._loaded.clear()
+        for name, snapshot_id in publication.tables.items():
+            self._on_published(name, snapshot_id)
+        logger.info(published_text(publication))
+        for action in self._deferred:
+            action()
+        namespaces = {name[0] for name in relations}
+        for build in discard_abandoned(catalog, namespaces, self.settings.keep):
+            logger.info(f"Discarded the build `{build}`, which was abandoned")
+
+    def _record(self, relations: Mapping[Name, str], invocation_id: str) -> None:
+        from dbt.adapters.iceberg_stream.builds.build import record_run
+        from dbt.adapters.iceberg_stream.builds.staged import load_staged
+
+        names = sorted(name for name, kind in relations.items() if kind == TABLE)
+        staged = load_staged(self._catalog(), names[0], self.name) if names else None
+        if staged is None:
+            return
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        run = {"invocation_id": invocation_id, "at": at, "failed": self._failed}
+        try:
+            record_run(self._catalog(), staged, run)
+        except CatalogError as error:
+            logger.warning(f"The result of this run cannot be noted in the build: {error}")
+
+    def _all_relations(self) -> dict[Name, str]:
+        from dbt.adapters.iceberg_stream.builds.build import list_builds
+
+        if not self.settings.continues:
+            return dict(self._relations)
+        builds = {build.name: build for build in list_builds(self._catalog())}
+        return builds[self.name].relations if self.name in builds else {}
+
+    def _staged_in(self, namespace: str) -> Mapping[Name, str]:
+        """Return the staged relations; those of earlier commands are listed on first use."""
+        if not self.settings.continues or namespace in self._loaded:
+            return self._relations
+        with self._lock:
+            if namespace not in self._loaded:
+                self._relations.update(self._list(namespace))
+                self._loaded.add(namespace)
+        return self._relations
+
+    def _list(self, namespace: str) -> dict[Name, str]:
+        from dbt.adapters.iceberg_stream.builds.staged import load_staged
+
+        catalog = self._catalog()
+        relations = catalog.relations(namespace)
+        published = {identifier for identifier, _ in relations}
+        listed: dict[Name, str] = {}
+        for identifier, kind in relations:
+            parts = split_staged(identifier)
+            if parts is None or parts[1] != self.name:
+                continue
+            name = (namespace, parts[0])
+            # A new table is staged without columns before its model is built.
+            staged = None if parts[0] in published else load_staged(catalog, name, self.name)
+            if staged is None or not staged.is_empty:
+                listed[name] = kind
+        return listed
+
+
+def published_text(publication: Publication) -> str:
+    """Return a sentence about a published build.
+
+    Args:
+        publication: what was published.
+    """
+    count = len(publication.tables)
+    parts = [f"{count} table{'' if count == 1 else 's'} in one commit"] if count else []
+    if views := len(publication.views):
+        parts.append(f"{views} view{'' if views == 1 else 's'}")
+    if unchanged := len(publication.unchanged):
+        parts.append(f"{unchanged} unchanged")
+    at = datetime.fromtimestamp(publication.timestamp_ms / 1000, tz=timezone.utc)
+    return (
+        f"Published the build `{publication.build}` in {publication.seconds:.1f} s: "
+        f"{', '.join(parts)}. To read all tables as published now, add `timestamp as of "
+        f"'{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z'`."
+    )
+
+
+def _results_written(message: Any) -> bool:
+    is_written = message.info.name == "ArtifactWritten"
+    return is_written and message.data.artifact_type == "RunExecutionResult"
+
+
+def _list(names: Iterable[str], limit: int = 5) -> str:
+    names = list(names)
+    shown = ", ".join(names[:limit])
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

@@ -1,0 +1,102 @@
+"""Whether a command of dbt stages what it builds, and in which build."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.builds.names import check_build_name
+
+IMMEDIATELY, ATOMIC = "immediately", "atomic"
+PUBLISH_CHOICES = (IMMEDIATELY, ATOMIC)
+# Variables of `--vars`; the environment has them in upper case.
+PUBLISH, BUILD = "iceberg_stream_publish", "iceberg_stream_build"
+STATE_FILE = "iceberg_stream_build.json"
+
+
+@dataclass(frozen=True)
+class BuildSettings:
+    """The build of one command.
+
+    Attributes:
+        name: name of the build.
+        publishes: whether the command publishes the build when it ends without failures.
+        continues: whether earlier commands may have staged relations of the build.
+        keep: how long builds that are not published are kept.
+    """
+
+    name: str
+    publishes: bool
+    continues: bool
+    keep: timedelta
+
+
+def build_settings(
+    profile: Mapping[str, Any], variables: Mapping[str, Any], invocation_id: str
+) -> BuildSettings | None:
+    """Return the build of a command; None if models are published immediately.
+
+    `--vars` come before the environment, and the environment before the profile.
+
+    Args:
+        profile: `publish`, `build` and `keep_builds_days` of the profile.
+        variables: the command's `--vars`.
+        invocation_id: dbt's id of the command.
+
+    Raises:
+        BuildError: the name of the build or the value of `publish` is invalid.
+    """
+    keep = timedelta(days=float(profile["keep_builds_days"]))
+    name = _setting(BUILD, variables) or profile.get("build")
+    if name:
+        return BuildSettings(check_build_name(str(name)), False, True, keep)
+    publish = _setting(PUBLISH, variables) or profile.get("publish") or IMMEDIATELY
+    if publish not in PUBLISH_CHOICES:
+        raise BuildError(
+            f"`{PUBLISH}` must be one of {', '.join(PUBLISH_CHOICES)}, not `{publish}`. Correct "
+            f"--vars or the environment variable {PUBLISH.upper()}."
+        )
+    if publish == IMMEDIATELY:
+        return None
+    today = datetime.now(timezone.utc)
+    return BuildSettings(f"{today:%Y%m%d}-{invocation_id[:8]}", True, False, keep)
+
+
+def _setting(name: str, variables: Mapping[str, Any]) -> Any:
+    return variables.get(name) or os.environ.get(name.upper())
+
+
+def write_state(target: Path, settings: BuildSettings, invocation_id: str) -> None:
+    """Note the build of a command, for `dbt retry`.
+
+    Args:
+        target: dbt's target folder.
+        settings: the build.
+        invocation_id: dbt's id of the command.
+    """
+    state = {"build": settings.name, "publishes": settings.publishes}
+    target.mkdir(parents=True, exist_ok=True)
+    (target / STATE_FILE).write_text(json.dumps({**state, "invocation_id": invocation_id}))
+
+
+def retried_settings(target: Path, keep: timedelta) -> BuildSettings | None:
+    """Return the build of the command that `dbt retry` continues; None if it had none.
+
+    Args:
+        target: dbt's target folder.
+        keep: how long builds are kept.
+    """
+    try:
+        state = json.loads((target / STATE_FILE).read_text())
+        results = json.loads((target / "run_results.json").read_text())
+    except FileNotFoundError:
+        return None
+    if state["invocation_id"] != results["metadata"]["invocation_id"]:
+        return None
+    return BuildSettings(state["build"], bool(state["publishes"]), True, keep)

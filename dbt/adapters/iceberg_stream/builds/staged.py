@@ -1,0 +1,318 @@
+"""Staged tables: a second table of a published one's files, so that no data is copied.
+
+Iceberg's own branches hold rows, but not another schema, partition spec or type of relation, and
+Spark cannot `create or replace` on a branch. A staged table can change in every way.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    ADDED,
+    iter_manifests,
+    read_manifest_list,
+)
+from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+
+BUILD = f"{PREFIX}build"
+# Metadata files: the published table's when it was staged, and the staged table's first one.
+PUBLISHED_METADATA = f"{BUILD}.published-metadata"
+FIRST_METADATA = f"{BUILD}.first-metadata"
+PUBLISHED_UUID = f"{BUILD}.published-uuid"
+# The result of the last command that built or tested relations of the build.
+LAST_RUN = f"{BUILD}.last-run"
+# Fields of table metadata that change with rows, columns or layout.
+VERSIONED = (
+    *("format-version", "last-sequence-number", "current-schema-id", "last-column-id"),
+    *("default-spec-id", "default-sort-order-id", "location"),
+)
+# While two tables share files, no procedure may delete any.
+PROTECTION = {"gc.enabled": "false", "write.metadata.delete-after-commit.enabled": "false"}
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """A staged table, as the catalog has it now.
+
+    Attributes:
+        name: namespace and identifier of the published table.
+        build: name of the build.
+        table: the staged table.
+    """
+
+    name: Name
+    build: str
+    table: LoadedTable
+
+    @property
+    def metadata(self) -> Metadata:
+        """The staged table's metadata."""
+        return self.table.metadata
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The staged table's properties."""
+        return self.metadata.get("properties") or {}
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no published table when it was staged."""
+        return not self.properties.get(PUBLISHED_UUID)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no columns yet: its model has not been built."""
+        return not any(schema["fields"] for schema in self.metadata["schemas"])
+
+    @property
+    def is_recreated(self) -> bool:
+        """Whether a statement dropped the staged table, and created it again."""
+        return FIRST_METADATA not in self.properties
+
+    @cached_property
+    def first_metadata(self) -> Metadata:
+        """Metadata of the staged table when it was staged."""
+        with self.table.io.new_input(self.properties[FIRST_METADATA]).open() as stream:
+            metadata: Metadata = json.loads(stream.read())
+        return metadata
+
+    def was_staged_from(self, published: LoadedTable | None) -> bool:
+        """Return whether the published table is the one that was staged, unchanged.
+
+        Args:
+            published: the published table now; None if there is none.
+        """
+        if published is None or self.is_new:
+            return published is None and self.is_new
+        if published.location == self.properties.get(PUBLISHED_METADATA):
+            return True
+        if published.metadata["table-uuid"] != self.properties[PUBLISHED_UUID]:
+            return False
+        return versions(published.metadata) == versions(self.first_metadata)
+
+    def new_snapshots(self, base: Metadata) -> list[Mapping[str, Any]]:
+        """Return the snapshots that only the staged table has, oldest first.
+
+        Args:
+            base: metadata of the published table when it was staged.
+        """
+        base_ids = {s["snapshot-id"] for s in base.get("snapshots") or []}
+        snapshots = self.metadata.get("snapshots") or []
+        return [s for s in snapshots if s["snapshot-id"] not in base_ids]
+
+
+def versions(metadata: Metadata) -> tuple[Any, ...]:
+    """Return what changes whenever rows, columns or layout of a table change.
+
+    Args:
+        metadata: table metadata.
+    """
+    main = (metadata.get("refs") or {}).get("main") or {}
+    return (main.get("snapshot-id"), *(metadata.get(key) for key in VERSIONED))
+
+
+def load_staged(catalog: IcebergCatalog, name: Name, build: str) -> StagedTable | None:
+    """Load a staged table.
+
+    Args:
+        catalog: the catalog.
+        name: namespace and identifier of the published table.
+        build: name of the build.
+
+    Returns:
+        The staged table; None if the build does not have it.
+    """
+    table = catalog.load(staged_name(name, build))
+    return None if table is None else StagedTable(name, build, table)
+
+
+def stage_table(
+    catalog: IcebergCatalog, name: Name, build: str, properties: Mapping[str, str]
+) -> bool:
+    """Stage a table, unless the build has staged it from the current published table before.
+
+    Args:
+        catalog: the catalog.
+        name: namespace and identifier of the published table; it may not exist.
+        build: name of the build.
+        properties: properties of a new table that cannot be changed later.
+
+    Returns:
+        Whether the staged table has columns: False for one that is new.
+
+    Raises:
+        CatalogError: the catalog refuses.
+        OSError: the storage refuses.
+    """
+    published = catalog.load(name)
+    staged = load_staged(catalog, name, build)
+    if staged is not None:
+        if not staged.is_recreated and staged.was_staged_from(published):
+            return not staged.is_empty
+        discard_table(catalog, staged)
+    origin = published or _new_table(catalog, name, properties)
+    location = next_location(origin)
+    metadata = _clone(origin.metadata, location, build, published)
+    with origin.io.new_output(location).create() as stream:
+        stream.write(json.dumps(metadata).encode())
+    try:
+        catalog.register(staged_name(name, build), location)
+    except CommitConflict:
+        # Another process of this build was faster.
+        origin.io.delete(location)
+        return stage_table(catalog, name, build, properties)
+    return published is not None
+
+
+def _new_table(catalog: IcebergCatalog, name: Name, properties: Mapping[str, str]) -> LoadedTable:
+    """Return a table without columns, in the folder that the catalog gives the published one."""
+    from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import BooleanType, NestedField
+
+    # Servers refuse to create a table without columns.
+    schema = Schema(NestedField(1, "staged", BooleanType(), required=False))
+    table = catalog.stage(name, schema, UNPARTITIONED_PARTITION_SPEC, properties)
+    empty = {"type": "struct", "schema-id": 0, "fields": []}
+    metadata = {**table.metadata, "schemas": [empty], "current-schema-id": 0, "last-column-id": 0}
+    return LoadedTable(name, metadata, "", table.io, table.table)
+
+
+def _clone(
+    origin: Metadata, location: str, build: str, published: LoadedTable | None
+) -> dict[str, Any]:
+    properties = {
+        **(origin.get("properties") or {}),
+        **PROTECTION,
+        BUILD: build,
+        FIRST_METADATA: location,
+        PUBLISHED_METADATA: published.location if published else "",
+        PUBLISHED_UUID: origin["table-uuid"] if published else "",
+    }
+    return {
+        **origin,
+        "table-uuid": str(uuid.uuid4()),
+        "properties": properties,
+        # The published table's older metadata files are its own to delete.
+        "metadata-log": [],
+        "last-updated-ms": max(int(time.time() * 1000), origin["last-updated-ms"]),
+    }
+
+
+def metadata_files(staged: StagedTable) -> list[str]:
+    """List the metadata files of a staged table.
+
+    Args:
+        staged: the table.
+    """
+    log = [entry["metadata-file"] for entry in staged.metadata.get("metadata-log") or []]
+    return [*log, staged.table.location]
+
+
+def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
+    """List the files that snapshots of a staged table have added.
+
+    Args:
+        staged: the table.
+
+    Returns:
+        Manifest lists and manifests; data and delete files in the table's folder. Files from
+        elsewhere, such as those of `add_files`, belong to somebody else.
+    """
+    if staged.is_recreated:
+        return [], []
+    new = {s["snapshot-id"]: s for s in staged.new_snapshots(staged.first_metadata)}
+    manifests: dict[str, None] = {}
+    data: dict[str, None] = {}
+    for snapshot in new.values():
+        manifests[snapshot["manifest-list"]] = None
+        for path, files in _added_by(staged.table, snapshot, set(new)):
+            manifests[path] = None
+            data.update(dict.fromkeys(files))
+    return list(manifests), _in_folder(staged, list(data))
+
+
+def _in_folder(staged: StagedTable, files: list[str]) -> list[str]:
+    if not files:
+        return []
+    target = WriteTarget.of(staged.metadata, staged.table.io)
+    folder = target.path_of(staged.metadata["location"]).rstrip("/") + "/"
+    return [file for file in files if target.path_of(file).startswith(folder)]
+
+
+def _added_by(
+    table: LoadedTable, snapshot: Mapping[str, Any], ids: set[int]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the manifests that snapshots have written, and the files that these have added."""
+    manifests = read_manifest_list(table.io, snapshot["manifest-list"])
+    own = [manifest for manifest in manifests if manifest.added_snapshot_id in ids]
+    for manifest, entries in iter_manifests(table.io, own):
+        yield (
+            manifest.manifest_path,
+            [
+                entry.data_file.file_path
+                for entry in entries
+                # Entries of deleted files have the deleting snapshot's id.
+                if entry.status == ADDED and entry.snapshot_id in (None, *ids)
+            ],
+        )
+
+
+def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
+    """Drop a staged table with the files that only it has.
+
+    An interrupted `publish` may have published some of them.
+
+    Args:
+        catalog: the catalog.
+        staged: the table.
+
+    Raises:
+        CatalogError: the catalog refuses; no file is removed.
+    """
+    manifests, data = added_files(staged)
+    files = [*data, *manifests]
+    published = catalog.load(staged.name)
+    if files and published is not None and not staged.was_staged_from(published):
+        used = _used_files(published)
+        files = [file for file in files if file not in used]
+    catalog.unregister(staged_name(staged.name, staged.build))
+    remove_files(staged, [*files, *metadata_files(staged)])
+
+
+def _used_files(table: LoadedTable) -> set[str]:
+    """Return the data files, manifests and manifest lists of all snapshots of a table."""
+    used: set[str] = set()
+    for snapshot in table.metadata.get("snapshots") or []:
+        used.add(snapshot["manifest-list"])
+        manifests = read_manifest_list(table.io, snapshot["manifest-list"])
+        unread = [manifest for manifest in manifests if manifest.manifest_path not in used]
+        used.update(manifest.manifest_path for manifest in unread)
+        for _, entries in iter_manifests(table.io, unread):
+            used.update(entry.data_file.file_path for entry in entries)
+    return used
+
+
+def remove_files(staged: StagedTable, paths: list[str]) -> None:
+    """Remove files of a staged table that the catalog does not list any more.
+
+    Args:
+        staged: the table.
+        paths: the files; those that cannot be removed are left to `iceberg-stream orphans`.
+    """
+    for path in paths:
+        remove_quietly(staged.table.io, path)

@@ -1,0 +1,118 @@
+"""`iceberg-stream builds`, `publish` and `discard`: builds that runs have staged."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dbt.adapters.iceberg_stream.cli.options import (
+    plain_errors,
+    profiles_dir,
+    project_dir,
+    target,
+)
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.builds.build import Build, BuildStatus
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@project_dir
+@profiles_dir
+@target
+def builds(as_json: bool, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
+    """List the builds that are staged, but not published."""
+    from dbt.adapters.iceberg_stream.builds.build import build_status, build_tables, list_builds
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        listed = [
+            (build, build_status(build_tables(catalog, build))) for build in list_builds(catalog)
+        ]
+    if as_json:
+        click.echo(json.dumps([_as_json(*item) for item in listed], indent=2))
+    elif not listed:
+        click.echo("All builds are published or discarded.")
+    else:
+        for build, status in listed:
+            click.echo(_line(build, status))
+
+
+def _as_json(build: Build, status: BuildStatus) -> dict[str, Any]:
+    change = status.last_change
+    return {
+        "name": build.name,
+        "relations": {".".join(name): kind for name, kind in sorted(build.relations.items())},
+        "last_change": None if change is None else change.isoformat(),
+        "failed": status.failed,
+    }
+
+
+def _line(build: Build, status: BuildStatus) -> str:
+    relations = ", ".join(".".join(name) for name in sorted(build.relations))
+    parts = [build.name, relations]
+    if status.last_change is not None:
+        minutes = (datetime.now(timezone.utc) - status.last_change).total_seconds() / 60
+        age = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+        parts.append(f"last changed {age} ago")
+    if status.failed:
+        parts.append(f"failed: {', '.join(status.failed)}")
+    return "  ".join(parts)
+
+
+@click.command()
+@click.argument("build")
+@click.option(
+    "--force", is_flag=True, help="Publish even if nodes failed in the last run of the build."
+)
+@project_dir
+@profiles_dir
+@target
+def publish(
+    build: str, force: bool, project_dir: Path, profiles_dir: Path | None, target: str | None
+) -> None:
+    """Publish BUILD: all its tables in one commit, then its views.
+
+    Exit codes: 0 if it was published, 1 if nothing was published.
+    """
+    from dbt.adapters.iceberg_stream.builds.build import build_status, build_tables, get_build
+    from dbt.adapters.iceberg_stream.builds.publish import publish as publish_relations
+    from dbt.adapters.iceberg_stream.builds.run import published_text
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        staged = get_build(catalog, build)
+        failed = build_status(build_tables(catalog, staged)).failed
+        if failed and not force:
+            raise click.ClickException(
+                f"The build `{build}` was not published: {', '.join(failed)} failed or were "
+                f"skipped in its last run. Correct them and run dbt with ICEBERG_STREAM_BUILD="
+                f"{build} again, or publish it as it is with --force."
+            )
+        click.echo(published_text(publish_relations(catalog, build, staged.relations.items())))
+
+
+@click.command()
+@click.argument("build")
+@project_dir
+@profiles_dir
+@target
+def discard(build: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
+    """Discard BUILD: drop what it has staged. Published tables stay as they are."""
+    from dbt.adapters.iceberg_stream.builds.build import discard as discard_relations
+    from dbt.adapters.iceberg_stream.builds.build import get_build
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        staged = get_build(catalog, build)
+        discard_relations(catalog, staged)
+    count = len(staged.relations)
+    click.echo(
+        f"Discarded the build `{build}` with {count} staged relation{'' if count == 1 else 's'}."
+    )

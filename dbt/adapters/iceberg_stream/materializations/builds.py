@@ -1,0 +1,137 @@
+"""What dbt and macros call while a run stages its models, to publish them at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from dbt.adapters.base import BaseRelation, available
+from dbt.adapters.base.meta import AdapterMeta
+from dbt_common.events.event_manager_client import get_event_manager
+from dbt_common.invocation import get_invocation_id
+
+from dbt.adapters.iceberg_stream.builds.run import TABLE, VIEW, BuildRun
+from dbt.adapters.iceberg_stream.builds.settings import (
+    IMMEDIATELY,
+    build_settings,
+    retried_settings,
+    write_state,
+)
+from dbt.adapters.iceberg_stream.materializations.model_config import check_model_config
+from dbt.adapters.iceberg_stream.relation import published_name, staging_relation, table_name
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+
+# Commands that read relations, so that they see those of a named build.
+READING_COMMANDS = {"compile", "show", "run-operation", "generate", "freshness"}
+# Commands that build or test relations, and so may publish a build.
+BUILD_COMMANDS = {"run", "build", "test", "seed", "snapshot"}
+# Its commits are small and never end, and its offsets are snapshots of published tables.
+STREAM = "stream"
+
+
+class BuildHooks(metaclass=AdapterMeta):
+    """The part of the adapter that stages models.
+
+    Attributes:
+        command: dbt's command.
+        build: the build of this command; None if it publishes each model immediately.
+    """
+
+    config: Any
+    cache: Any
+    command: str
+    build: BuildRun | None = None
+
+    if TYPE_CHECKING:
+
+        @property
+        def catalog(self) -> IcebergCatalog:
+            """The profile's catalog."""
+
+    def open_build(
+        self, profile: IcebergStreamCredentials, on_published: Callable[[Name, int], None]
+    ) -> None:
+        """Open the build of this command, if the profile, the environment or `--vars` say so.
+
+        Args:
+            profile: the profile.
+            on_published: is called with each published table and its snapshot.
+        """
+        if self.command not in BUILD_COMMANDS | READING_COMMANDS:
+            return
+        invocation_id = get_invocation_id()
+        target = Path(getattr(self.config, "project_target_path", None) or "target")
+        variables = getattr(self.config, "cli_vars", None) or {}
+        settings = build_settings(vars(profile), variables, invocation_id)
+        if _is_retry():
+            keep = timedelta(days=profile.keep_builds_days)
+            settings = retried_settings(target, keep) or settings
+        if settings is None or (self.command in READING_COMMANDS and not settings.continues):
+            return
+        note = partial(write_state, target, settings, invocation_id)
+        self.build = BuildRun(settings, lambda: self.catalog, on_published, note)
+        # dbt asks the instance for its class of relations.
+        self.Relation = staging_relation(self.build.identifier)
+        listen(self.build.on_event)
+
+    @contextmanager
+    def connection_named(self, name: str, *arguments: Any, **options: Any) -> Iterator[None]:
+        """Open a connection; publish the build at the end of the last one of a run."""
+        with super().connection_named(name, *arguments, **options):  # type: ignore[misc]
+            yield
+            # dbt opens this connection before the first node and after the last one.
+            if name != "master" or self.build is None or self.command not in BUILD_COMMANDS:
+                return
+            self.build.finish(get_invocation_id())
+            if not getattr(self.config.args, "write_json", True):
+                self.build.raise_error()
+
+    @available.parse_none
+    def stage_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
+        """Stage a model's relation, if this run publishes its models at its end."""
+        config = model["config"]
+        if self.build is None or config.get("publish") == IMMEDIATELY:
+            return
+        kind = config.get("materialized")
+        if kind == STREAM:
+            return
+        name = published_name(relation)
+        properties: Mapping[str, str] = {}
+        if kind != VIEW:
+            self.catalog.check_write(name)
+            properties = check_model_config(model).properties
+        exists = self.build.stage(name, VIEW if kind == VIEW else TABLE, properties)
+        if exists is False:
+            # The published relation stays as it is, so the model has nothing to replace.
+            self.cache.drop(relation)
+
+    def when_published(self, relation: BaseRelation, action: Callable[[], None]) -> None:
+        """Run an action on a relation: after the build is published if the relation is staged.
+
+        Args:
+            relation: the relation.
+            action: the action.
+        """
+        if self.build is not None and table_name(relation) != published_name(relation):
+            self.build.defer(action)
+        else:
+            action()
+
+
+def _is_retry() -> bool:
+    """Return whether dbt retries a command, whose name and arguments it then has."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.command.name == "retry"
+
+
+def listen(callback: Callable[[Any], None]) -> None:
+    """Call a function with each of dbt's events."""
+    get_event_manager().add_callback(callback)
