@@ -52,9 +52,7 @@ def main() -> int:
         say("1. Production: the shop as it is")
         run("dbt", "--quiet", "build")
         show_revenue()
-        say(
-            "2. The pull request no longer counts orders that are only placed, and builds on the side"
-        )
+        say("2. The pull request counts no orders that are only placed; it builds on the side")
         shutil.copytree(CHANGE, PROJECT, dirs_exist_ok=True)
         run(
             "dbt", "build", "--select", "customers", "daily_revenue", "revenue_adds_up", build=BUILD

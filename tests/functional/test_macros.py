@@ -15,6 +15,8 @@ from tests.functional.lake import rows
 
 MACROS = Path(package.__file__).parent / "macros"
 PUBLIC = {"stream", "stream_table", "update_rows", "delete_rows", "maintain_table"}
+# Data tests, which dbt keeps as macros.
+DATA_TESTS = {"test_row_drop", "test_unchanged_history"}
 PREFIX = "iceberg_stream__"
 DEFINED = sorted(
     name
@@ -25,6 +27,15 @@ DEFINED = sorted(
 
 def test_internal_macros_have_a_prefix() -> None:
     assert {name for name in DEFINED if not name.startswith(PREFIX)} == PUBLIC
+
+
+def test_data_tests() -> None:
+    names = {
+        f"test_{name}"
+        for path in MACROS.rglob("*.sql")
+        for name in re.findall(r"{%-?\s*test\s+(\w+)\(", path.read_text())
+    }
+    assert names == DATA_TESTS
 
 
 def from_dbt() -> set[str]:
@@ -95,7 +106,7 @@ class TestPublicMacros:
     def test_docs_show_their_arguments(self, project: Any) -> None:
         run_dbt(["parse"])
         manifest = json.loads((Path(project.project_root) / "target" / "manifest.json").read_text())
-        for name in PUBLIC:
+        for name in PUBLIC | DATA_TESTS:
             macro = manifest["macros"][f"macro.dbt_iceberg_stream.{name}"]
             assert macro["description"]
             assert macro["arguments"]

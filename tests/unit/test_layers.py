@@ -24,7 +24,7 @@ LAYERS = {
     "programs": ("__main__", "cli", "flight", "api"),
     "dbt": (
         *("__init__", "impl", "connections", "credentials", "column"),
-        *("materializations", "sessions", "profile"),
+        *("materializations", "sessions", "profile", "summary"),
     ),
     "streams": ("maintenance", "stream", "builds", "diff"),
     "tables": ("relation", "tables"),

@@ -46,6 +46,9 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
+from dbt.adapters.iceberg_stream.summary.changes import Changes
+from dbt.adapters.iceberg_stream.summary.listener import BuildSummary
+from dbt.adapters.iceberg_stream.summary.row_drop import check_row_drop
 
 if TYPE_CHECKING:
     import agate
@@ -90,8 +93,14 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
 
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
+        self._changes = Changes()
+        if self.connections.credentials.build_summary:
+            BuildSummary(listen, self._changes, _logs_json(config))
         self._after_commit = AfterCommit(
-            self.connections.refresh_spark, self.connections.forget_results, self._call_hook
+            self.connections.refresh_spark,
+            self.connections.forget_results,
+            self._changes.record,
+            self._call_hook,
         )
         self._streams: dict[str, SourceDefinition] = {}
         self._groups = Groups(listen)
@@ -99,7 +108,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         self._staged = threading.local()
         self._appends_noted = False
         self.command = str(getattr(getattr(config, "args", None), "which", ""))
-        self.open_build(self.connections.credentials, self._after_commit.on_adapter_commit)
+        self.open_build(self.connections.credentials, self._after_commit.on_publication)
         if self.command in ENGINE_COMMANDS:
             threading.Thread(target=self.connections.resources.engine.prestart, daemon=True).start()
 
@@ -175,7 +184,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         response, table = super().execute(sql, auto_begin, fetch, limit)
         if isinstance(response, IcebergStreamResponse) and response.relation:
             schema, identifier = response.relation.rsplit(".", 1)
-            self._after_commit.on_spark_commit((schema, identifier), response.snapshot_id)
+            self._after_commit.on_spark_commit((schema, identifier), response.outcome)
         return response, table
 
     def validate_sql(self, sql: str) -> AdapterResponse:
@@ -241,6 +250,15 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
             # It shares files with the published one.
             self.catalog.unregister(name)
         self.connections.forget_results(name)
+
+    def rename_relation(self, from_relation: BaseRelation, to_relation: BaseRelation) -> None:
+        super().rename_relation(from_relation, to_relation)
+        self._changes.rename(table_name(from_relation), table_name(to_relation))
+
+    @available.parse_none
+    def row_drop_warning(self, relation: BaseRelation, model: Mapping[str, Any]) -> str | None:
+        """Return the warning of `warn_row_drop` if this run removed too many rows."""
+        return check_row_drop(self._changes, table_name(relation), model)
 
     @available.parse_none
     def note_staged(self, relation: BaseRelation) -> None:
@@ -536,3 +554,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
                 "`{{ stream(ref('model')) }}`."
             )
         return source
+
+
+def _logs_json(config: Any) -> bool:
+    return getattr(getattr(config, "args", None), "LOG_FORMAT", None) == "json"

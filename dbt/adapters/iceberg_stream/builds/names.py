@@ -50,6 +50,12 @@ def split_staged(identifier: str) -> tuple[str, str] | None:
     return (published, build) if mark and published and _NAME.fullmatch(build) else None
 
 
+def without_build(name: Name) -> Name:
+    """Return the published name of a relation, which may be staged."""
+    parts = split_staged(name[1])
+    return (name[0], parts[0]) if parts else name
+
+
 def with_published_names(sql: str, build: str) -> str:
     """Return a query that reads the published relations instead of a build's staged ones.
 

@@ -38,11 +38,13 @@ class SnapshotSummary:
         snapshot_id: the snapshot's id.
         timestamp_ms: when it was committed, in milliseconds since 1970 (UTC).
         properties: the summary, `operation` included.
+        previous_id: the snapshot that was current before; None for the first one, or if unknown.
     """
 
     snapshot_id: int
     timestamp_ms: int
     properties: Mapping[str, str]
+    previous_id: int | None = None
 
     @property
     def operation(self) -> str:
@@ -92,8 +94,28 @@ def snapshots(metadata: Metadata) -> Iterator[SnapshotSummary]:
     """Return the snapshots of a table, newest first."""
     for snapshot in reversed(metadata.get("snapshots") or []):
         yield SnapshotSummary(
-            snapshot["snapshot-id"], snapshot["timestamp-ms"], snapshot.get("summary") or {}
+            snapshot["snapshot-id"],
+            snapshot["timestamp-ms"],
+            snapshot.get("summary") or {},
+            previous_snapshot_id(metadata, snapshot),
         )
+
+
+def previous_snapshot_id(metadata: Metadata, snapshot: Mapping[str, Any]) -> int | None:
+    """Return the snapshot that was current before another one; None for the first one.
+
+    Args:
+        metadata: the table's.
+        snapshot: one of the table's snapshots.
+    """
+    parent = snapshot.get("parent-snapshot-id")
+    if parent is not None:
+        return int(parent)
+    # A replaced table (`create or replace`) begins a new line of snapshots.
+    numbers = [int(entry["snapshot-id"]) for entry in metadata.get("snapshot-log") or []]
+    own = int(snapshot["snapshot-id"])
+    at = numbers.index(own) if own in numbers else 0
+    return numbers[at - 1] if at else None
 
 
 def current_snapshot(metadata: Metadata) -> SnapshotSummary | None:

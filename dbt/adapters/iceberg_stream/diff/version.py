@@ -10,19 +10,23 @@ from typing import Any
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import keeps_rows, previous_snapshot_id
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
-from dbt.adapters.iceberg_stream.diff.errors import DiffError
+from dbt.adapters.iceberg_stream.diff.errors import DiffError, Expired
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     NO_SNAPSHOT,
     current_schema,
     parent_snapshot,
 )
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import INVOCATION_ID
 
 Snapshot = Mapping[str, Any]
 # Between a table's name and a snapshot, tag, branch or time.
 AT = "@"
 # Tags and branches that a message lists.
 LISTED = 10
+# Property of snapshots that a stream commits.
+FRONTIER = "iceberg-stream.frontier"
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,56 @@ def find_versions(
         new = _find(catalog, table, after)
     old = _before(new) if before is None else _find(catalog, table, before)
     return old, new
+
+
+def find_version(catalog: IcebergCatalog, name: Name, text: str | None = None) -> TableVersion:
+    """Return one version of a table.
+
+    Args:
+        catalog: the profile's catalog.
+        name: the table.
+        text: what `find_versions` takes; None for the current version.
+
+    Raises:
+        DiffError: there is no such table or version.
+    """
+    table = load_table(catalog, name)
+    if text is None:
+        return _at(table, parent_snapshot(table.metadata, MAIN), MAIN)
+    return _find(catalog, table, text)
+
+
+def find_before_last_run(version: TableVersion) -> TableVersion:
+    """Return the version before the run of dbt that last changed the rows of a version.
+
+    The commits of a run have the same invocation id, and a commit by another program is a run of
+    its own. Snapshots that change no row are left out, such as compactions.
+
+    Args:
+        version: the later version.
+
+    Returns:
+        The earlier one; the table before its first snapshot if there was no earlier run.
+
+    Raises:
+        Expired: the earlier version has expired.
+    """
+    table, snapshot, last_run = version.table, version.snapshot, None
+    while snapshot is not None:
+        if not keeps_rows(snapshot):
+            run = (snapshot.get("summary") or {}).get(INVOCATION_ID) or snapshot["snapshot-id"]
+            if last_run not in (None, run):
+                return _at(table, snapshot)
+            last_run = run
+        previous_id = previous_snapshot_id(table.metadata, snapshot)
+        previous = None if previous_id is None else _snapshot(table, previous_id)
+        if previous is None and (previous_id is not None or not _is_first(snapshot)):
+            raise Expired(
+                f"Older snapshots of {version.name} have expired, so the version before its last "
+                "run is unknown."
+            )
+        snapshot = previous
+    return _at(table, None)
 
 
 def load_table(catalog: IcebergCatalog, name: Name) -> LoadedTable:
@@ -178,16 +232,10 @@ def _before(version: TableVersion) -> TableVersion:
     table, snapshot = version.table, version.snapshot
     if snapshot is None:
         return version
-    parent_id = snapshot.get("parent-snapshot-id")
-    if parent_id is None:
-        # A replaced table (`create or replace`) begins a new line of snapshots.
-        numbers = [int(entry["snapshot-id"]) for entry in _log(table)]
-        own = int(snapshot["snapshot-id"])
-        at = numbers.index(own) if own in numbers else 0
-        parent_id = numbers[at - 1] if at else None
+    parent_id = previous_snapshot_id(table.metadata, snapshot)
     if parent_id is None:
         return _at(table, None)
-    parent = _snapshot(table, int(parent_id))
+    parent = _snapshot(table, parent_id)
     if parent is None:
         raise DiffError(
             f"The snapshot {parent_id}, the one before {version.label}, has expired. Give an older "
@@ -209,6 +257,16 @@ def _at(table: LoadedTable, snapshot: Snapshot | None, ref: str = "") -> TableVe
     refs = {} if snapshot is None else {MAIN: {"type": "branch", "snapshot-id": number}}
     versioned = {"refs": refs, "current-snapshot-id": number, "current-schema-id": schema_id}
     return TableVersion(replace(table, metadata={**metadata, **versioned}), snapshot, ref)
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Return whether a snapshot without a previous one is the first of its table.
+
+    The history of a replaced table begins with the new snapshot once the older ones have expired,
+    but its sequence numbers go on. A stream's first commit has the number of its last batch.
+    """
+    number = snapshot.get("sequence-number") or 0
+    return number <= 1 or FRONTIER in (snapshot.get("summary") or {})
 
 
 def _log(table: LoadedTable) -> list[Snapshot]:

@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class MaterializationContext:
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
         check_canceled: raises StatementError if the command was canceled.
-        after_commit: call it with table and snapshot after each commit that Spark did not make. It
-            refreshes the table in Spark, drops cached results, and calls the project's
-            `iceberg_stream__on_write`.
+        after_commit: call it with table and outcome after each commit that Spark did not make. It
+            refreshes the table in Spark, drops cached results, records what changed, and calls
+            the project's `iceberg_stream__on_write`.
     """
 
     catalog: IcebergCatalog
@@ -45,7 +46,7 @@ class MaterializationContext:
     execute: Callable[[str], IcebergStreamResponse]
     database_errors: Callable[[str], AbstractContextManager[None]]
     check_canceled: Callable[[], None]
-    after_commit: Callable[[Name, int], None]
+    after_commit: Callable[[Name, Outcome], None]
 
     @property
     def is_remote(self) -> bool:

@@ -16,11 +16,17 @@ from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
 if TYPE_CHECKING:
     import agate
 
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
 
 
 class MaterializationHooks(metaclass=AdapterMeta):
     """The part of the adapter that seeds, Python models, merges and queries use."""
+
+    @property
+    @abstractmethod
+    def catalog(self) -> IcebergCatalog:
+        """The profile's catalog."""
 
     @abstractmethod
     def context(self) -> MaterializationContext:
@@ -106,6 +112,31 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.python_model import run_to_view
 
         run_to_view(self.context(), model, code, view)
+
+    @available.parse(lambda *a, **k: "")
+    def relation_at(self, relation: BaseRelation, at: Any) -> str:
+        """Return a relation in the version that a data test's config `at` names."""
+        from dbt.adapters.iceberg_stream.materializations.data_tests import relation_at
+
+        return relation_at(self.catalog, relation, at)
+
+    @available.parse(lambda *a, **k: {})
+    def row_counts(
+        self, relation: BaseRelation, share: Any, since: Any, at: Any, where: str | None
+    ) -> Mapping[str, Any]:
+        """Return what the data test `row_drop` compares."""
+        from dbt.adapters.iceberg_stream.materializations.data_tests import row_counts
+
+        return row_counts(self.catalog, relation, share, since, at, where)
+
+    @available.parse(lambda *a, **k: {})
+    def closed_rows(
+        self, relation: BaseRelation, since: Any, at: Any, period: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return what the data test `unchanged_history` compares."""
+        from dbt.adapters.iceberg_stream.materializations.data_tests import closed_rows
+
+        return closed_rows(self.catalog, relation, since, at, period)
 
     @available.parse(lambda self, sql, choice: sql)
     def read_deletes_once(self, sql: str, choice: str) -> str:

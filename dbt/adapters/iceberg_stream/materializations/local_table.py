@@ -78,7 +78,7 @@ def build_from_rows(
         return None
     except (CatalogError, StorageError) as error:
         raise DbtDatabaseError(str(error)) from error
-    context.after_commit(name, ingested.outcome.snapshot_id)
+    context.after_commit(name, ingested.outcome)
     return IcebergStreamResponse.of(ingested.outcome, "CREATE", ".".join(name))
 
 

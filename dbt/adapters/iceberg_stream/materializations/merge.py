@@ -201,7 +201,7 @@ def _merge(
                 f"The files of {relation} cannot be read or written: {error}"
             ) from error
     if result.outcome is not None:
-        context.after_commit(name, result.outcome.snapshot_id)
+        context.after_commit(name, result.outcome)
     return result
 
 

@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
     incremental_errors,
 )
+from dbt.adapters.iceberg_stream.summary.row_drop import row_drop_errors
 
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
@@ -48,6 +49,7 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     if (reads := config.get("read_deletes", "spark")) not in READ_DELETES:
         errors.append(must_be_one_of("read_deletes", reads, READ_DELETES))
     errors += _maintenance_errors(config)
+    errors += row_drop_errors(config)
     if (publish := config.get("publish", ATOMIC)) not in PUBLISH_CHOICES:
         errors.append(must_be_one_of("publish", publish, PUBLISH_CHOICES))
     if config.get("grants"):

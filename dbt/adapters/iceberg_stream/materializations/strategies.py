@@ -41,7 +41,8 @@ INCREMENTAL_OPTIONS = (
     "incremental_predicates",
     "on_schema_change",
 )
-OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS, "read_deletes")
+FURTHER_OPTIONS = ("read_deletes", "warn_row_drop")
+OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS, *FURTHER_OPTIONS)
 # Steps of a merge that need a key to match rows.
 NEED_A_KEY = (
     "not_matched_condition",

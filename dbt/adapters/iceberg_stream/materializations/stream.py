@@ -171,13 +171,19 @@ def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergS
     changes = sum(table.status.changes for table in tables)
     commits = max(table.status.commits for table in tables)
     into = f" into {len(tables)} tables" if len(tables) > 1 else ""
+    own = tables[0]
     return IcebergStreamResponse(
         f"STREAM {changes:,} changes, {commits:,} commits{into}",
         code="STREAM",
         rows_affected=changes,
-        snapshot_id=tables[0].status.snapshot_id,
-        total_delete_files=tables[0].status.delete_files,
+        snapshot_id=own.status.snapshot_id,
+        total_delete_files=own.status.delete_files,
         relation=".".join(table_name(relation)),
+        rows_before=own.change.rows_before,
+        rows_after=own.change.rows_after,
+        rows_inserted=own.change.rows_inserted,
+        rows_deleted=own.change.rows_removed,
+        bytes_written=own.change.bytes_written,
     )
 
 

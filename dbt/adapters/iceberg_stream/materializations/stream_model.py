@@ -55,6 +55,7 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import evolution_updates
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import snapshot_properties
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
@@ -291,9 +292,8 @@ class StreamModel:
             table = model._table_stream(relation, options, label, begin)
             return table.writer, table.schema_id
 
-        def on_commit(status: StreamStatus) -> None:
-            if status.snapshot_id is not None:
-                context.after_commit(name, status.snapshot_id)
+        def on_commit(status: StreamStatus, outcome: Outcome) -> None:
+            context.after_commit(name, outcome)
             log.add(status)
 
         status = StreamStatus(label)

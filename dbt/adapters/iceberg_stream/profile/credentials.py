@@ -62,6 +62,7 @@ class IcebergStreamCredentials(Credentials):
         build: name of a build in which runs stage their models until it is published.
         keep_builds_days: days after which a build that is not published is discarded.
         progress: show the progress of long statements; by default in a terminal.
+        build_summary: print what each command changed, by table.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
             it a SQLite file in the warehouse folder.
         token: the user's bearer token for the catalog.
@@ -96,6 +97,7 @@ class IcebergStreamCredentials(Credentials):
     build: str | None = None
     keep_builds_days: float = 2
     progress: bool = True
+    build_summary: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None

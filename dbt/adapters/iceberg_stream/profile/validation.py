@@ -94,6 +94,8 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             errors.append(must_be(key, value, "a number of seconds"))
+    if not isinstance(summary := data.get("build_summary", True), bool):
+        errors.append(must_be("build_summary", summary, "true or false"))
     if not isinstance(data.get("spark_conf", {}), dict):
         errors.append("`spark_conf` must be a mapping of Spark settings to values")
     return errors

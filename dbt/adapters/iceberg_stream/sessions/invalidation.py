@@ -1,4 +1,4 @@
-"""After a commit: drops the cached results of a table, and calls the project's hook.
+"""After a commit: drops cached results of a table, records what changed, calls the project's hook.
 
 Spark itself refreshes the cached plans of all sessions after each of its writes, and reads a
 table's metadata again for every statement (`cache-enabled` is false).
@@ -11,43 +11,63 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 
 @dataclass
 class AfterCommit:
-    """Invalidates caches of a table after a commit, and calls the project's hook.
+    """Does what has to follow each commit to a table.
 
     Attributes:
         refresh_spark: refreshes Spark's caches of a table.
         forget_results: drops cached results of queries that read a table.
+        record: records what a commit changed in a table.
         call_hook: calls the project's hook, if there is one, with the table and the snapshot id.
     """
 
     refresh_spark: Callable[[Name], None]
     forget_results: Callable[[Name], None]
+    record: Callable[[Name, Outcome], None]
     call_hook: Callable[[Name, int], None]
     _calling: threading.local = field(default_factory=threading.local)
 
-    def on_adapter_commit(self, name: Name, snapshot_id: int) -> None:
+    def on_adapter_commit(self, name: Name, outcome: Outcome) -> None:
         """Handle a commit by the adapter itself.
 
         Args:
             name: namespace and identifier of the table.
-            snapshot_id: the committed snapshot's.
+            outcome: the commit's.
         """
         self.refresh_spark(name)
-        self.on_spark_commit(name, snapshot_id)
+        self.on_spark_commit(name, outcome)
 
-    def on_spark_commit(self, name: Name, snapshot_id: int | None) -> None:
+    def on_spark_commit(self, name: Name, outcome: Outcome | None) -> None:
         """Handle a statement by which Spark changed a table or view.
 
         Args:
             name: namespace and identifier of the relation.
-            snapshot_id: the committed snapshot's; None for a view.
+            outcome: the commit's; None for a view.
         """
         self.forget_results(name)
+        if outcome is None:
+            return
+        self.record(name, outcome)
+        self._call_hook(name, outcome.snapshot_id)
+
+    def on_publication(self, name: Name, snapshot_id: int) -> None:
+        """Handle the publication of a table, whose commits were recorded when it was staged.
+
+        Args:
+            name: namespace and identifier of the published table.
+            snapshot_id: its snapshot's.
+        """
+        self.refresh_spark(name)
+        self.forget_results(name)
+        self._call_hook(name, snapshot_id)
+
+    def _call_hook(self, name: Name, snapshot_id: int) -> None:
         # Writes by the hook itself must not call it again.
-        if snapshot_id is None or getattr(self._calling, "active", False):
+        if getattr(self._calling, "active", False):
             return
         self._calling.active = True
         try:

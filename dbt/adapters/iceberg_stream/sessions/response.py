@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dbt.adapters.contracts.connection import AdapterResponse
@@ -22,10 +22,14 @@ class IcebergStreamResponse(AdapterResponse):
     files_removed: int | None = None
     bytes_written: int | None = None
     total_delete_files: int | None = None
+    rows_before: int | None = None
+    rows_after: int | None = None
     relation: str | None = None
     merge_engine: str | None = None
     merge_engine_reason: str | None = None
     from_cache: bool | None = None
+    # For the adapter's own use: what the numbers above were read from.
+    outcome: Outcome | None = field(default=None, metadata={"serialize": "omit"})
 
     @classmethod
     def of(
@@ -40,9 +44,9 @@ class IcebergStreamResponse(AdapterResponse):
             further: other fields of the response.
         """
         numbers = asdict(outcome)
-        del numbers["operation"]
+        del numbers["operation"], numbers["timestamp_ms"]
         message = f"{verb} {outcome.rows_affected:,} rows"
-        return cls(message, code=verb, relation=relation, **numbers, **further)
+        return cls(message, code=verb, relation=relation, outcome=outcome, **numbers, **further)
 
     def copy_merge_engine(self, other: IcebergStreamResponse) -> None:
         """Report which engine merged, and why it was that one, as another response does."""

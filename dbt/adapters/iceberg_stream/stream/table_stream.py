@@ -23,7 +23,8 @@ from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Volatile
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_maintenance import TableMaintenance
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
-from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
+from dbt.adapters.iceberg_stream.tables.commit.table_change import TableChange
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -36,7 +37,7 @@ class TableStream:
     Attributes:
         writer: writes the files of a batch.
         status: the table's status.
-        on_commit: called with the status after each commit.
+        on_commit: called with the status and the outcome after each commit.
         schema_id: identifies the source's columns that the writer was opened with.
         reopen: returns a writer for the columns of a batch, given its two frontiers, and the
             writer's schema id.
@@ -44,17 +45,19 @@ class TableStream:
         frontier: the end of the last batch in `pending`, or of the last commit.
         is_late: whether a change arrived that is older than the row it changes.
         recorded: last record of progress, in seconds of the monotonic clock.
+        change: what all commits changed.
     """
 
     writer: BatchWriter
     status: StreamStatus
-    on_commit: Callable[[StreamStatus], None] = lambda status: None
+    on_commit: Callable[[StreamStatus, Outcome], None] = lambda status, outcome: None
     schema_id: str = ""
     reopen: Callable[[Frontier | None, Frontier], tuple[BatchWriter, str]] | None = None
     pending: list[WrittenBatch] = field(default_factory=list)
     frontier: Frontier | None = None
     is_late: bool = False
     recorded: float = field(default_factory=time.monotonic)
+    change: TableChange = field(default_factory=TableChange)
     _watermark: Any = None
 
     def __post_init__(self) -> None:
@@ -179,8 +182,10 @@ class TableStream:
         self.status.commits += 1
         self.status.committed = time.time()
         self.status.snapshot_id = committed.snapshot.snapshot_id
-        self.status.delete_files = read_outcome(committed.snapshot).total_delete_files
-        self.on_commit(self.status)
+        outcome = read_outcome(committed.snapshot)
+        self.status.delete_files = outcome.total_delete_files
+        self.change.add(outcome)
+        self.on_commit(self.status, outcome)
 
     def store_index(self) -> None:
         """Store the key index beside the table, so that the next run starts faster."""

@@ -4,8 +4,9 @@ import pytest
 from dbt_common.events.contextvars import log_contextvars
 
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
-from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
+from dbt.adapters.iceberg_stream.tables.commit.outcome import find_outcome, read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    WRITE_ID,
     new_write_id,
     snapshot_properties,
     spark_settings,
@@ -70,3 +71,53 @@ def test_stamps_reach_spark_as_snapshot_properties() -> None:
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.node-id"] == "model.p.m"
     assert settings["spark.sql.iceberg.snapshot-property.iceberg-stream.principal"] == "uma"
     assert new_write_id() != new_write_id()
+
+
+def test_rows_before_and_after() -> None:
+    result = read_outcome(
+        snapshot("overwrite", added_records="5", deleted_records="3", total_records="12")
+    )
+    assert (result.rows_before, result.rows_after) == (10, 12)
+    assert (result.rows_removed, result.replaced_all) == (3, False)
+
+
+def test_rows_before_and_after_with_position_deletes() -> None:
+    result = read_outcome(
+        snapshot(
+            "overwrite",
+            added_records="5",
+            total_records="15",
+            added_position_deletes="2",
+            total_position_deletes="3",
+        )
+    )
+    assert (result.rows_before, result.rows_after, result.rows_removed) == (9, 12, 2)
+
+
+def test_equality_deletes_hide_an_unknown_number_of_rows() -> None:
+    added = snapshot(
+        "delete", total_records="9", added_equality_deletes="1", total_equality_deletes="1"
+    )
+    result = read_outcome(added)
+    assert (result.rows_before, result.rows_after, result.rows_removed) == (9, None, 0)
+    assert read_outcome(snapshot("append", added_records="5")).rows_after is None
+
+
+def test_a_replaced_table() -> None:
+    """`create or replace table` begins a new line of snapshots: its totals begin at 0."""
+    staged = SnapshotSummary(5, 3, {"operation": "append", "total-records": "99"})
+    before = SnapshotSummary(4, 2, {"operation": "append", "total-records": "40"})
+    replacing = SnapshotSummary(
+        7,
+        4,
+        {"operation": "overwrite", "added-records": "6", "total-records": "6", WRITE_ID: "w"},
+        previous_id=4,
+    )
+    result = find_outcome([replacing, staged, before], "w")
+    assert result is not None
+    assert (result.rows_before, result.rows_after, result.rows_removed) == (40, 6, 40)
+    assert result.replaced_all
+    created = find_outcome([replacing], "w")
+    assert created is not None
+    assert (created.rows_before, created.replaced_all) == (0, False)
+    assert find_outcome([staged, before], "w") is None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
@@ -16,7 +17,8 @@ class Outcome:
     """Rows and files that a statement changed; sizes in bytes.
 
     `total_delete_files` are those of the whole table after the write, which each scan has to apply;
-    None if the summary lacks them.
+    None if the summary lacks them. `rows_before` and `rows_after` are the rows of the table; None
+    if the summary cannot tell: an equality delete deletes any number of rows.
     """
 
     snapshot_id: int
@@ -29,6 +31,22 @@ class Outcome:
     files_removed: int
     bytes_written: int
     total_delete_files: int | None = None
+    rows_before: int | None = None
+    rows_after: int | None = None
+    timestamp_ms: int = 0
+
+    @property
+    def replaced_all(self) -> bool:
+        """Whether none of the rows before is left, though there were some."""
+        is_full = self.rows_after is not None and self.rows_inserted == self.rows_after
+        return bool(self.rows_before) and is_full and not self.rows_updated
+
+    @property
+    def rows_removed(self) -> int:
+        """Rows that are no longer in the table, those of a replaced table included."""
+        if self.rows_before is None or self.rows_after is None:
+            return self.rows_deleted
+        return max(self.rows_before + self.rows_inserted - self.rows_after, 0)
 
 
 def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome | None:
@@ -38,18 +56,25 @@ def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome
         snapshots: the table's snapshots.
         write_id: the id in the snapshot's properties.
     """
-    for snapshot in snapshots:
+    remaining = iter(snapshots)
+    for snapshot in remaining:
         if snapshot.properties.get(WRITE_ID) == write_id:
-            return read_outcome(snapshot)
+            previous = (s for s in remaining if s.snapshot_id == snapshot.previous_id)
+            return read_outcome(snapshot, next(previous, None))
     return None
 
 
-def read_outcome(snapshot: SnapshotSummary) -> Outcome:
+def read_outcome(snapshot: SnapshotSummary, previous: SnapshotSummary | None = None) -> Outcome:
     """Read the changed rows and files from a snapshot's summary.
 
     Only Spark's MERGE counts the rows that it changed. For other operations the summary has the
     rows of added and removed files, and copy-on-write copies unchanged rows: then the difference
     is what changed.
+
+    Args:
+        snapshot: the snapshot.
+        previous: the one that was current before. Without it, the rows before the write are
+            computed from the snapshot's own summary, which is right unless the table was replaced.
     """
 
     def number(key: str) -> int:
@@ -78,4 +103,39 @@ def read_outcome(snapshot: SnapshotSummary) -> Outcome:
         files_removed=number("deleted-data-files") + number("removed-delete-files"),
         bytes_written=number("added-files-size"),
         total_delete_files=None if delete_files is None else int(delete_files),
+        rows_before=count_rows(
+            _before(snapshot.properties) if previous is None else previous.properties
+        ),
+        rows_after=count_rows(snapshot.properties),
+        timestamp_ms=snapshot.timestamp_ms,
     )
+
+
+def count_rows(summary: Mapping[str, Any]) -> int | None:
+    """Return how many rows a table has at a snapshot; None if its summary cannot tell.
+
+    Args:
+        summary: the snapshot's.
+    """
+    if "total-records" not in summary or int(summary.get("total-equality-deletes") or 0):
+        return None
+    return int(summary["total-records"]) - int(summary.get("total-position-deletes") or 0)
+
+
+def _before(summary: Mapping[str, str]) -> dict[str, int]:
+    """Return the totals before a snapshot, which Iceberg adds up from one to the next."""
+
+    def number(key: str) -> int:
+        return int(summary.get(key) or 0)
+
+    return {
+        f"total-{kind}": number(f"total-{kind}")
+        - number(f"added-{kind}")
+        + number(f"{gone}-{kind}")
+        for kind, gone in (
+            ("records", "deleted"),
+            ("position-deletes", "removed"),
+            ("equality-deletes", "removed"),
+        )
+        if f"total-{kind}" in summary
+    }

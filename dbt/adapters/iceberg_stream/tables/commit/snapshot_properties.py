@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.__version__ import version
 
 PREFIX = "iceberg-stream."
 WRITE_ID = f"{PREFIX}write-id"
+INVOCATION_ID = f"{PREFIX}invocation-id"
 # Iceberg copies session settings with this prefix into the summaries of snapshots.
 SPARK_PREFIX = "spark.sql.iceberg.snapshot-property."
 
@@ -31,7 +32,7 @@ def snapshot_properties(write_id: str, principal: str = "") -> dict[str, str]:
     user = {f"{PREFIX}principal": principal} if principal else {}
     return user | {
         WRITE_ID: write_id,
-        f"{PREFIX}invocation-id": get_invocation_id(),
+        INVOCATION_ID: get_invocation_id(),
         f"{PREFIX}node-id": str(node.get("unique_id") or ""),
         f"{PREFIX}model": str(node.get("node_name") or ""),
         f"{PREFIX}adapter-version": version,

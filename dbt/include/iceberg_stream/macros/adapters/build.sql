@@ -50,3 +50,11 @@
 {% macro iceberg_stream__get_python_code(compiled_code) %}
   {{ return(compiled_code ~ '\n' ~ py_script_postfix(model)) }}
 {% endmacro %}
+
+{#- `warn_row_drop`. With --warn-error the model fails here, and models that read it are skipped. -#}
+{% macro iceberg_stream__warn_of_row_drop(relation) %}
+  {%- set warning = adapter.row_drop_warning(relation, model) -%}
+  {% if warning %}
+    {% do exceptions.warn(warning) %}
+  {% endif %}
+{% endmacro %}

@@ -20,6 +20,7 @@
 
   {{ run_hooks(post_hooks) }}
   {% do adapter.maintain_model(relation, model) %}
+  {% do iceberg_stream__warn_of_row_drop(relation) %}
 
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}

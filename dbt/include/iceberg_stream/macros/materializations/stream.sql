@@ -19,6 +19,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {% do iceberg_stream__warn_of_row_drop(relation) %}
 
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}

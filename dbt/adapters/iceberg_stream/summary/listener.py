@@ -1,0 +1,108 @@
+"""Prints the build summary when dbt has finished running the nodes of a command."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dbt.adapters.events.logging import AdapterLogger
+from dbt_common.events.functions import fire_event
+from dbt_common.events.types import Formatting, Note
+
+from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.summary.changes import Changes
+from dbt.adapters.iceberg_stream.summary.text import (
+    CHANGED,
+    FAILED,
+    SKIPPED,
+    UNCHANGED,
+    Line,
+    as_json,
+    as_text,
+)
+
+logger = AdapterLogger("Iceberg_Stream")
+
+BUILT = ("model", "seed", "snapshot")
+# These have no rows of their own.
+WITHOUT_ROWS = ("view", "ephemeral")
+FAILURES = ("error", "fail", "partial success", "runtime error")
+
+
+class BuildSummary:
+    """Listens to dbt's events, and prints what the command changed.
+
+    dbt reports each ended node from its thread. `FinishedRunningStats` comes once, when all have
+    ended, in commands that write only.
+
+    Args:
+        listen: registers a callback for dbt's events.
+        changes: what the command committed.
+        in_json: print JSON objects, for `--log-format json`.
+    """
+
+    def __init__(
+        self,
+        listen: Callable[[Callable[[Any], None]], None],
+        changes: Changes,
+        in_json: bool = False,
+    ) -> None:
+        self._changes = changes
+        self._in_json = in_json
+        # The last event of each node: a microbatch model also reports its batches.
+        self._ended: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        listen(self._on_event)
+
+    def _on_event(self, event: Any) -> None:
+        if event.info.name == "NodeFinished":
+            with self._lock:
+                self._ended[str(event.data.node_info.unique_id)] = event.data
+        elif event.info.name == "FinishedRunningStats":
+            try:
+                self._print()
+            except Exception as error:
+                # An error in a callback would fail the command, whose tables are all written.
+                logger.info(f"The build summary cannot be printed: {error!r}")
+
+    def _print(self) -> None:
+        with self._lock:
+            ended, self._ended = self._ended, {}
+        lines = list(self._lines(ended))
+        if all(line.result in (FAILED, SKIPPED) and line.change is None for line in lines):
+            return
+        if self._in_json:
+            for line in lines:
+                fire_event(Note(msg=as_json(line)))
+            return
+        fire_event(Formatting(""))
+        for text in as_text(lines):
+            fire_event(Note(msg=text))
+
+    def _lines(self, ended: dict[str, Any]) -> Iterator[Line]:
+        """Return the nodes in the order in which they ended, and other tables that they changed."""
+        changes = dict(self._changes.take())
+        if not any(data.node_info.resource_type in BUILT for data in ended.values()):
+            return
+        for node, data in ended.items():
+            relation = data.node_info.node_relation
+            name: Name = (relation.schema, relation.alias)
+            # Also of tests: what they store of failing rows is no line of its own.
+            change = changes.pop(name, None)
+            if data.node_info.resource_type not in BUILT:
+                continue
+            result = _result(str(data.run_result.status), change is not None)
+            if result == UNCHANGED and data.node_info.materialized in WITHOUT_ROWS:
+                continue
+            yield Line(".".join(name), result, node, data.run_result.execution_time, change)
+        for name, change in changes.items():
+            yield Line(".".join(name), CHANGED, change=change)
+
+
+def _result(status: str, is_changed: bool) -> str:
+    if status == "skipped":
+        return SKIPPED
+    if status in FAILURES:
+        return FAILED
+    return CHANGED if is_changed else UNCHANGED
