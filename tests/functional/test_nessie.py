@@ -63,7 +63,8 @@ def target(unique_schema: str, engine_home: Path, catalog: Nessie) -> dict[str, 
 
 
 def properties(catalog: Nessie, warehouse: str) -> dict[str, str]:
-    return {"uri": catalog.uri, "warehouse": warehouse, "view-endpoints-supported": "true"}
+    endpoints = ("view-endpoints-supported", "transaction-endpoint-supported")
+    return {"uri": catalog.uri, "warehouse": warehouse, **dict.fromkeys(endpoints, "true")}
 
 
 class TestWriterAndReader:
@@ -118,6 +119,23 @@ class TestWriterAndReader:
         assert rows(project, history) == [("Ada", False), ("Ada!", True)]
         run_dbt(["run", "--select", "merged", "--full-refresh"])
         assert rows(project, merged) == [("Ada",), ("Grace",)]
+
+    def test_builds(self, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Tables and views are published at once, new ones and those that change."""
+        monkeypatch.setenv("ICEBERG_STREAM_PUBLISH", "atomic")
+        read = "select name from {schema}.merged order by id"
+        changed = ["--vars", "{suffix: '#'}"]
+        merged = ["build", "--select", "merged", "a_view", "history", *changed]
+        run_dbt(merged)
+        assert rows(project, read) == [("Ada#",), ("Grace#",)]
+        run_dbt(["run", "--full-refresh", "--select", "merged", "a_table"])
+        assert rows(project, read) == [("Ada",), ("Grace",)]
+        run(project, "drop table {schema}.merged")
+        run_dbt(["build", "--select", "merged", *changed])
+        assert rows(project, read) == [("Ada#",), ("Grace#",)]
+        assert not [
+            n for n, _ in project.adapter.catalog.relations(project.test_schema) if "__" in n
+        ]
 
     def test_docs(self, project: Any) -> None:
         nodes = run_dbt(["docs", "generate"]).nodes

@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
+from dbt.adapters.iceberg_stream.tables.commit.producer import NO_SNAPSHOT, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
@@ -204,6 +204,8 @@ def _clone(
         PUBLISHED_UUID: origin["table-uuid"] if published else "",
     }
     return {
+        # Nessie requires it of tables without snapshots.
+        "current-snapshot-id": NO_SNAPSHOT,
         **origin,
         "table-uuid": str(uuid.uuid4()),
         "properties": properties,

@@ -36,6 +36,7 @@ from dbt.adapters.iceberg_stream.builds.staged import BUILD, PROTECTION
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.tables.commit.producer import NO_SNAPSHOT
 
 # In the summary of published snapshots: the id that the last one of the table had when staged.
 STAGED_SNAPSHOT = f"{BUILD}.staged-snapshot"
@@ -109,8 +110,8 @@ def without_snapshots(staged: Metadata) -> dict[str, Any]:
         "partition-statistics": [],
         "refs": {},
         "last-sequence-number": 0,
+        "current-snapshot-id": NO_SNAPSHOT,
     }
-    result.pop("current-snapshot-id", None)
     if staged["format-version"] >= 3:
         result["next-row-id"] = 0
     return result
