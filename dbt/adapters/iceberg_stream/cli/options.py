@@ -84,6 +84,21 @@ def load_table(catalog: IcebergCatalog, name: tuple[str, str]) -> LoadedTable:
     return table
 
 
+def catalog_options(
+    project_dir: Path, profiles_dir: Path | None, target: str | None
+) -> tuple[str, ...]:
+    """Return the options that a printed command needs to find the same catalog.
+
+    Args:
+        project_dir: the option `--project-dir`.
+        profiles_dir: the option `--profiles-dir`.
+        target: the option `--target`.
+    """
+    project = () if project_dir == Path() else ("--project-dir", str(project_dir))
+    profiles = () if profiles_dir is None else ("--profiles-dir", str(profiles_dir))
+    return (*project, *profiles, *(() if target is None else ("--target", target)))
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Convert errors of the profile, the catalog and the storage to messages without traceback.
