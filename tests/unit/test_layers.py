@@ -26,7 +26,7 @@ LAYERS = {
         *("__init__", "impl", "connections", "credentials", "column"),
         *("materializations", "sessions", "profile"),
     ),
-    "streams": ("maintenance", "stream", "diff"),
+    "streams": ("report", "maintenance", "stream", "diff"),
     "tables": ("relation", "tables"),
     "catalog": ("catalog",),
     "Spark": ("engines",),
@@ -42,6 +42,13 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"files", "schemas", "matching"},
         {"version", "values"},
         {"errors"},
+    ),
+    "report": (
+        {"live"},
+        {"render", "gather"},
+        {"charts", "lineage", "runs"},
+        {"contents"},
+        {"history", "project"},
     ),
     "maintenance": ({"maintain"}, {"steps"}, {"*"}, {"check"}),
     "stream": (
