@@ -53,8 +53,9 @@ setup(
         # What `iceberg-stream check` knows of the shape of metadata.
         "jsonschema>=4.18",
         # The page of `iceberg-stream report`: its template, the order of its lineage, its charts.
-        # dbt brings all three along.
+        # dbt brings all of them along.
         "jinja2>=3.1.3,<4",
+        "markupsafe>=2.1",
         "networkx>=3,<4",
         "leather>=0.4",
         "tenacity>=8.2",

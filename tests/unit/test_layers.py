@@ -46,7 +46,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "report": (
         {"live"},
         {"render", "gather"},
-        {"charts", "lineage", "runs"},
+        {"charts", "lineage", "listing", "runs", "tables"},
         {"contents"},
         {"history", "project"},
     ),

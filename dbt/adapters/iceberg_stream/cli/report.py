@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of dbt's manifest.json.  [default: as for dbt]",
 )
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0),
+    default=6.0,
+    show_default=True,
+    help="Seconds after which no further table is examined for advice.",
+)
 @project_dir
 @profiles_dir
 @target
@@ -43,6 +50,7 @@ def report(
     namespaces: tuple[str, ...],
     output: Path,
     target_path: Path | None,
+    time_limit: float,
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
@@ -66,7 +74,7 @@ def report(
         project = read_project(target_path or artifacts(project_dir))
         with closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
             _require_namespaces(catalog, namespaces)
-            contents = gather(catalog, sorted(set(namespaces)), project)
+            contents = gather(catalog, sorted(set(namespaces)), project, time_limit=time_limit)
     page = render(contents, catalog_options(project_dir, profiles_dir, target))
     _write(output, page)
     if contents.unreadable:

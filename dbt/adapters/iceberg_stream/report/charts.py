@@ -13,6 +13,8 @@ from markupsafe import Markup
 from dbt.adapters.iceberg_stream.report.history import Totals, Write
 
 WIDTH, HEIGHT = 560, 200
+# Without most of the margins, which are a twentieth of the width on each side.
+VIEW = f"0 10 {WIDTH} {HEIGHT - 26}"
 # A longer history is thinned out.
 MAX_POINTS = 60
 # Classes of the page's style sheet have these as variables, one for light and one for dark.
@@ -78,7 +80,7 @@ def line_chart(title: str, series: Sequence[Series]) -> Markup | None:
         chart.add_line(
             one.points, name=one.name, stroke_color=color, width=2, stroke_dasharray=dashes
         )
-    root = ET.Element("svg", {"class": "chart", "viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img"})
+    root = ET.Element("svg", {"class": "chart", "viewBox": VIEW, "role": "img"})
     text = "; ".join(_described(one) for one in drawn)
     root.set("aria-label", f"{title}. {text}. The table of writes has the same figures.")
     root.append(chart.to_svg_group(WIDTH, HEIGHT))

@@ -52,7 +52,7 @@ class Table:
         snapshots: how many snapshots were written to the branch main, and have not expired.
         other_snapshots: those of other branches, and staged ones.
         streams: that write to the table.
-        health: None if the table has too many files to examine all.
+        health: None if the time limit was reached before the table was examined.
     """
 
     name: Name

@@ -79,7 +79,14 @@ def render(
             running=running,
             views=views,
             anchors={view.table.name: view.anchor for view in views},
+            # A source in Kafka may have the name of the table that is made of it.
+            node_anchors={
+                view.table.node.unique_id: view.anchor
+                for view in views
+                if view.table.node is not None
+            },
             advice=contents.advice[:MAX_ADVICE],
+            not_examined=sum(table.health is None for table in contents.tables),
             costs=_costs(contents),
             runs=contents.runs[:MAX_RUNS],
             max_changes=MAX_CHANGES,
