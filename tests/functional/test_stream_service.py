@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from tests.functional.lake import rows, snapshot_ids
 from tests.functional.orders_stream import ALL, ORDERS, SOURCES, land
 from tests.functional.stream_service import DEADLINE, Running, service, wait_for
+from tests.unit.report.pages import Page
 
 SINK = "model.test.orders"
 
@@ -52,6 +53,9 @@ class TestService:
             health = json.loads(running.ask("health"))
             assert health["healthy"] and health["streams"].keys() == {SINK}
             assert 'iceberg_stream_changes_total{model="orders"} 1.0' in running.ask("metrics")
+            page = Page(running.ask("")).words
+            assert "Running in this service" in page
+            assert f"{project.test_schema}.orders stream 2 " in page
             land(project, "3", (1, None, None, "d"))
             wait_for(lambda: committed(project) == before + 2)
             time.sleep(2)

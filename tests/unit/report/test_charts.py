@@ -53,6 +53,13 @@ def test_lines_differ_without_their_colour() -> None:
     assert "var(--first)" in chart and "var(--second)" in chart
 
 
+def test_the_axis_has_the_times_of_the_writes() -> None:
+    chart = line_chart("T", [Series("one", [(START, 1), (START + timedelta(seconds=2), 2)])])
+    assert chart is not None
+    times = re.findall(r">(\d\d:\d\d:\d\d)<", chart)
+    assert sorted(times) == ["00:00:00", "00:00:00", "00:00:01", "00:00:01", "00:00:02"]
+
+
 @pytest.mark.parametrize(
     ("span", "pattern"),
     [

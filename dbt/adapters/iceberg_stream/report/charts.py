@@ -15,6 +15,9 @@ from dbt.adapters.iceberg_stream.report.history import Totals, Write
 WIDTH, HEIGHT = 560, 200
 # Without most of the margins, which are a twentieth of the width on each side.
 VIEW = f"0 10 {WIDTH} {HEIGHT - 26}"
+# The axis of time in equal parts, and its labels.
+STEPS = 1_000
+TICKS = [0, 250, 500, 750, 1_000]
 # A longer history is thinned out.
 MAX_POINTS = 60
 # Classes of the page's style sheet have these as variables, one for light and one for dark.
@@ -72,14 +75,16 @@ def line_chart(title: str, series: Sequence[Series]) -> Markup | None:
     # With less, the axis would have fractions of files.
     chart.add_y_scale(0, max(4, *(value for one in drawn for _, value in one.points)))
     first = min(one.points[0][0] for one in drawn)
-    last = max(one.points[-1][0] for one in drawn)
-    chart.add_x_scale(first, last)
-    pattern = _time_format(last - first)
-    chart.add_x_axis(tick_formatter=lambda at, *_: at.strftime(pattern))
+    span = max(one.points[-1][0] for one in drawn) - first
+    # Not leather's axis of time, whose ticks are wrong for spans of a few seconds.
+    chart.add_x_scale(0, STEPS)
+    pattern = _time_format(span)
+    chart.add_x_axis(
+        ticks=TICKS, tick_formatter=lambda tick, *_: f"{first + span * (tick / STEPS):{pattern}}"
+    )
     for one, color, dashes in zip(drawn, COLORS, DASHES, strict=False):
-        chart.add_line(
-            one.points, name=one.name, stroke_color=color, width=2, stroke_dasharray=dashes
-        )
+        points = [(round((at - first) / span * STEPS), value) for at, value in one.points]
+        chart.add_line(points, name=one.name, stroke_color=color, width=2, stroke_dasharray=dashes)
     root = ET.Element("svg", {"class": "chart", "viewBox": VIEW, "role": "img"})
     text = "; ".join(_described(one) for one in drawn)
     root.set("aria-label", f"{title}. {text}. The table of writes has the same figures.")

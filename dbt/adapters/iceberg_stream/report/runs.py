@@ -49,7 +49,7 @@ def _run(
                 bytes=sum(write.bytes for write in of_table),
                 rows_before=_rows_before(table, of_table[-1]),
                 rows_after=of_table[0].totals.rows,
-                seconds=seconds.get((invocation_id, of_table[0].node_id)),
+                seconds=_seconds(invocation_id, of_table, seconds),
             )
             for table, of_table in tables
         ],
@@ -59,3 +59,11 @@ def _run(
 def _rows_before(table: Table, first: Write) -> int | None:
     older = table.writes[table.writes.index(first) + 1 :]
     return older[0].totals.rows if older else None
+
+
+def _seconds(
+    invocation_id: str, writes: Sequence[Write], seconds: Mapping[tuple[str, str], float]
+) -> float | None:
+    """Return the seconds of the node that wrote; hooks write, too, but are no nodes."""
+    recorded = (seconds.get((invocation_id, write.node_id)) for write in writes)
+    return next((value for value in recorded if value is not None), None)
