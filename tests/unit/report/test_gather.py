@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.report.contents import Table
 from dbt.adapters.iceberg_stream.report.gather import gather
 from dbt.adapters.iceberg_stream.report.project import read_project
+from dbt.adapters.iceberg_stream.report.render import render
 from tests.unit.local_tables import load, make_table, set_metadata
 from tests.unit.report.lakes import (
     LATER_RUN,
@@ -96,6 +97,35 @@ def test_damaged_metadata(lake: IcebergCatalog, key: str) -> None:
     contents = gather(lake, ["s"])
     assert [table.name[1] for table in contents.tables] == ["whole"]
     assert contents.unreadable == {"s.t": "Its metadata lack the current snapshot."}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"refs": [1]},
+        {"snapshots": 7},
+        {"snapshots": [{"snapshot-id": 1}]},
+        {"properties": [], "partition_specs": None},
+    ],
+    ids=str,
+)
+def test_metadata_of_another_shape(lake: IcebergCatalog, damage: dict[str, object]) -> None:
+    make_table(lake)
+    make_table(lake, name=("s", "whole"))
+    append(lake, ("s", "t"))
+    set_metadata(lake, **damage)
+    contents = gather(lake, ["s"])
+    assert [table.name[1] for table in contents.tables] == ["whole"]
+    assert "Its metadata" in contents.unreadable["s.t"]
+
+
+def test_a_time_beyond_all_years(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    for _ in range(3):
+        append(lake, ("s", "t"))
+    snapshots = load(lake).metadata["snapshots"]
+    set_metadata(lake, snapshots=[{**s, "timestamp-ms": 2**62} for s in snapshots])
+    assert "unknown" in render(gather(lake, ["s"]))
 
 
 def test_manifests_that_are_gone(lake: IcebergCatalog) -> None:

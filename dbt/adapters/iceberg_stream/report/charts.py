@@ -5,12 +5,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 import leather
 from markupsafe import Markup
 
-from dbt.adapters.iceberg_stream.report.history import Totals, Write
+from dbt.adapters.iceberg_stream.report.history import Totals, Write, utc
 
 WIDTH, HEIGHT = 560, 200
 # Without most of the margins, which are a twentieth of the width on each side.
@@ -57,8 +57,9 @@ def history_charts(writes: Sequence[Write]) -> list[Markup]:
 
 
 def _series(name: str, writes: Sequence[Write], total: Callable[[Totals], int | None]) -> Series:
-    totals = ((_time(write), total(write.totals)) for write in writes)
-    return Series(name, [(at, value) for at, value in totals if value is not None])
+    totals = ((utc(write.committed_ms), total(write.totals)) for write in writes)
+    points = [(at, value) for at, value in totals if at is not None and value is not None]
+    return Series(name, points)
 
 
 def line_chart(title: str, series: Sequence[Series]) -> Markup | None:
@@ -115,7 +116,3 @@ def _thinned(writes: Sequence[Write]) -> Sequence[Write]:
         return writes
     last = len(writes) - 1
     return [writes[round(n * last / (MAX_POINTS - 1))] for n in range(MAX_POINTS)]
-
-
-def _time(write: Write) -> datetime:
-    return datetime.fromtimestamp(write.committed_ms / 1000, tz=timezone.utc).replace(tzinfo=None)

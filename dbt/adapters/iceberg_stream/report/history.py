@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, keeps_rows
@@ -86,6 +87,14 @@ def written_snapshots(metadata: Metadata) -> list[Mapping[str, Any]]:
     ]
 
 
+def utc(milliseconds: int) -> datetime | None:
+    """Return a time in milliseconds since 1970; None if it is out of all range."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def _line(by_id: Mapping[int, Mapping[str, Any]], snapshot_id: int | None) -> set[int]:
     """Return the ids of a snapshot and its ancestors."""
     line: set[int] = set()
@@ -103,19 +112,19 @@ def read_write(snapshot: Mapping[str, Any]) -> Write:
     """
     summary = snapshot.get("summary") or {}
     outcome = read_outcome(
-        SnapshotSummary(snapshot["snapshot-id"], snapshot["timestamp-ms"], summary)
+        SnapshotSummary(snapshot["snapshot-id"], int(snapshot["timestamp-ms"]), summary)
     )
     unchanged = keeps_rows(snapshot)
     equality_keys = _number(summary, "added-equality-deletes") or 0
     return Write(
         snapshot_id=outcome.snapshot_id,
-        committed_ms=snapshot["timestamp-ms"],
+        committed_ms=int(snapshot["timestamp-ms"]),
         operation="compaction" if unchanged else outcome.operation,
         writer=_writer(summary),
-        node_id=summary.get(f"{PREFIX}node-id", ""),
-        run=summary.get(f"{PREFIX}invocation-id", ""),
-        principal=summary.get(f"{PREFIX}principal", ""),
-        sink_id=summary.get(SINK_ID, ""),
+        node_id=str(summary.get(f"{PREFIX}node-id", "")),
+        run=str(summary.get(f"{PREFIX}invocation-id", "")),
+        principal=str(summary.get(f"{PREFIX}principal", "")),
+        sink_id=str(summary.get(SINK_ID, "")),
         inserted=0 if unchanged else outcome.rows_inserted,
         updated=0 if unchanged else outcome.rows_updated,
         deleted=0 if unchanged else max(outcome.rows_deleted + equality_keys, 0),
@@ -147,7 +156,7 @@ def _writer(summary: Mapping[str, str]) -> str:
         return f"Flink job {job}"
     if WRITE_ID in summary:
         return "dbt-iceberg-stream"
-    return summary.get("engine-name", "")
+    return str(summary.get("engine-name", ""))
 
 
 def _number(summary: Mapping[str, str], key: str) -> int | None:

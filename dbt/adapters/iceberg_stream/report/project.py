@@ -91,11 +91,11 @@ def _nodes(manifest: Mapping[str, Any]) -> dict[str, Node]:
     nodes = [
         Node(
             unique_id=unique_id,
-            name=entry["name"],
+            name=str(entry["name"]),
             kind=_kind(entry),
-            table=(entry["schema"], entry.get("alias") or entry["name"]),
-            parents=tuple((entry.get("depends_on") or {}).get("nodes") or ()),
-            description=entry.get("description") or "",
+            table=(str(entry["schema"]), str(entry.get("alias") or entry["name"])),
+            parents=tuple(map(str, (entry.get("depends_on") or {}).get("nodes") or ())),
+            description=str(entry.get("description") or ""),
         )
         for unique_id, entry in manifest["nodes"].items()
         if entry["resource_type"] in KINDS
@@ -106,8 +106,8 @@ def _nodes(manifest: Mapping[str, Any]) -> dict[str, Node]:
             unique_id=unique_id,
             name=f"{entry['source_name']}.{entry['name']}",
             kind="source",
-            table=(entry["schema"], entry["identifier"]),
-            description=entry.get("description") or "",
+            table=(str(entry["schema"]), str(entry["identifier"])),
+            description=str(entry.get("description") or ""),
         )
         for unique_id, entry in manifest["sources"].items()
         if unique_id in read

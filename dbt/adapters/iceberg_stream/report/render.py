@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.maintenance.advice import Advice, in_bytes
 from dbt.adapters.iceberg_stream.report.charts import history_charts
 from dbt.adapters.iceberg_stream.report.contents import Contents, Name, Table
-from dbt.adapters.iceberg_stream.report.history import Write
+from dbt.adapters.iceberg_stream.report.history import Write, utc
 from dbt.adapters.iceberg_stream.report.lineage import HEIGHT, MAX_NODES, WIDTH, draw
 from dbt.adapters.iceberg_stream.report.project import Node
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
@@ -193,20 +192,13 @@ def _finalize(value: Any) -> Any:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-def _utc(milliseconds: int) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        return None  # damaged metadata
-
-
 def _time(milliseconds: int | None) -> str:
-    at = None if milliseconds is None else _utc(milliseconds)
+    at = None if milliseconds is None else utc(milliseconds)
     return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _iso(milliseconds: int) -> str:
-    at = _utc(milliseconds)
+    at = utc(milliseconds)
     return "" if at is None else at.isoformat(timespec="seconds")
 
 

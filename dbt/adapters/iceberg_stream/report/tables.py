@@ -22,6 +22,8 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from dbt.adapters.iceberg_stream.stream.sources.source import describe
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 
+# Besides what the doctor expects: lists where objects should be.
+ERRORS: tuple[type[Exception], ...] = (*UNREADABLE, AttributeError)
 # Requests to a catalog on a server wait more than they compute.
 THREADS = 8
 # Snapshots of all tables whose summaries are read; of a table, at least and at most so many.
@@ -78,7 +80,7 @@ def _read(catalog: IcebergCatalog, name: Name, node: Node | None, limit: int) ->
     try:
         loaded = catalog.load(name)
         return None if loaded is None else _Read(loaded, _table(loaded, node, limit))
-    except UNREADABLE as error:
+    except ERRORS as error:
         return why_unreadable(error)
     except StopIteration:
         return "Its metadata lack the current snapshot."
@@ -90,7 +92,7 @@ def _examine(read: _Read, now_ms: int, deadline: float) -> Table | str:
         return read.table
     try:
         return replace(read.table, health=table_health(read.loaded, now_ms))
-    except UNREADABLE as error:
+    except ERRORS as error:
         return why_unreadable(error)
 
 
@@ -111,7 +113,7 @@ def _table(loaded: LoadedTable, node: Node | None, limit: int) -> Table:
     return Table(
         name=loaded.name,
         location=metadata["location"],
-        comment=(metadata.get("properties") or {}).get("comment") or "",
+        comment=str((metadata.get("properties") or {}).get("comment") or ""),
         format_version=metadata["format-version"],
         partitioning=_partitioning(metadata),
         node=node,
