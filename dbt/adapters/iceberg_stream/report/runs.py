@@ -16,13 +16,13 @@ def list_runs(tables: Iterable[Table], seconds: Mapping[tuple[str, str], float])
         tables: with their writes.
         seconds: of nodes, by invocation id and unique id.
     """
-    by_run: dict[str, list[tuple[Table, list[Write]]]] = defaultdict(list)
+    by_run: dict[str, list[tuple[Table, list[int]]]] = defaultdict(list)
     for table in tables:
-        writes: dict[str, list[Write]] = defaultdict(list)
-        for write in table.writes:
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, write in enumerate(table.writes):
             if write.run:
-                writes[write.run].append(write)
-        for run, of_run in writes.items():
+                places[write.run].append(place)
+        for run, of_run in places.items():
             by_run[run].append((table, of_run))
     runs = [_run(run, of_tables, seconds) for run, of_tables in by_run.items()]
     return sorted(runs, key=lambda run: (-run.last_ms, run.invocation_id))
@@ -30,35 +30,39 @@ def list_runs(tables: Iterable[Table], seconds: Mapping[tuple[str, str], float])
 
 def _run(
     invocation_id: str,
-    tables: Sequence[tuple[Table, list[Write]]],
+    places: Sequence[tuple[Table, list[int]]],
     seconds: Mapping[tuple[str, str], float],
 ) -> Run:
-    writes = [write for _, of_table in tables for write in of_table]
+    """Sum up a run from the places of its writes in those of each table."""
+    writes = [table.writes[place] for table, of_table in places for place in of_table]
     return Run(
         invocation_id=invocation_id,
         first_ms=min(write.committed_ms for write in writes),
         last_ms=max(write.committed_ms for write in writes),
         principals=sorted({write.principal for write in writes if write.principal}),
-        changes=[
-            TableChange(
-                table=table.name,
-                writes=len(of_table),
-                inserted=sum(write.inserted for write in of_table),
-                updated=sum(write.updated for write in of_table),
-                deleted=sum(write.deleted for write in of_table),
-                bytes=sum(write.bytes for write in of_table),
-                rows_before=_rows_before(table, of_table[-1]),
-                rows_after=of_table[0].totals.rows,
-                seconds=_seconds(invocation_id, of_table, seconds),
-            )
-            for table, of_table in tables
-        ],
+        changes=[_change(invocation_id, table, of_table, seconds) for table, of_table in places],
     )
 
 
-def _rows_before(table: Table, first: Write) -> int | None:
-    older = table.writes[table.writes.index(first) + 1 :]
-    return older[0].totals.rows if older else None
+def _change(
+    invocation_id: str,
+    table: Table,
+    places: Sequence[int],
+    seconds: Mapping[tuple[str, str], float],
+) -> TableChange:
+    writes = [table.writes[place] for place in places]
+    older = table.writes[places[-1] + 1 : places[-1] + 2]
+    return TableChange(
+        table=table.name,
+        writes=len(writes),
+        inserted=sum(write.inserted for write in writes),
+        updated=sum(write.updated for write in writes),
+        deleted=sum(write.deleted for write in writes),
+        bytes=sum(write.bytes for write in writes),
+        rows_before=older[0].totals.rows if older else None,
+        rows_after=writes[0].totals.rows,
+        seconds=_seconds(invocation_id, writes, seconds),
+    )
 
 
 def _seconds(
