@@ -82,7 +82,7 @@ def test_what_the_page_says(contents: Contents) -> None:
     words = Page(render(contents, ["--target", "prod"])).words
     assert words.startswith("shop: tables")
     assert "3 tables of the catalog lake" in words
-    assert "dbt's manifest of 2026-11-23T00:00:00Z" in words
+    assert "dbt's manifest of 2026-11-23 00:00:00." in words
     # The last run wrote 16 rows on top of 44, in 12.34 seconds as dbt recorded it.
     assert f"1 table, by {HOSTILE} (run {LATER_RUN})" in words
     assert "s.orders 1 16 0 0 100 bytes 44 60 12.3" in words
