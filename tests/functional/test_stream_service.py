@@ -77,8 +77,10 @@ class TestService:
         assert rows(project, ALL) == [(2, "new", 2.0), (4, "new", 4.0)]
 
     def test_killed_and_started_again(self, project: Any) -> None:
-        with service(project, "killed") as running:
+        with service(project, "killed", "--no-page") as running:
             wait_for(lambda: '"idle"' in running.ask("health"))
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                running.ask("")
             land(project, "5", *((n, "new", 1.0, "c") for n in range(10, 20)))
             time.sleep(0.3)
             running.process.kill()

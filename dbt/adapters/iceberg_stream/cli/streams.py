@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,13 @@ RESTARTS, STABLE_SECONDS = 5, 300.0
     show_default=True,
     help="Port of the page, /health and /metrics; 0 uses a free port.",
 )
+@click.option(
+    "--page/--no-page",
+    "has_page",
+    default=True,
+    show_default=True,
+    help="Serve a page about the project's tables at /.",
+)
 @project_dir
 @profiles_dir
 @target
@@ -71,6 +78,7 @@ def run(
     full_refresh: bool,
     host: str,
     port: int,
+    has_page: bool,
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
@@ -92,7 +100,7 @@ def run(
         signal.signal(number, lambda *_: service.end())
     with (
         plain_errors(),
-        _report(service, project_dir, profiles_dir, target) as page,
+        _report(service, project_dir, profiles_dir, target) if has_page else nullcontext() as page,
         serving(service),
         endpoint(service, host, port, page) as listening,
     ):

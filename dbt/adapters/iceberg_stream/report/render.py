@@ -66,7 +66,8 @@ def render(
         options: that printed commands need to find the same catalog.
         running: status of the streams that run in this process.
     """
-    views = _views(contents)
+    children = _children(contents.nodes)
+    views = _views(contents, children)
     return (
         _environment()
         .get_template("report.html")
@@ -91,7 +92,7 @@ def render(
             max_changes=MAX_CHANGES,
             drawing=draw(contents.nodes),
             drawn_nodes=MAX_NODES,
-            children=_children(contents.nodes),
+            children=children,
             shown_writes=_shown_writes(contents),
             without_charts=sum(_has_history(view) and not view.charts for view in views),
             box_width=WIDTH,
@@ -108,8 +109,7 @@ def _title(contents: Contents) -> str:
     return contents.catalog
 
 
-def _views(contents: Contents) -> list[_TableView]:
-    children = _children(contents.nodes)
+def _views(contents: Contents, children: Mapping[str, Sequence[Node]]) -> list[_TableView]:
     advice: dict[Name, list[Advice]] = {}
     for one in contents.advice:
         advice.setdefault(one.table, []).append(one)
