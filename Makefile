@@ -35,7 +35,7 @@ SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr test unit unit-minimal lint test-slow test-cluster
-.PHONY: test-dbt-1.12 test-dbt-1.12-short coverage docs docs-check lock mutants bench stop clean
+.PHONY: test-dbt-1.12 test-dbt-1.12-short coverage docs docs-check report-check lock mutants bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,10 @@ docs: $(DOCS)/.installed ## Build the documentation site into build/site
 
 docs-check: docs ## Check the site in headless Chromium (needs chromium and chromedriver)
 	$(DOCS)/bin/python docs/site/check.py build/site
+
+report-check: $(VENV)/.dev-installed $(DOCS)/.installed ## Check the page of iceberg-stream report in headless Chromium
+	$(BIN)/python -m tests.report_page build/report.html
+	$(DOCS)/bin/python docs/site/check_report.py build/report.html
 
 lock: $(BIN)/python ## Pin the requirements of setup.py and dev-requirements.txt that are not pinned yet
 	$(BIN)/pip install --quiet --disable-pip-version-check uv

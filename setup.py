@@ -15,7 +15,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_namespace_packages(include=["dbt", "dbt.*"]),
-    package_data={"dbt.adapters.iceberg_stream": ["py.typed"]},
+    package_data={"dbt.adapters.iceberg_stream": ["py.typed", "report/templates/*"]},
     include_package_data=True,
     install_requires=[
         "dbt-adapters>=1.24,<2.0",
@@ -52,6 +52,12 @@ setup(
         "orjson>=3.10",
         # What `iceberg-stream check` knows of the shape of metadata.
         "jsonschema>=4.18",
+        # The page of `iceberg-stream report`: its template, the order of its lineage, its charts.
+        # dbt brings all of them along.
+        "jinja2>=3.1.3,<4",
+        "markupsafe>=2.1",
+        "networkx>=3,<4",
+        "leather>=0.4",
         "tenacity>=8.2",
         "prometheus-client>=0.20",
         "platformdirs>=4",

@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import read_property
 from tests.functional.lake import rows, snapshot_ids
 from tests.functional.orders_stream import ALL, ORDERS, SOURCES, land
 from tests.functional.stream_service import DEADLINE, Running, service, wait_for
+from tests.unit.report.pages import Page
 
 SINK = "model.test.orders"
 
@@ -52,6 +53,9 @@ class TestService:
             health = json.loads(running.ask("health"))
             assert health["healthy"] and health["streams"].keys() == {SINK}
             assert 'iceberg_stream_changes_total{model="orders"} 1.0' in running.ask("metrics")
+            page = Page(running.ask("")).words
+            assert "Running in this service" in page
+            assert f"{project.test_schema}.orders stream 2 " in page
             land(project, "3", (1, None, None, "d"))
             wait_for(lambda: committed(project) == before + 2)
             time.sleep(2)
@@ -73,8 +77,10 @@ class TestService:
         assert rows(project, ALL) == [(2, "new", 2.0), (4, "new", 4.0)]
 
     def test_killed_and_started_again(self, project: Any) -> None:
-        with service(project, "killed") as running:
+        with service(project, "killed", "--no-page") as running:
             wait_for(lambda: '"idle"' in running.ask("health"))
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                running.ask("")
             land(project, "5", *((n, "new", 1.0, "c") for n in range(10, 20)))
             time.sleep(0.3)
             running.process.kill()

@@ -26,7 +26,7 @@ LAYERS = {
         *("__init__", "impl", "connections", "credentials", "column"),
         *("materializations", "sessions", "profile", "summary"),
     ),
-    "streams": ("maintenance", "stream", "builds", "diff"),
+    "streams": ("report", "maintenance", "stream", "builds", "diff"),
     "tables": ("relation", "tables"),
     "catalog": ("catalog",),
     "Spark": ("engines",),
@@ -52,6 +52,13 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"files", "schemas", "matching"},
         {"version", "values"},
         {"errors"},
+    ),
+    "report": (
+        {"live"},
+        {"render", "gather"},
+        {"charts", "lineage", "listing", "runs", "tables"},
+        {"contents"},
+        {"history", "project"},
     ),
     "maintenance": ({"maintain"}, {"steps"}, {"*"}, {"check"}),
     "stream": (

@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.cli.doctor import doctor
 from dbt.adapters.iceberg_stream.cli.engine import status, stop
 from dbt.adapters.iceberg_stream.cli.maintain import maintain
 from dbt.adapters.iceberg_stream.cli.orphans import orphans
+from dbt.adapters.iceberg_stream.cli.report import report
 from dbt.adapters.iceberg_stream.cli.serve import serve
 from dbt.adapters.iceberg_stream.cli.streams import resume, run, streams
 
@@ -21,7 +22,7 @@ def main() -> None:
 
 
 for command in (
-    *(stop, status, orphans, check, diff, doctor),
+    *(stop, status, orphans, check, diff, doctor, report),
     *(builds, publish, discard),
     *(maintain, run, streams, resume, serve),
 ):

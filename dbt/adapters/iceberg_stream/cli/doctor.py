@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    catalog_options,
     load_table,
     plain_errors,
     profiles_dir,
@@ -20,7 +20,6 @@ from dbt.adapters.iceberg_stream.cli.options import (
     table_names,
     target,
 )
-from dbt.adapters.iceberg_stream.errors.reason import reason
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -74,7 +73,7 @@ def doctor(
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         tables, unreadable = _examine(catalog, name)
     advice = advise(tables, Thresholds(min_gain, max_stream_age))
-    options = _options(project_dir, profiles_dir, target)
+    options = catalog_options(project_dir, profiles_dir, target)
     if as_json:
         click.echo(json.dumps(_document(tables, advice, unreadable, options), indent=2))
     else:
@@ -87,8 +86,8 @@ def _examine(
     catalog: IcebergCatalog, name: str | None
 ) -> tuple[list[TableHealth], dict[Name, str]]:
     """Return the health of tables, and the errors of those that cannot be read."""
-    from dbt.adapters.iceberg_stream.maintenance.check.manifests import DAMAGED
     from dbt.adapters.iceberg_stream.maintenance.health import table_health
+    from dbt.adapters.iceberg_stream.maintenance.unreadable import UNREADABLE, why_unreadable
 
     tables: list[TableHealth] = []
     unreadable: dict[Name, str] = {}
@@ -97,10 +96,8 @@ def _examine(
             loaded = catalog.load(table)
             if loaded is not None:  # another run may have dropped it
                 tables.append(table_health(loaded))
-        except DbtRuntimeError as error:
-            unreadable[table] = reason(error)
-        except (OSError, *DAMAGED) as error:
-            unreadable[table] = f"Its metadata cannot be read ({type(error).__name__}: {error})."
+        except UNREADABLE as error:
+            unreadable[table] = why_unreadable(error)
     return tables, unreadable
 
 
@@ -123,19 +120,6 @@ def _require_table(catalog: IcebergCatalog, name: Name) -> None:
         load_table(catalog, name)
 
 
-def _options(project_dir: Path, profiles_dir: Path | None, target: str | None) -> tuple[str, ...]:
-    """Return the options that a printed command needs to find the same catalog."""
-    project = () if project_dir == Path() else ("--project-dir", str(project_dir))
-    profiles = () if profiles_dir is None else ("--profiles-dir", str(profiles_dir))
-    return (*project, *profiles, *(() if target is None else ("--target", target)))
-
-
-def _command(advice: Advice, options: tuple[str, ...]) -> str | None:
-    if not advice.command:
-        return None
-    return shlex.join(("iceberg-stream", *advice.command, *options))
-
-
 def _document(
     tables: list[TableHealth],
     advice: list[Advice],
@@ -143,7 +127,7 @@ def _document(
     options: tuple[str, ...],
 ) -> dict[str, Any]:
     return {
-        "advice": [one.as_json() | {"command": _command(one, options)} for one in advice],
+        "advice": [one.as_json() | {"command": one.command_line(options)} for one in advice],
         "tables": [_as_json(health) for health in tables],
         "unreadable": [{"table": ".".join(n), "error": error} for n, error in unreadable.items()],
     }
@@ -175,10 +159,10 @@ def _print(
     for one in advice:
         hint = " (hint)" if one.urgency == "hint" else ""
         click.echo(f"{'.'.join(one.table)}: {one.code}{hint}\n  {one.problem}")
-        if gain := _gain(one, costs[one.table]):
+        if gain := one.gain(costs[one.table]):
             click.echo(f"  gain     {gain}")
         click.echo(f"  cure     {one.cure}")
-        if command := _command(one, options):
+        if command := one.command_line(options):
             click.echo(f"  command  {command}")
     for health in tables:
         if health.branches:
@@ -191,16 +175,3 @@ def _print(
         f"Tables: {len(tables)} examined, {len(unreadable)} unreadable. "
         f"Worth doing: {len(advice) - hints}. Hints: {hints}."
     )
-
-
-def _gain(advice: Advice, cost: float) -> str:
-    from dbt.adapters.iceberg_stream.maintenance.advice import in_bytes
-
-    gains = []
-    if advice.seconds:
-        gains.append(f"about {advice.seconds:,.1f} s of {cost:,.1f} s for each full scan")
-    if advice.bytes:
-        gains.append(f"about {in_bytes(advice.bytes)} of storage")
-    if advice.files:
-        gains.append(f"{advice.files:,} files")
-    return ", ".join(gains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,37 @@ def load_table(catalog: IcebergCatalog, name: tuple[str, str]) -> LoadedTable:
             "(schema.name), and `--target`, which selects the profile's catalog."
         )
     return table
+
+
+def catalog_options(
+    project_dir: Path, profiles_dir: Path | None, target: str | None
+) -> tuple[str, ...]:
+    """Return the options that a printed command needs to find the same catalog.
+
+    Args:
+        project_dir: the option `--project-dir`.
+        profiles_dir: the option `--profiles-dir`.
+        target: the option `--target`.
+    """
+    project = () if project_dir == Path() else ("--project-dir", str(project_dir))
+    profiles = () if profiles_dir is None else ("--profiles-dir", str(profiles_dir))
+    return (*project, *profiles, *(() if target is None else ("--target", target)))
+
+
+def artifacts(project_dir: Path) -> Path:
+    """Return the folder in which dbt writes the artifacts of a project.
+
+    Args:
+        project_dir: folder of the project.
+
+    Raises:
+        DbtRuntimeError: the folder has no dbt project.
+    """
+    if configured := os.environ.get("DBT_TARGET_PATH"):
+        return project_dir / configured
+    from dbt.config.project import load_raw_project
+
+    return project_dir / (load_raw_project(str(project_dir)).get("target-path") or "target")
 
 
 @contextmanager

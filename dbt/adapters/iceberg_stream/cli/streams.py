@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.cli.options import (
     PORT,
+    artifacts,
+    catalog_options,
     load_table,
     plain_errors,
     profiles_dir,
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from dbt_common.events.base_types import EventMsg
 
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+    from dbt.adapters.iceberg_stream.report.live import LivePage
     from dbt.adapters.iceberg_stream.stream.service import Service
     from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 
@@ -45,14 +50,24 @@ RESTARTS, STABLE_SECONDS = 5, 300.0
 @click.option("--exclude", multiple=True, help="Models to exclude, in the same syntax.")
 @click.option("--full-refresh", is_flag=True, help="Rebuild the tables from the sources.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address of /health and /metrics."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of the page, /health and /metrics.",
 )
 @click.option(
     "--port",
     type=PORT,
     default=0,
     show_default=True,
-    help="Port of /health and /metrics; 0 uses a free port.",
+    help="Port of the page, /health and /metrics; 0 uses a free port.",
+)
+@click.option(
+    "--page/--no-page",
+    "has_page",
+    default=True,
+    show_default=True,
+    help="Serve a page about the project's tables at /.",
 )
 @project_dir
 @profiles_dir
@@ -63,6 +78,7 @@ def run(
     full_refresh: bool,
     host: str,
     port: int,
+    has_page: bool,
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
@@ -82,7 +98,12 @@ def run(
     service = Service()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.end())
-    with plain_errors(), serving(service), endpoint(service, host, port) as listening:
+    with (
+        plain_errors(),
+        _report(service, project_dir, profiles_dir, target) if has_page else nullcontext() as page,
+        serving(service),
+        endpoint(service, host, port, page) as listening,
+    ):
         models = _listed([*selection, *project])
         if not models:
             raise click.ClickException("No stream model is selected. `dbt ls` lists the models.")
@@ -96,6 +117,26 @@ def run(
     if service.fenced:
         raise SystemExit(FENCED)
     raise SystemExit(0 if succeeded else FAILED)
+
+
+@contextmanager
+def _report(
+    service: Service, project_dir: Path, profiles_dir: Path | None, target: str | None
+) -> Iterator[LivePage | None]:
+    """Open a catalog for the report; None if that fails, which dbt then reports."""
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.report.live import LivePage
+
+    try:
+        # Before dbt runs: reading the profile changes dbt's flags.
+        catalog = open_catalog(project_dir, profiles_dir, target)
+        target_path = artifacts(project_dir)
+    except DbtRuntimeError:
+        yield None
+        return
+    options = catalog_options(project_dir, profiles_dir, target)
+    with closing(catalog):
+        yield LivePage(catalog, target_path, lambda: list(service.streams.values()), options)
 
 
 def _restarted(arguments: list[str], service: Service) -> bool:

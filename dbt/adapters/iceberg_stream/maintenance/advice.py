@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -68,6 +69,31 @@ class Advice:
     bytes: int = 0
     files: int = 0
     urgency: Urgency = "worth"
+
+    def command_line(self, options: Sequence[str] = ()) -> str | None:
+        """Return the shell command that does it; None if no command does.
+
+        Args:
+            options: that the command needs to find the same catalog.
+        """
+        if not self.command:
+            return None
+        return shlex.join(("iceberg-stream", *self.command, *options))
+
+    def gain(self, cost: float) -> str:
+        """Return the gain as text; empty if there is none to estimate.
+
+        Args:
+            cost: of a full scan of the table, in seconds.
+        """
+        gains = []
+        if self.seconds:
+            gains.append(f"about {self.seconds:,.1f} s of {cost:,.1f} s for each full scan")
+        if self.bytes:
+            gains.append(f"about {in_bytes(self.bytes)} of storage")
+        if self.files:
+            gains.append(f"{self.files:,} files")
+        return ", ".join(gains)
 
     def as_json(self) -> dict[str, Any]:
         """Return the advice as JSON, without its command."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from dbt_common.exceptions import DbtRuntimeError
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dbt.adapters.iceberg_stream.errors.reason import reason
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 
 PREFIX = "iceberg_stream"
@@ -123,13 +126,16 @@ def serving(service: Service) -> Iterator[Service]:
 
 
 @contextmanager
-def endpoint(service: Service, host: str, port: int) -> Iterator[int]:
-    """Serve `/health` and `/metrics` over HTTP; the context's value is the port.
+def endpoint(
+    service: Service, host: str, port: int, page: Callable[[], str] | None = None
+) -> Iterator[int]:
+    """Serve `/health`, `/metrics` and a page over HTTP; the context's value is the port.
 
     Args:
         service: whose streams are reported.
         host: the address to listen on.
         port: the port to listen on; 0 for any free one.
+        page: returns the HTML to serve at `/`; may raise DbtRuntimeError and OSError.
 
     Raises:
         OSError: the address is in use.
@@ -145,12 +151,24 @@ def endpoint(service: Service, host: str, port: int) -> Iterator[int]:
                 states = {name: status.state for name, status in service.streams.items()}
                 body = json.dumps({"healthy": service.healthy(), "streams": states}).encode()
                 self._answer(200 if service.healthy() else 503, body, "application/json")
+            elif self.path == "/" and page is not None:
+                self._answer_page(page)
             else:
-                self._answer(404, b"/health or /metrics\n", "text/plain")
+                self._answer(404, b"/, /health or /metrics\n", "text/plain")
+
+        def _answer_page(self, page: Callable[[], str]) -> None:
+            try:
+                body = page().encode()
+            except (DbtRuntimeError, OSError) as error:
+                message = f"The page cannot be written: {without_secrets(reason(error))}\n"
+                self._answer(503, message.encode(), "text/plain; charset=utf-8")
+            else:
+                self._answer(200, body, "text/html; charset=utf-8")
 
         def _answer(self, code: int, body: bytes, kind: str) -> None:
             self.send_response(code)
             self.send_header("Content-Type", kind)
+            self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
             self.wfile.write(body)
 

@@ -49,11 +49,15 @@ class StreamStatus:
         """Return the run's duration so far."""
         return time.time() - self.started
 
+    @property
+    def changes_per_second(self) -> float:
+        """Return the changes of the run over its duration."""
+        return self.changes / max(self.seconds, 0.001)
+
     def line(self) -> str:
         """Return the status as one line of a log."""
-        rate = self.changes / max(self.seconds, 0.001)
         lag = "" if self.lag is None else f", {self.lag.count:,} {self.lag.unit} behind"
         return (
-            f"{self.name}: {self.state}, {self.changes:,} changes ({rate:,.0f}/s), "
-            f"{self.commits:,} commits{lag}"
+            f"{self.name}: {self.state}, {self.changes:,} changes "
+            f"({self.changes_per_second:,.0f}/s), {self.commits:,} commits{lag}"
         )

@@ -1,0 +1,150 @@
+"""What a report has to show, before it is a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dbt.adapters.iceberg_stream.maintenance.advice import Advice
+from dbt.adapters.iceberg_stream.maintenance.health import TableHealth
+from dbt.adapters.iceberg_stream.report.history import Write
+from dbt.adapters.iceberg_stream.report.project import Node, Project
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream that writes to a table.
+
+    Attributes:
+        table: namespace and identifier.
+        sink_id: identifies the stream in the table.
+        progress: how far it has read its source.
+        last_progress_ms: its last commit or progress in milliseconds since 1970; None if unknown.
+        problem: why it cannot continue; None if it can.
+        commits: its latest commits, over which `rows_per_second` is measured.
+        rows_per_second: rows that these wrote and deleted; None with fewer than two commits.
+    """
+
+    table: Name
+    sink_id: str
+    progress: str
+    last_progress_ms: int | None
+    problem: str | None
+    commits: int
+    rows_per_second: float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report.
+
+    Attributes:
+        name: namespace and identifier.
+        location: folder of its files.
+        comment: the table's comment; empty without one.
+        format_version: of the table.
+        partitioning: transforms of the default partition spec.
+        node: the node of the project that writes it; None if the project has none.
+        current: the write of the current snapshot; None for a table without one.
+        writes: the latest writes to the branch main, newest first.
+        snapshots: how many snapshots were written to the branch main, and have not expired.
+        other_snapshots: those of other branches, and staged ones.
+        streams: that write to the table.
+        health: None if the time limit was reached before the table was examined.
+    """
+
+    name: Name
+    location: str
+    comment: str
+    format_version: int
+    partitioning: str
+    node: Node | None
+    current: Write | None
+    writes: Sequence[Write]
+    snapshots: int
+    other_snapshots: int
+    streams: Sequence[Stream]
+    health: TableHealth | None
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What a run of dbt changed in one table.
+
+    Attributes:
+        table: namespace and identifier.
+        writes: how many snapshots.
+        inserted: rows inserted; those of rewritten files may be among them.
+        updated: rows that a MERGE updated.
+        deleted: rows deleted, and keys of equality deletes.
+        bytes: of the files that were written.
+        rows_before: of the table before the run; None if unknown.
+        rows_after: of the table after its last commit; None if unknown.
+        seconds: of the node, if dbt's artifacts have the run.
+    """
+
+    table: Name
+    writes: int
+    inserted: int
+    updated: int
+    deleted: int
+    bytes: int
+    rows_before: int | None
+    rows_after: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command of dbt, from the snapshots that it committed.
+
+    Attributes:
+        invocation_id: dbt's id of the run.
+        first_ms: its first commit, in milliseconds since 1970.
+        last_ms: its last commit.
+        principals: the catalog's users who committed.
+        changes: one for each table.
+    """
+
+    invocation_id: str
+    first_ms: int
+    last_ms: int
+    principals: Sequence[str]
+    changes: Sequence[TableChange]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a report shows.
+
+    Attributes:
+        catalog: the catalog's name.
+        namespaces: those that were asked for; empty for the project, or for all.
+        project: the dbt project; None without a manifest.
+        nodes: the project's nodes that belong to the report, by unique id.
+        tables: sorted by name.
+        unreadable: errors by the name of a table or namespace.
+        advice: the most urgent first.
+        runs: the latest first.
+        generated_ms: when the metadata were read, in milliseconds since 1970.
+    """
+
+    catalog: str
+    namespaces: Sequence[str]
+    project: Project | None
+    nodes: Mapping[str, Node]
+    tables: Sequence[Table]
+    unreadable: Mapping[str, str]
+    advice: Sequence[Advice]
+    runs: Sequence[Run]
+    generated_ms: int
+
+    @property
+    def streams(self) -> list[Stream]:
+        """The streams of all tables, those with a problem first, then the latest."""
+        streams = [stream for table in self.tables for stream in table.streams]
+        return sorted(
+            streams, key=lambda s: (s.problem is None, -(s.last_progress_ms or 0), s.table)
+        )
