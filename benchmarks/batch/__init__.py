@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import ctas, relation_cache, seeds, shop, small_models
+from . import ctas, publish, relation_cache, seeds, shop, small_models
 
 BENCHMARKS: dict[str, Benchmark] = {
     "shop_cold": shop.cold,
@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "one_model_warm": shop.one_model,
     "tables_100": small_models.tables,
     "merges_20": small_models.merges,
+    "publish_100": publish.tables,
     "seed_1000": partial(seeds.against_peer, rows=1_000, aim=8, runs=3),
     # The peer takes about a minute.
     "seed_4000": partial(seeds.against_peer, rows=4_000, aim=50, runs=2),
