@@ -87,20 +87,25 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return True
         return bool(connection.handle.reusable)
 
-    def refresh_spark(self, name: tuple[str, str]) -> None:
-        """Refresh a table in Spark's cache, after a commit that Spark did not make.
+    def refresh_spark(self, *names: tuple[str, str]) -> None:
+        """Refresh tables in Spark's cache, after a commit that Spark did not make.
 
         Does nothing if the engine has not started yet.
 
         Args:
-            name: the table.
+            names: the tables.
         """
         if self.credentials.method == "embedded":
             server = status(self.credentials.engine_path(self.project_root))
             if server is None or not server.ready:
                 return
-        relation = ".".join(quote(part) for part in (self.credentials.database, *name))
-        sql = f"refresh table {relation}"
+        catalog = self.credentials.database
+        relations = [".".join(quote(part) for part in (catalog, *name)) for name in names]
+        statements = [f"refresh table {relation}" for relation in relations]
+        sql = statements[0]
+        if len(statements) > 1:
+            # One script takes a quarter of the time of its statements.
+            sql = "\n".join(["begin", *(f"{statement};" for statement in statements), "end"])
         with self.exception_handler(sql):
             self.current_session().run(sql)
 

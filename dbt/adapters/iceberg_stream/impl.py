@@ -366,7 +366,10 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
     def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:
         """Check that the user may write to the table, before any data is computed."""
         if existing is not None and existing.is_table:
-            self.catalog.check_write(table_name(existing), rows_only)
+            name = table_name(existing)
+            # Staging has checked the published table, and the staged one is the user's own.
+            if split_staged(name[1]) is None:
+                self.catalog.check_write(name, rows_only)
 
     @available.parse_none
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:

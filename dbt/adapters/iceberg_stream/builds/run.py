@@ -36,7 +36,8 @@ class BuildRun:
     Args:
         settings: the build.
         catalog: returns the profile's catalog.
-        on_published: is called with each table and its snapshot after the build is published.
+        on_published: is called after the build is published, with its tables and their snapshots,
+            and with its views.
         on_staged: is called when the command stages its first relation.
     """
 
@@ -44,7 +45,7 @@ class BuildRun:
         self,
         settings: BuildSettings,
         catalog: Callable[[], IcebergCatalog],
-        on_published: Callable[[Name, int], None],
+        on_published: Callable[[Mapping[Name, int], Iterable[Name]], None],
         on_staged: Callable[[], None],
     ) -> None:
         self.settings = settings
@@ -132,7 +133,7 @@ class BuildRun:
 
         if existing == VIEW:
             catalog.drop(staged_name(name, self.name))
-        return stage_table(catalog, name, self.name, properties)
+        return stage_table(catalog, name, self.name, properties, self.settings.continues)
 
     def _stage_view(
         self, catalog: IcebergCatalog, name: Name, existing: str | None, _: Any
@@ -236,8 +237,7 @@ class BuildRun:
         with self._lock:
             self._relations.clear()
             self._loaded.clear()
-        for name, snapshot_id in publication.tables.items():
-            self._on_published(name, snapshot_id)
+        self._on_published(publication.tables, publication.views)
         logger.info(published_text(publication))
         for action in self._deferred:
             action()

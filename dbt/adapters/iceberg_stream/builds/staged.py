@@ -141,7 +141,11 @@ def load_staged(catalog: IcebergCatalog, name: Name, build: str) -> StagedTable 
 
 
 def stage_table(
-    catalog: IcebergCatalog, name: Name, build: str, properties: Mapping[str, str]
+    catalog: IcebergCatalog,
+    name: Name,
+    build: str,
+    properties: Mapping[str, str],
+    continues: bool = True,
 ) -> bool:
     """Stage a table, unless the build has staged it from the current published table before.
 
@@ -150,6 +154,7 @@ def stage_table(
         name: namespace and identifier of the published table; it may not exist.
         build: name of the build.
         properties: properties of a new table that cannot be changed later.
+        continues: whether the build may have staged it before.
 
     Returns:
         Whether the staged table has columns: False for one that is new.
@@ -159,7 +164,7 @@ def stage_table(
         OSError: the storage refuses.
     """
     published = catalog.load(name)
-    staged = load_staged(catalog, name, build)
+    staged = load_staged(catalog, name, build) if continues else None
     if staged is not None:
         if not staged.is_recreated and staged.was_staged_from(published):
             return not staged.is_empty

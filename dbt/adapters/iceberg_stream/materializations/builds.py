@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -57,13 +57,15 @@ class BuildHooks(metaclass=AdapterMeta):
             """The profile's catalog."""
 
     def open_build(
-        self, profile: IcebergStreamCredentials, on_published: Callable[[Name, int], None]
+        self,
+        profile: IcebergStreamCredentials,
+        on_published: Callable[[Mapping[Name, int], Iterable[Name]], None],
     ) -> None:
         """Open the build of this command, if the profile, the environment or `--vars` say so.
 
         Args:
             profile: the profile.
-            on_published: is called with each published table and its snapshot.
+            on_published: see `BuildRun`.
         """
         if self.command not in BUILD_COMMANDS | READING_COMMANDS:
             return

@@ -7,7 +7,7 @@ table's metadata again for every statement (`cache-enabled` is false).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
@@ -19,13 +19,13 @@ class AfterCommit:
     """Does what has to follow each commit to a table.
 
     Attributes:
-        refresh_spark: refreshes Spark's caches of a table.
+        refresh_spark: refreshes Spark's caches of tables, each an argument.
         forget_results: drops cached results of queries that read a table.
         record: records what a commit changed in a table.
         call_hook: calls the project's hook, if there is one, with the table and the snapshot id.
     """
 
-    refresh_spark: Callable[[Name], None]
+    refresh_spark: Callable[..., None]
     forget_results: Callable[[Name], None]
     record: Callable[[Name, Outcome], None]
     call_hook: Callable[[Name, int], None]
@@ -54,16 +54,19 @@ class AfterCommit:
         self.record(name, outcome)
         self._call_hook(name, outcome.snapshot_id)
 
-    def on_publication(self, name: Name, snapshot_id: int) -> None:
-        """Handle the publication of a table, whose commits were recorded when it was staged.
+    def on_publication(self, tables: Mapping[Name, int], views: Iterable[Name]) -> None:
+        """Handle the publication of a build, whose commits were recorded when it was staged.
 
         Args:
-            name: namespace and identifier of the published table.
-            snapshot_id: its snapshot's.
+            tables: the published tables and their snapshots' ids.
+            views: the published views.
         """
-        self.refresh_spark(name)
-        self.forget_results(name)
-        self._call_hook(name, snapshot_id)
+        if tables:
+            self.refresh_spark(*tables)
+        for name in (*tables, *views):
+            self.forget_results(name)
+        for name, snapshot_id in tables.items():
+            self._call_hook(name, snapshot_id)
 
     def _call_hook(self, name: Name, snapshot_id: int) -> None:
         # Writes by the hook itself must not call it again.
