@@ -18,6 +18,7 @@ from tests.functional.lake import rows, run, summary, table
 from tests.functional.principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.functional.shop_streams import ALL_ITEMS, ALL_ORDERS, MODELS, WRITE_ID, item, land
 from tests.functional.test_stream_groups import order
+from tests.integration.mart_readers import read_while_publishing
 from tests.integration.streams import SINK, Change, make_table, open_sink, write
 from tests.servers.nessie import WAREHOUSES, Nessie, nessie
 from tests.servers.s3 import S3, s3_server
@@ -136,6 +137,12 @@ class TestWriterAndReader:
         assert not [
             n for n, _ in project.adapter.catalog.relations(project.test_schema) if "__" in n
         ]
+
+    def test_readers_find_whole_builds(self, project: Any) -> None:
+        lake = project.adapter.catalog
+        lake.create_namespace("s")
+        problems, _ = read_while_publishing(lake)
+        assert problems == []
 
     def test_docs(self, project: Any) -> None:
         nodes = run_dbt(["docs", "generate"]).nodes

@@ -1,0 +1,80 @@
+"""Whether a command stages its models: `--vars`, the environment, the profile, in this order."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.builds.settings import (
+    BuildSettings,
+    build_settings,
+    retried_settings,
+    write_state,
+)
+
+INVOCATION = "ae3c0bcb-1111-2222-3333-444455556666"
+KEEP = timedelta(days=2)
+
+
+def settings(profile: dict[str, Any], **variables: str) -> BuildSettings | None:
+    defaults = {"publish": "immediately", "build": None, "keep_builds_days": 2}
+    return build_settings({**defaults, **profile}, variables, INVOCATION)
+
+
+def test_default() -> None:
+    assert settings({}) is None
+
+
+def test_atomic() -> None:
+    build = settings({"publish": "atomic"})
+    assert build is not None
+    assert build.name.endswith("-ae3c0bcb")
+    assert (build.publishes, build.continues, build.keep) == (True, False, KEEP)
+
+
+def test_named() -> None:
+    assert settings({"build": "pr-1"}) == BuildSettings("pr-1", False, True, KEEP)
+    assert settings({"build": "pr-1", "publish": "atomic"}) == settings({"build": "pr-1"})
+
+
+def test_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEBERG_STREAM_PUBLISH", "atomic")
+    assert settings({}) is not None
+    assert settings({}, iceberg_stream_publish="immediately") is None
+    monkeypatch.setenv("ICEBERG_STREAM_BUILD", "of-environment")
+    named = settings({"build": "of-profile"})
+    assert named is not None
+    assert named.name == "of-environment"
+    named = settings({}, iceberg_stream_build="of-vars")
+    assert named is not None
+    assert named.name == "of-vars"
+
+
+def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BuildError, match="`PR 42` is no valid name"):
+        settings({}, iceberg_stream_build="PR 42")
+    monkeypatch.setenv("ICEBERG_STREAM_PUBLISH", "later")
+    with pytest.raises(BuildError, match=r"immediately, atomic, not `later`.*ICEBERG_STREAM_PUBL"):
+        settings({})
+
+
+def results(target: Path, invocation: str) -> None:
+    text = json.dumps({"metadata": {"invocation_id": invocation}})
+    (target / "run_results.json").write_text(text)
+
+
+def test_retry_continues_the_build_of_the_last_results(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    assert retried_settings(target, KEEP) is None
+    write_state(target, BuildSettings("of-a-run", True, False, KEEP), INVOCATION)
+    assert retried_settings(target, KEEP) is None
+    results(target, INVOCATION)
+    assert retried_settings(target, KEEP) == BuildSettings("of-a-run", True, True, KEEP)
+    # A later command published its models immediately.
+    results(target, "another")
+    assert retried_settings(target, KEEP) is None
