@@ -145,6 +145,7 @@ class TestOtherWriters(AtomicProject):
             "appended.sql": f"{{{{ config({config}) }}}} select 1 as id, 'ours' as who",
             "merged.sql": f"{{{{ config({config}, unique_key='id') }}}} select 1 as id, "
             "{{ var('version', 1) }} as version",
+            "rebuilt.sql": "{{ config(materialized='table') }} select 1 as id",
         }
 
     def test_appends_are_added_to_theirs(self, project: Any, pr: str) -> None:
@@ -172,6 +173,21 @@ class TestOtherWriters(AtomicProject):
         run_dbt(["run", "--select", "merged", *variables(version=3)])
         assert command(project, "publish", pr).exit_code == 0
         assert published(project, "merged") == [(1, 3), (7, 7)]
+
+    def test_a_table_that_is_replaced_is_not_appended(self, project: Any, pr: str) -> None:
+        run_dbt(["run", "--select", "rebuilt"])
+        run_as_another(project, "insert into {schema}.rebuilt values (7)")
+        refused = command(project, "publish", pr)
+        assert f"{project.test_schema}.rebuilt has the new snapshot" in refused.output
+        assert published(project, "rebuilt") == [(1,), (7,)]
+        assert command(project, "discard", pr).exit_code == 0
+
+    def test_a_table_without_changes_has_no_conflict(self, project: Any, pr: str) -> None:
+        run_dbt(["run", "--select", "merged", *variables(version=3)])
+        run_as_another(project, "insert into {schema}.merged values (8, 8)")
+        assert command(project, "publish", pr).exit_code == 0
+        assert published(project, "merged") == [(1, 3), (7, 7), (8, 8)]
+        run_as_another(project, "delete from {schema}.merged where id = 8")
 
     def test_expiry_meanwhile(self, project: Any, pr: str) -> None:
         run_dbt(["run", *variables(version=4)])

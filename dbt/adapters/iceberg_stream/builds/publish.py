@@ -27,17 +27,23 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     load_staged,
     metadata_files,
     remove_files,
+    versions,
 )
 from dbt.adapters.iceberg_stream.builds.updates import (
     STAGED_SNAPSHOT,
+    own_properties,
     requirements,
     updates_between,
     without_snapshots,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict, CommitStateUnknown
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
+from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
@@ -101,7 +107,8 @@ def publish(
 
     Raises:
         BuildConflict: other writers changed published tables; nothing was published.
-        BuildError: a table was staged, but never built; nothing was published.
+        BuildError: a table was staged, but never built, and nothing was published; or the tables
+            were published, and a view was not.
         CatalogError: the catalog refuses; nothing was published.
         CommitStateUnknown: the catalog did not answer; publish again.
     """
@@ -119,9 +126,15 @@ def publish(
     replaced_views = [name for name in names if kinds.get(name) == "view"]
     plan, now = _commit(catalog, build, staged, replaced_views)
     for name in views:
-        if kinds.get(name) == "table":
-            catalog.drop(name)
-        _publish_view(catalog, build, name)
+        try:
+            if kinds.get(name) == "table":
+                catalog.drop(name)
+            _publish_view(catalog, build, name)
+        except CatalogError as error:
+            raise BuildError(
+                f"The tables of the build `{build}` are published, but not the view "
+                f"{'.'.join(name)}: {error}\nRun `iceberg-stream publish {build}` for the rest."
+            ) from error
     _clean_up(catalog, staged, plan)
     seconds = time.monotonic() - start
     return Publication(build, plan.snapshots, views, plan.unchanged, now, seconds)
@@ -221,6 +234,8 @@ def _plan_table(
             return
         plan.commits.append(TableCommit(published, requirements(published.metadata), updates))
         plan.snapshots[name] = current or 0
+    elif _is_unchanged(staged):
+        plan.unchanged.append(name)
     elif (files := _appended_files(staged)) is not None and _same_layout(staged, published):
         _plan_append(plan, catalog, build, staged, published, files)
     else:
@@ -263,6 +278,16 @@ def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
     return {**published.metadata, "properties": properties, "refs": first.get("refs") or {}}
 
 
+def _is_unchanged(staged: StagedTable) -> bool:
+    """Return whether the build has not changed a table."""
+    first, now = staged.first_metadata, staged.metadata
+    return (
+        versions(first) == versions(now)
+        and own_properties(first) == own_properties(now)
+        and (first.get("refs") or {}) == (now.get("refs") or {})
+    )
+
+
 def _same_layout(staged: StagedTable, published: LoadedTable) -> bool:
     """Return whether neither the build nor another writer has changed more than rows."""
     layouts = []
@@ -280,6 +305,10 @@ def _appended_files(staged: StagedTable) -> list[DataFile] | None:
     current = new.get(staged.metadata.get("current-snapshot-id") or 0)
     operations = {s["summary"]["operation"] for s in new.values()}
     if current is None or operations != {Operation.APPEND.value}:
+        return None
+    # The snapshots of a replaced table (`create or replace`) do not follow the published ones.
+    main = (staged.first_metadata.get("refs") or {}).get(MAIN) or {}
+    if next(iter(new.values())).get("parent-snapshot-id") != main.get("snapshot-id"):
         return None
     io = staged.table.io
     manifests = read_manifest_list(io, current["manifest-list"])

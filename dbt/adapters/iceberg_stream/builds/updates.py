@@ -98,7 +98,7 @@ def without_snapshots(staged: Metadata) -> dict[str, Any]:
     """
     used = {staged["current-schema-id"]}
     used |= {s.get("schema-id") for s in staged.get("snapshots") or []}
-    properties = {**_own_properties(staged), **TABLE_DEFAULTS}
+    properties = {**own_properties(staged), **TABLE_DEFAULTS}
     result = {
         **staged,
         "schemas": [s for s in staged["schemas"] if s["schema-id"] in used],
@@ -150,15 +150,19 @@ def _location(base: Metadata, staged: Metadata) -> Iterator[TableUpdate]:
 
 
 def _properties(base: Metadata, staged: Metadata) -> Iterator[TableUpdate]:
-    old, new = dict(base.get("properties") or {}), _own_properties(staged)
+    old, new = dict(base.get("properties") or {}), own_properties(staged)
     if changed := {key: value for key, value in new.items() if old.get(key) != value}:
         yield SetPropertiesUpdate(updates=changed)
     if removed := sorted(set(old) - set(new) - set(PROTECTION)):
         yield RemovePropertiesUpdate(removals=removed)
 
 
-def _own_properties(staged: Metadata) -> dict[str, str]:
-    """Return the properties of a staged table that its published version has, too."""
+def own_properties(staged: Metadata) -> dict[str, str]:
+    """Return the properties of a staged table that its published version has, too.
+
+    Args:
+        staged: metadata of the staged table.
+    """
     properties = dict(staged.get("properties") or {})
     return {
         key: value
