@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,60 @@ class TestErrors(AtomicProject):
         assert "which this run stages in the build" in str(results[0].message)
         assert published(project, "a") == [(1,), (2,)]
         assert command(project, "discard", *build_names(project)).exit_code == 0
+
+
+class TestOptOut(AtomicProject):
+    """A model that is published immediately, beside one that is published with its build."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        log = (
+            "{{ config(materialized='table', publish='immediately') }} select * from {{ ref('a') }}"
+        )
+        return {
+            "a.sql": "{{ config(materialized='table') }} select {{ var('version', 1) }} as version",
+            "log.sql": log,
+        }
+
+    @pytest.fixture(scope="class")
+    def tests(self) -> dict[str, str]:
+        return {"fails.sql": "select * from {{ ref('a') }} where version = 2"}
+
+    def test_only_the_others_wait(self, project: Any) -> None:
+        run_dbt(["build"])
+        write_file(
+            "select * from {{ ref('log') }} where version = 2",
+            project.project_root,
+            "tests/fails.sql",
+        )
+        run_dbt(["build", *variables(version=2)], expect_pass=False)
+        # It reads what the run has staged, and is published nevertheless.
+        assert published(project, "log") == [(2,)]
+        assert published(project, "a") == [(1,)]
+        assert command(project, "discard", *build_names(project)).exit_code == 0
+
+    def test_bad_value(self, project: Any) -> None:
+        model = "{{ config(materialized='table', publish='later') }} select 1 as version"
+        write_file(model, project.project_root, "models", "a.sql")
+        results = run_dbt(["run", "--select", "a"], expect_pass=False)
+        assert "`publish` must be one of immediately, atomic" in str(results[0].message)
+
+
+class TestDefer(Shop):
+    def test_deferred_models_are_read_where_they_are_published(
+        self, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_dbt(["build"])
+        shutil.copy(Path(project.project_root) / "target/manifest.json", tmp_path)
+        monkeypatch.setenv("ICEBERG_STREAM_BUILD", "pr-1")
+        state = ["--defer", "--state", str(tmp_path), "--favor-state"]
+        run_dbt(["build", "--select", "large", *state, *variables(least=1)])
+        assert published(project, "large") == [(1, 1), (2, 1)]
+        assert command(project, "publish", "pr-1").exit_code == 0
+        assert published(project, "large") == [(2, 1)]
+        assert (
+            "__dbt_build_"
+            not in project.adapter.catalog.metadata((project.test_schema, "large"))["versions"][-1][
+                "representations"
+            ][0]["sql"]
+        )

@@ -7,6 +7,7 @@ import pytest
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import (
     check_build_name,
+    published_tables,
     split_staged,
     staged_identifier,
     staged_name,
@@ -35,6 +36,11 @@ def test_other_relations(identifier: str) -> None:
 
 def test_namespace_stays() -> None:
     assert staged_name(("shop", "orders"), "pr-1") == ("shop", "orders__dbt_build_pr-1")
+
+
+def test_published_tables() -> None:
+    relations = [("b", "table"), ("v", "view"), ("a", "table"), ("a__dbt_build_x", "table")]
+    assert published_tables("s", relations) == [("s", "a"), ("s", "b")]
 
 
 def test_queries_of_views() -> None:

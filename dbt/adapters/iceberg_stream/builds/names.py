@@ -7,6 +7,7 @@ A staged relation is beside the published one, so it needs no other rights and n
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
@@ -54,6 +55,17 @@ def without_build(name: Name) -> Name:
     """Return the published name of a relation, which may be staged."""
     parts = split_staged(name[1])
     return (name[0], parts[0]) if parts else name
+
+
+def published_tables(namespace: str, relations: Iterable[tuple[str, str]]) -> list[Name]:
+    """Return the tables of a namespace without those that a build has staged, sorted.
+
+    Args:
+        namespace: the namespace.
+        relations: identifiers and kinds (`table` or `view`) that the catalog lists.
+    """
+    tables = sorted(identifier for identifier, kind in relations if kind == "table")
+    return [(namespace, table) for table in tables if split_staged(table) is None]
 
 
 def with_published_names(sql: str, build: str) -> str:

@@ -48,6 +48,8 @@ def table_name(table: str) -> tuple[str, str]:
 def table_names(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
     """Return the table of a name, or the names of all tables of a namespace, sorted.
 
+    Tables that a build has staged are left out.
+
     Args:
         catalog: the profile's catalog.
         name: `schema.name`, or a namespace.
@@ -55,6 +57,8 @@ def table_names(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
     Raises:
         click.ClickException: there is no such namespace.
     """
+    from dbt.adapters.iceberg_stream.builds.names import published_tables
+
     namespaces = catalog.namespaces()
     if "." in name and name not in namespaces:
         return [table_name(name)]
@@ -63,7 +67,7 @@ def table_names(catalog: IcebergCatalog, name: str) -> list[tuple[str, str]]:
             f"The namespace {name} does not exist. Give a table as schema.name, or one of: "
             f"{', '.join(sorted(namespaces))}."
         )
-    return [(name, table) for table, kind in sorted(catalog.relations(name)) if kind == "table"]
+    return published_tables(name, catalog.relations(name))
 
 
 def load_table(catalog: IcebergCatalog, name: tuple[str, str]) -> LoadedTable:

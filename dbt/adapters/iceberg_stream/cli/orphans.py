@@ -40,6 +40,7 @@ def orphans(
     target: str | None,
 ) -> None:
     """List the files of TABLE (schema.name) that none of its snapshots references."""
+    from dbt.adapters.iceberg_stream.builds.names import split_staged
     from dbt.adapters.iceberg_stream.maintenance.orphans import (
         find_orphans,
         remove_orphans,
@@ -52,7 +53,10 @@ def orphans(
         names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s) if remove]
         others = (other for name in names if (other := catalog.load(name)) is not None)
         if (nested := shares_folder(loaded, others)) is not None:
-            raise click.ClickException(f"{'.'.join(nested.name)} has its files in the same folder.")
+            problem = f"{'.'.join(nested.name)} has its files in the same folder."
+            if (parts := split_staged(nested.name[1])) is not None:
+                problem += f" Publish or discard the build `{parts[1]}` first."
+            raise click.ClickException(problem)
         if remove:
             catalog.check_write(loaded.name)
         before = datetime.now(timezone.utc) - timedelta(hours=older_than)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from dbt.adapters.iceberg_stream.builds.names import published_tables
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.maintenance.unreadable import why_unreadable
@@ -35,7 +36,7 @@ def list_tables(
         except CatalogError as error:
             errors[namespace] = error
             continue
-        names += [(namespace, table) for table, kind in relations if kind == "table"]
+        names += published_tables(namespace, relations)
     if errors and len(errors) == len(listed):
         raise next(iter(errors.values()))
     if nodes:
