@@ -155,12 +155,10 @@ def test_publish(lake: IcebergCatalog) -> None:
     assert_clean(lake)
 
 
-def test_one_transaction(lake: IcebergCatalog, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("lake", ["rest"], indirect=True)
+def test_one_transaction(lake: IcebergCatalog, server: RestCatalog) -> None:
     """The access log of the server has one commit, of all tables."""
     build = staged_build(lake)
-    if isinstance(lake._backend, SqliteBackend):
-        pytest.skip("a SQLite catalog has no server")
-    server: RestCatalog = request.getfixturevalue("server")
     before = len(server.requests())
     publish(lake, BUILD, build.relations.items())
     writes = [

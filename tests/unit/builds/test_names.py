@@ -23,7 +23,7 @@ def test_valid(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "PR", "a b", "a__b", "-a", "a-", "a.b", "ä", "x" * 41])
 def test_invalid(name: str) -> None:
-    with pytest.raises(BuildError, match="no valid name of a build"):
+    with pytest.raises(BuildError, match="not a valid name of a build"):
         check_build_name(name)
 
 

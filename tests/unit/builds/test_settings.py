@@ -56,7 +56,7 @@ def test_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BuildError, match="`PR 42` is no valid name"):
+    with pytest.raises(BuildError, match="`PR 42` is not a valid name"):
         settings({}, iceberg_stream_build="PR 42")
     monkeypatch.setenv("ICEBERG_STREAM_PUBLISH", "later")
     with pytest.raises(BuildError, match=r"immediately, atomic, not `later`.*ICEBERG_STREAM_PUBL"):

@@ -25,7 +25,7 @@ def check_build_name(build: str) -> str:
     """
     if len(build) > LONGEST_NAME or not _NAME.fullmatch(build):
         raise BuildError(
-            f"`{build}` is no valid name of a build. Use at most {LONGEST_NAME} lower-case "
+            f"`{build}` is not a valid name of a build. Use at most {LONGEST_NAME} lower-case "
             "letters and digits, with single `-` or `_` between them, such as `pr-42`."
         )
     return build

@@ -62,8 +62,8 @@ class BuildSummary:
         elif event.info.name == "FinishedRunningStats":
             try:
                 self._print()
-            except Exception as error:
-                # An error in a callback would fail the command, whose tables are all written.
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # Figures of an unexpected form; the tables are written, so the command goes on.
                 logger.info(f"The build summary cannot be printed: {error!r}")
 
     def _print(self) -> None:
