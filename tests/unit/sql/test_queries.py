@@ -32,6 +32,16 @@ def test_reads(sql: str, expected: set[tuple[str, ...]]) -> None:
     assert actual.relations == expected
 
 
+def test_versions() -> None:
+    actual = reads(
+        "with c as (select * from s.t version as of 'it\\'s') select * from c join s.t version as of 5"
+        " join s.t as now join s.u version as of '7' join s.v timestamp as of '2026-01-01' join s.w"
+    )
+    assert actual is not None
+    assert actual.relations == {("s", name) for name in "tuvw"}
+    assert actual.versions == {("s", "t"): {"it's", 5, None}, ("s", "u"): {7}}
+
+
 @pytest.mark.parametrize(
     "sql", ["call lake.system.expire_snapshots('s.t')", "not ( sql", "set a = b"]
 )

@@ -11,6 +11,8 @@ REPEATABLE = [
     "with a as (select lower(x) as x from s.t) select * from a where x in ('u', 'v') order by 1",
     "select row_number() over (partition by a order by b), cast(c as date), if(d, 1, 2) from s.t",
     "select /*+ broadcast(t) */ date_trunc('day', at), left(name, 2) from s.t limit 5",
+    "select * from s.t version as of 'main' as t join s.u VERSION AS OF 12",
+    "select * from s.t for version as of 12 where version = 5",
 ]
 NOT = [
     "select rand() from s.t",
@@ -27,7 +29,7 @@ NOT = [
     "select s.format(a) from s.t",
     "select uuid(), a from s.t",
     "select * from s.t tablesample (10 percent)",
-    "select * from s.t version as of 'main'",
+    "select a as version, b as of from s.t",
     "select * from s.t timestamp as of '2026-01-01'",
     "select input_file_name() from s.t",
     "select reflect('java.util.UUID', 'randomUUID')",

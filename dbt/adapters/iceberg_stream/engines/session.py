@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dbt.adapters.iceberg_stream.engines import python_functions
+from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain, load_pyspark
 from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
 
@@ -268,6 +270,38 @@ class Session:
                 else self._spark.createDataFrame([], schema=from_arrow_schema(rows.schema))
             )
             frame.createOrReplaceTempView(name)
+
+    def register_function(
+        self, name: str, function: PythonFunction, returns: str, deterministic: bool
+    ) -> None:
+        """Register a Python function in the session, under a name for SQL.
+
+        Args:
+            name: the name, which may have a dot.
+            function: the function or aggregate.
+            returns: Spark SQL type of its values.
+            deterministic: whether it returns the same value for the same arguments.
+        """
+        from pyspark import cloudpickle
+        from pyspark.sql.connect.udf import UserDefinedFunction
+        from pyspark.util import PythonEvalType
+
+        cloudpickle.register_pickle_by_value(python_functions)
+        # With Arrow a value is cast to the function's type, which Spark otherwise replaces by NULL.
+        kind = (
+            PythonEvalType.SQL_GROUPED_AGG_ARROW_UDF
+            if isinstance(function, PythonAggregate)
+            else PythonEvalType.SQL_ARROW_BATCHED_UDF
+        )
+        with explain():
+            # A type as text would be parsed by the session that is active in this thread.
+            schema: Any = self._spark._parse_ddl(f"value {returns}")
+            self._spark.udf.register(
+                name,
+                UserDefinedFunction(
+                    function, schema[0].dataType, name, evalType=kind, deterministic=deterministic
+                ),
+            )
 
     def on_progress(self, handler: ProgressHandler) -> None:
         """Register a progress handler.

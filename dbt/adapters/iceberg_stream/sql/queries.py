@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import sqlglot
 from sqlglot import exp
@@ -11,6 +12,9 @@ from sqlglot.errors import SqlglotError
 
 DIALECT = "spark"
 NameParts = tuple[str, ...]
+# A snapshot's id, the name of a tag or branch, or None for the current version.
+AsOf = int | str | None
+CURRENT: frozenset[AsOf] = frozenset([None])
 # Table functions that read no table.
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 
@@ -24,9 +28,11 @@ class Reads:
 
     Attributes:
         relations: name parts as in the statement; the target only if the statement reads it.
+        versions: in which versions it reads those that it does not only read in the current one.
     """
 
     relations: frozenset[NameParts]
+    versions: Mapping[NameParts, frozenset[AsOf]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def _parse(sql: str) -> exp.Expr | None:
 
 def _in(*parts: exp.Expr) -> Reads | None:
     """Return the tables in parts of a statement, without common table expressions."""
-    names: set[NameParts] = set()
+    names: dict[NameParts, frozenset[AsOf]] = {}
     for part in parts:
         if part.find(exp.Command) is not None or _hides_tables(part):
             return None
@@ -102,8 +108,22 @@ def _in(*parts: exp.Expr) -> Reads | None:
                 continue
             name = tuple(p.name for p in table.parts)
             if len(name) > 1 or not is_common_table(table):
-                names.add(name)
-    return Reads(frozenset(names))
+                names[name] = names.get(name, frozenset()) | {_as_of(table)}
+    versions = {name: read for name, read in names.items() if read != CURRENT}
+    return Reads(frozenset(names), versions)
+
+
+def _as_of(table: exp.Table) -> AsOf:
+    """Return in which version a table is read.
+
+    Only commits change what `timestamp as of` reads, as they change the current version.
+    """
+    version = table.args.get("version")
+    if version is None or version.name != "VERSION":
+        return None
+    text = str(version.expression.name)
+    # Iceberg reads a name of digits as an id.
+    return int(text) if text.isdigit() else text
 
 
 def _hides_tables(part: exp.Expr) -> bool:

@@ -10,8 +10,8 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
-# Functions whose value changes from call to call, clauses that sample rows or read an older
-# version of a table, and words that stand for moments ("Special Values" of Spark's types).
+# Functions whose value changes from call to call, clauses that sample rows or read a table at a
+# time, and words that stand for moments ("Special Values" of Spark's types).
 NONDETERMINISTIC = {
     "aes_encrypt", "current_catalog", "current_database", "current_date", "current_schema",
     "current_time", "current_timestamp", "current_user", "curdate", "input_file_block_length",
@@ -20,12 +20,16 @@ NONDETERMINISTIC = {
     "sample", "session_user", "shuffle", "spark_partition_id", "tablesample", "today", "tomorrow",
     "try_reflect", "uniform", "unix_timestamp", "user", "uuid", "yesterday",
 }  # fmt: skip
+# Follows the expression of a function of the project whose value changes from call to call. As a
+# comment it stays in the definitions of views.
+VOLATILE_MARK = " /* non-deterministic */"
 # Strings that Spark casts to the current time or date, with or without a time zone.
 MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b")
 # Functions of Spark that are missing in its Python client.
 MORE_FUNCTIONS = {"if", "cast", "try_cast"}
 NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
 TEXTS = {TokenType.STRING, TokenType.RAW_STRING}
+VERSIONS = {TokenType.STRING, TokenType.NUMBER}
 
 
 def normal_form(sql: str) -> list[str] | None:
@@ -43,9 +47,18 @@ def normal_form(sql: str) -> list[str] | None:
     except TokenError:
         return None
     # Spark replaces `${…}` by settings before it parses.
-    if "${" in sql or any(map(_is_nondeterministic, tokens)) or _calls_user_code(tokens):
+    if "${" in sql or VOLATILE_MARK in sql:
+        return None
+    others = [t for i, t in enumerate(tokens) if not _is_version(tokens[i - 2 : i + 2])]
+    if any(map(_is_nondeterministic, others)) or _calls_user_code(tokens):
         return None
     return [sql[token.start : token.end + 1] for token in tokens]
+
+
+def _is_version(tokens: Sequence[Token]) -> bool:
+    """Return whether tokens are `version as of` and a version, which read sets contain."""
+    words = [token.text.lower() for token in tokens[:3]]
+    return words == ["version", "as", "of"] and tokens[-1].token_type in VERSIONS
 
 
 def _is_nondeterministic(token: Token) -> bool:

@@ -42,12 +42,13 @@ def _mentions(tree: exp.Expr) -> Iterator[tuple[NameParts, int]]:
             yield tuple(part.name for part in parts), int(end) + 1
 
 
-def at_snapshots(sql: str, snapshots: Mapping[int, int]) -> str:
-    """Return a query that reads some tables at a snapshot.
+def at_snapshots(sql: str, snapshots: Mapping[int, int | str]) -> str:
+    """Return a query that reads some tables in a version.
 
     Args:
         sql: the query.
-        snapshots: ids of snapshots, by the offset behind the table's name.
+        snapshots: ids of snapshots, or SQL literals of versions, by the offset behind the table's
+            name.
     """
     for offset, snapshot_id in sorted(snapshots.items(), reverse=True):
         sql = f"{sql[:offset]} version as of {snapshot_id}{sql[offset:]}"
