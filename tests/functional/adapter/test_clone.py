@@ -1,13 +1,14 @@
 import pytest
 from dbt.tests.adapter.dbt_clone.test_dbt_clone import (
     BaseCloneNotPossible,
+    BaseClonePossible,
     BaseCloneSameSourceAndTarget,
     BaseCloneSameTargetAndState,
 )
 from dbt.tests.util import run_dbt_and_capture
 
 
-class TestCloneNotPossible(BaseCloneNotPossible):
+class CleanUp:
     @pytest.fixture(autouse=True)
     def clean_up(self, project, other_schema):
         yield
@@ -15,6 +16,15 @@ class TestCloneNotPossible(BaseCloneNotPossible):
             for schema in (f"{project.test_schema}_seeds", f"{other_schema}_seeds", other_schema):
                 relation = project.adapter.Relation.create(database=project.database, schema=schema)
                 project.adapter.drop_schema(relation)
+
+
+class TestClonePossible(CleanUp, BaseClonePossible):
+    pass
+
+
+# The project's `can_clone_table` says no.
+class TestCloneNotPossible(CleanUp, BaseCloneNotPossible):
+    pass
 
 
 class TestCloneSameSourceAndTarget(BaseCloneSameSourceAndTarget):

@@ -204,3 +204,34 @@ def test_files_that_other_tables_may_have(lake: IcebergCatalog) -> None:
     lake.commit(load(lake), (), (shared,))
     report, older_than = expire(lake)
     assert older_than is None and "gc.enabled is false" in report.text
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_tags_of_clones(lake: IcebergCatalog, exists: bool) -> None:
+    """The tag of a clone keeps its snapshot, until the clone is dropped."""
+    make_fragmented(lake, 4)
+    ids = age(lake, NOW)
+    make_table(lake, name=COPY)
+    clone_uuid = load(lake, COPY).metadata["table-uuid"] if exists else "of-no-table"
+    tag = f"dbt_clone/dev.orders/20200101T000000Z/{clone_uuid}"
+    reference = {"ref-name": tag, "type": "tag", "snapshot-id": ids[1]}
+    lake.commit(load(lake), (), (SetSnapshotRefUpdate.model_validate(reference),))
+    report, _ = expire(lake)
+    assert report.text.startswith("2 of 4 snapshots" if exists else "3 of 4 snapshots")
+    assert (tag in load(lake).metadata["refs"]) == exists
+
+
+def test_unreadable_tables_may_be_clones(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fragmented(lake, 3)
+    ids = age(lake, NOW)
+    make_table(lake, name=COPY)
+    tag = "dbt_clone/dev.orders/20200101T000000Z/of-no-table"
+    reference = {"ref-name": tag, "type": "tag", "snapshot-id": ids[0]}
+    lake.commit(load(lake), (), (SetSnapshotRefUpdate.model_validate(reference),))
+    monkeypatch.setattr(lake, "metadata", lambda name: {}["table-uuid"])
+    report, older_than = expire(lake)
+    assert report.failed and older_than is None
+    assert "cannot be read, and may be a clone" in report.text
+    assert tag in load(lake).metadata["refs"]

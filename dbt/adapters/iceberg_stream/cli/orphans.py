@@ -45,14 +45,15 @@ def orphans(
         find_orphans,
         remove_orphans,
         shares_folder,
+        without_clones,
     )
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         loaded = load_table(catalog, table_name(table))
-        names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s) if remove]
-        others = (other for name in names if (other := catalog.load(name)) is not None)
-        if (nested := shares_folder(loaded, others)) is not None:
+        names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s)]
+        others = [other for name in names if (other := catalog.load(name)) is not None]
+        if remove and (nested := shares_folder(loaded, others)) is not None:
             problem = f"{'.'.join(nested.name)} has its files in the same folder."
             if (parts := split_staged(nested.name[1])) is not None:
                 problem += f" Publish or discard the build `{parts[1]}` first."
@@ -60,7 +61,7 @@ def orphans(
         if remove:
             catalog.check_write(loaded.name)
         before = datetime.now(timezone.utc) - timedelta(hours=older_than)
-        files = find_orphans(loaded, before)
+        files = without_clones(loaded, find_orphans(loaded, before), others)
         for orphan in files:
             click.echo(f"{orphan.size:>14,}  {orphan.modified:%Y-%m-%d %H:%M:%S}  {orphan.path}")
         total = sum(orphan.size for orphan in files)

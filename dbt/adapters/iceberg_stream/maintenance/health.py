@@ -13,8 +13,8 @@ from typing import Any
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, PREVIOUS_VERSIONS, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import PREVIOUS_VERSIONS, LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.structure import normalized
 from dbt.adapters.iceberg_stream.maintenance.live_files import (
     SMALL_SHARE,

@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 import pyarrow.fs as fs
 from pyiceberg.io import FileIO
 
+from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED
+from dbt.adapters.iceberg_stream.catalog.clone_tags import ORIGIN_LOCATION, is_clone
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -52,7 +54,8 @@ def find_orphans(table: LoadedTable, before: datetime) -> list[Orphan]:
         OSError: the storage cannot be listed or read.
     """
     properties = table.metadata.get("properties") or {}
-    if properties.get("gc.enabled", "true").lower() == "false":
+    # The files that a clone shares are not in its folder.
+    if properties.get(GC_ENABLED, "true").lower() == "false" and not is_clone(table.metadata):
         raise CatalogError(
             f"The files of {'.'.join(table.name)} may belong to other tables, too: its table "
             "property gc.enabled is false. Set it to true if they do not."
@@ -124,6 +127,32 @@ def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
             yield manifest.manifest_path
             # The file of a deleted entry counts only if another snapshot still has it.
             yield from (e.data_file.file_path for e in entries if e.status != DELETED)
+
+
+def without_clones(
+    table: LoadedTable, orphans: list[Orphan], others: Iterable[LoadedTable]
+) -> list[Orphan]:
+    """Return the orphans that are not files of a clone.
+
+    If a table was dropped while it had clones, and created again, the files of the clones are in
+    its folder, and none of its snapshots references them.
+
+    Args:
+        table: the table with the folder.
+        orphans: files in it.
+        others: the tables that may be clones, with all snapshots.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    target = WriteTarget.of(table.metadata, table.io)
+    own = target.path_of(table.metadata["location"]).rstrip("/") + "/"
+    clone_paths: set[str] = set()
+    for other in others:
+        location = (other.metadata.get("properties") or {}).get(ORIGIN_LOCATION)
+        if location is not None and (target.path_of(location) + "/").startswith(own):
+            clone_paths.update(target.path_of(path) for path in referenced(other))
+    return [orphan for orphan in orphans if orphan.path not in clone_paths]
 
 
 def shares_folder(table: LoadedTable, others: Iterable[LoadedTable]) -> LoadedTable | None:

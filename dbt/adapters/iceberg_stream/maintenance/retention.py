@@ -7,8 +7,7 @@ from typing import Any
 
 from pyiceberg.utils.properties import property_as_int
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 
 MAX_AGE, MIN_SNAPSHOTS = (

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 
 # Iceberg's parser accepts log entries that are out of order by this much.
 CLOCK_SKEW_MS = 60_000
-NO_SNAPSHOT = -1
 
 
 def check_metadata(metadata: Metadata) -> Iterator[Finding]:

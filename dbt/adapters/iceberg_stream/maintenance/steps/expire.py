@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.utils.properties import property_as_int
 
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.maintenance.retention import (
     DEFAULT_MAX_AGE_MS,
     MAX_AGE,
     expirable_snapshots,
 )
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
+from dbt.adapters.iceberg_stream.maintenance.steps.clones import unused_tags, without_tags
 from dbt.adapters.iceberg_stream.maintenance.steps.step import (
     Action,
     MaintenanceContext,
@@ -34,17 +36,21 @@ def plan_expiry(
 ) -> Skip | Action:
     """Plan to expire the snapshots that neither the table's retention nor a stream needs.
 
+    Tags of clones that do not exist any more are removed with them.
+
     Args:
         context: what maintenance needs of the profile.
         state: the table.
         settings: not used.
 
     Raises:
-        CatalogError: a table of the catalog cannot be read, so its streams are unknown.
+        CatalogError: a table of the catalog cannot be read, so its streams and the
+            clones are unknown.
     """
     if state.properties.get("gc.enabled", "true").lower() == "false":
         return Skip("the table property gc.enabled is false: other tables may have its files")
-    metadata, now = state.table.metadata, int(time.time() * 1000)
+    tags = unused_tags(context.catalog, state.table.metadata)
+    metadata, now = without_tags(state.table.metadata, tags), int(time.time() * 1000)
     max_age = property_as_int(dict(state.properties), MAX_AGE) or DEFAULT_MAX_AGE_MS
     expirable = expirable_snapshots(metadata, now)
     if not expirable:
@@ -72,6 +78,10 @@ def plan_expiry(
     text = f"{len(expired)} of {len(times)} snapshots, those before {until:%Y-%m-%d %H:%M} UTC"
 
     def run() -> str:
+        if tags:
+            updates = [RemoveSnapshotRefUpdate.model_validate({"ref-name": tag}) for tag in tags]
+            context.catalog.commit(state.table, (), updates)
+            context.after_commit(state.name)
         moment = until.isoformat(" ", "milliseconds").removesuffix("+00:00")
         arguments = {"older_than": f"timestamp '{moment} UTC'"}
         result = context.procedure("expire_snapshots", state.name, arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -10,6 +11,7 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import (
     find_orphans,
     remove_orphans,
     shares_folder,
+    without_clones,
 )
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
 from dbt.adapters.iceberg_stream.maintenance.steps.step import (
@@ -36,6 +38,8 @@ def plan_orphans(
         OSError: the storage cannot be listed or read.
     """
     files = find_orphans(state.table, datetime.now(timezone.utc) - settings.orphan_age)
+    if files:
+        files = without_clones(state.table, files, _tables(context.catalog))
     hours = settings.orphan_age.total_seconds() / 3600
     if not files:
         return Skip(f"no file older than {hours:g} hours is without a snapshot")
@@ -46,17 +50,16 @@ def plan_orphans(
     )
     if not settings.removes_orphans:
         return Skip(f"{text}: remove them with --remove-orphans")
-    if (nested := _nested(context.catalog, state.table)) is not None:
+    if (nested := shares_folder(state.table, _tables(context.catalog))) is not None:
         return Skip(f"{'.'.join(nested.name)} has its files in the folder of this table")
     return Action(text, lambda: f"{counted(remove_orphans(state.table, files), 'file')} removed")
 
 
-def _nested(catalog: IcebergCatalog, table: LoadedTable) -> LoadedTable | None:
+def _tables(catalog: IcebergCatalog) -> Iterator[LoadedTable]:
     names = (
         (namespace, identifier)
         for namespace in catalog.namespaces()
         for identifier, kind in catalog.relations(namespace)
         if kind == "table"
     )
-    others = (other for name in names if (other := catalog.load(name)) is not None)
-    return shares_folder(table, others)
+    return (table for name in names if (table := catalog.load(name)) is not None)

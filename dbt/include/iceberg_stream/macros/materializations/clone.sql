@@ -1,4 +1,4 @@
-{#- Iceberg cannot clone a table, so the clone is a view of the other target's relation. -#}
+{#- A clone is a table with the original's files, or a view if the original cannot be cloned. -#}
 {% materialization clone, adapter='iceberg_stream' %}
   {%- if not defer_relation -%}
     {{ log('No relation found in state manifest for ' ~ model.unique_id, info=True) }}
@@ -13,11 +13,32 @@
     {{ log('Target relation and defer relation are the same, skipping clone for relation: ' ~ this.render()) }}
     {{ return({'relations': []}) }}
   {%- endif -%}
+  {%- set original = load_cached_relation(defer_relation) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+  {%- if original is not none and original.is_table and can_clone_table()
+        and iceberg_stream__build_clone(existing, relation, original) -%}
+    {{ return({'relations': [relation]}) }}
+  {%- endif -%}
   {%- set relation = this.incorporate(type='view') -%}
   {% do iceberg_stream__build_view(existing, relation, 'select * from ' ~ defer_relation.render()) %}
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
+{#- Return whether the original could be cloned. -#}
+{% macro iceberg_stream__build_clone(existing, relation, original) %}
+  {%- set staged = iceberg_stream__make_staged_relation(relation) if existing is not none else none -%}
+  {%- set response = adapter.clone_table(original, staged or relation, relation) -%}
+  {% if not response %}
+    {% do adapter.forget_staged() %}
+    {{ return(False) }}
+  {% endif %}
+  {% if staged %}
+    {% do iceberg_stream__swap_in(existing, staged, relation) %}
+  {% endif %}
+  {% do store_result('main', response=response, agate_table=none) %}
+  {{ return(True) }}
+{% endmacro %}
+
 {% macro iceberg_stream__can_clone_table() %}
-  {{ return(False) }}
+  {{ return(True) }}
 {% endmacro %}
