@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
+from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, staging_relation
 
 MODEL = IcebergStreamRelation.create(database="lake", schema="s", identifier="t")
 
@@ -17,3 +17,17 @@ def test_a_temporary_relation_as_packages_make_it() -> None:
     assert temporary.render() == "`t_tmp`"
     assert MODEL.include(schema=False).render() == "`t`"
     assert MODEL.without_identifier().render() == "`lake`.`s`"
+
+
+def test_a_function_has_one_name_also_in_a_build() -> None:
+    staging = staging_relation(lambda schema, name: f"{name}__staged")
+    for relation in (MODEL, staging.create(database="lake", schema="s", identifier="t")):
+        assert str(relation.incorporate(type="function")) == "`s.t`"
+
+
+def test_a_version_follows_the_name_of_the_table() -> None:
+    tagged = MODEL.replace(as_of="'a tag'")
+    assert str(tagged) == "`lake`.`s`.`t` version as of 'a tag'"
+    assert str(tagged.replace(limit=0)) == f"(select * from {tagged} where false limit 0)"
+    assert tagged.without_identifier().render() == "`lake`.`s`"
+    assert tagged != MODEL

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dbt.adapters.base.relation import BaseRelation
 from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
 from dbt_common.exceptions import DbtRuntimeError
+from jinja2 import pass_context
+from jinja2.runtime import Context
 
 from dbt.adapters.iceberg_stream.sql.quoting import quote
+
+UNQUOTED = {"database": False, "schema": False, "identifier": False}
 
 
 @dataclass
@@ -25,6 +29,7 @@ class IcebergStreamRelation(BaseRelation):
     Attributes:
         actual_identifier: returns under which identifier a relation is read and written, from its
             namespace and identifier; None if that is always its own.
+        as_of: SQL literal of the version in which queries read it; None for the current one.
     """
 
     quote_policy: Policy = field(default_factory=lambda: IcebergStreamQuotePolicy())
@@ -32,20 +37,50 @@ class IcebergStreamRelation(BaseRelation):
     renameable_relations: frozenset = frozenset({RelationType.Table, RelationType.View})
     replaceable_relations: frozenset = frozenset({RelationType.Table, RelationType.View})
     require_alias: bool = False
+    as_of: str | None = None
     actual_identifier: ClassVar[Callable[[str, str], str] | None] = None
 
     def quoted(self, identifier: str) -> str:
         return quote(identifier)
 
+    @pass_context
+    def at(self, context: Context, version: Any = None, **options: Any) -> IcebergStreamRelation:
+        """Return the relation in an earlier version, for queries in a model, test or macro.
+
+        Args:
+            context: Jinja's, which passes it by itself.
+            version: a snapshot id, tag, branch or time; None for the current version.
+            options: instead of `version`: `tag`, `branch`, `snapshot_id` or `timestamp`.
+        """
+        versions = {"version": version, **options}
+        relation: IcebergStreamRelation = context["adapter"].at_version(
+            self, versions, context.get("model")
+        )
+        return relation
+
+    def render(self) -> str:
+        """Return the name in SQL, with the version that queries read."""
+        name = super().render()
+        if self.as_of is None or not self.include_policy.identifier:
+            return name
+        return f"{name} version as of {self.as_of}"
+
     def _render_iterator(self) -> Iterator[tuple[ComponentName | None, str | None]]:
-        """Yield the parts of the name; temporary views have neither a schema nor a catalog."""
+        """Yield the parts of the name; temporary views have neither a schema nor a catalog.
+
+        No catalog keeps functions, so statements call them by one name.
+        """
+        if self.is_function:
+            yield ComponentName.Identifier, self.quoted(f"{self.schema}.{self.identifier}")
+            return
         parts = list(super()._render_iterator())
         if dict(parts).get(ComponentName.Schema) is None:
             parts = [part for part in parts if part[0] != ComponentName.Database]
         for component, text in parts:
             if component == ComponentName.Identifier and text is not None and self.schema:
                 identifier = table_name(self)[1]
-                quoted = self.quote_policy.get_part(component)
+                is_staged = identifier != self.identifier
+                quoted = self.quote_policy.get_part(component) or is_staged
                 yield component, self.quoted(identifier) if quoted else identifier
             else:
                 yield component, text
@@ -59,8 +94,18 @@ def staging_relation(
     Args:
         actual_identifier: see `IcebergStreamRelation`.
     """
-    attributes = {"actual_identifier": staticmethod(actual_identifier)}
-    return type("StagingRelation", (IcebergStreamRelation,), attributes)
+
+    class StagingRelation(IcebergStreamRelation):
+        @classmethod
+        def create_from(cls, quoting: Any, relation_config: Any, **options: Any) -> Any:
+            """Return a node's relation; the published one for dbt's lines about a node."""
+            # Only those lines show all parts without quotes.
+            display = options.get("quote_policy") == UNQUOTED != quoting.quoting
+            create = IcebergStreamRelation.create_from if display else super().create_from
+            return create(quoting, relation_config, **options)
+
+    StagingRelation.actual_identifier = staticmethod(actual_identifier)
+    return StagingRelation
 
 
 def table_name(relation: BaseRelation) -> tuple[str, str]:

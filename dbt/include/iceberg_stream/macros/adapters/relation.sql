@@ -52,6 +52,7 @@
 {#- Return a model's existing relation, or fail if the user may not write to it. Checking first avoids
     computing rows that cannot be written. -#}
 {% macro iceberg_stream__load_writable_relation(relation, rows_only=false) %}
+  {% do adapter.check_tag(relation, model) %}
   {% do adapter.stage_model(relation, model) %}
   {%- set existing = load_cached_relation(relation) -%}
   {% do adapter.check_write(existing, rows_only) %}
