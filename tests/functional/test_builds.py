@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.functional.builds import (
     variables,
 )
 from tests.functional.lake import rows, snapshot_ids, table
+from tests.integration.mart_readers import MARTS, publish_marts
 
 
 class TestPublish(Shop):
@@ -65,6 +68,42 @@ class TestPublish(Shop):
     def test_sixteen_threads(self, project: Any) -> None:
         run_dbt(["build", "--threads", "16", *variables(version=8)])
         assert published(project, "totals") == [(len(published(project, "orders")),)]
+
+
+class TestReaders(Shop):
+    def test_a_join_of_three_tables(self, project: Any, dbt_profile_target: Any) -> None:
+        """A query at the time of a build never mixes builds, whenever the tables are loaded."""
+        catalog, schema = project.adapter.catalog, project.test_schema
+        times = [publish_marts(catalog, 0, schema).timestamp_ms]
+        ended, now = threading.Event(), list[tuple[int, ...]]()
+
+        def publish_builds() -> None:
+            while len(times) < 20 or not ended.is_set():
+                times.append(publish_marts(catalog, len(times), schema).timestamp_ms)
+
+        with ThreadPoolExecutor(1) as pool:
+            publisher = pool.submit(publish_builds)
+            try:
+                for _ in range(15):
+                    now += join(project)
+                    number = len(times) - 1
+                    at = f" timestamp as of {times[number] / 1000}"
+                    assert join(project, at) == [(number,) * 3]
+            finally:
+                ended.set()
+            publisher.result()
+        # Spark loads the tables from left to right. A server may commit them one after the other.
+        if "catalog_properties" not in dbt_profile_target:
+            assert [tuple(sorted(versions)) for versions in now] == now
+        assert join(project) == [(len(times) - 1,) * 3]
+        for name in MARTS:
+            catalog.drop((schema, name))
+
+
+def join(project: Any, at: str = "") -> list[tuple[int, ...]]:
+    """The builds that a join of three tables reads."""
+    c, o, r = (f"(select id from {{schema}}.{name}{at})" for name in MARTS)
+    return rows(project, f"select c.id, o.id, r.id from {c} c, {o} o, {r} r")
 
 
 class TestFailure(Shop):

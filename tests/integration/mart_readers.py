@@ -56,11 +56,12 @@ def assert_one_time(lake: IcebergCatalog, times: list[int]) -> None:
         assert {at(lake, name, time) for name in MARTS} == {number}
 
 
-def publish_marts(lake: IcebergCatalog, number: int) -> Publication:
+def publish_marts(lake: IcebergCatalog, number: int, namespace: str = "s") -> Publication:
+    """Publish three tables, each with one row: the number of the build."""
     for name in MARTS:
-        stage_table(lake, ("s", name), BUILD, {})
+        stage_table(lake, (namespace, name), BUILD, {})
         rows = pa.table({"id": pa.array([number], pa.int64())})
-        ingest(lake, staged_name(("s", name), BUILD), rows.to_reader(), Mode.REPLACE)
+        ingest(lake, staged_name((namespace, name), BUILD), rows.to_reader(), Mode.REPLACE)
     return publish(lake, BUILD, get_build(lake, BUILD).relations.items())
 
 

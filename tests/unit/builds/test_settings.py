@@ -71,10 +71,14 @@ def results(target: Path, invocation: str) -> None:
 def test_retry_continues_the_build_of_the_last_results(tmp_path: Path) -> None:
     target = tmp_path / "target"
     assert retried_settings(target, KEEP) is None
-    write_state(target, BuildSettings("of-a-run", True, False, KEEP), INVOCATION)
+    build = BuildSettings("of-a-run", True, False, KEEP)
+    write_state(target, build, INVOCATION, interrupted=False)
     assert retried_settings(target, KEEP) is None
     results(target, INVOCATION)
     assert retried_settings(target, KEEP) == BuildSettings("of-a-run", True, True, KEEP)
+    write_state(target, build, INVOCATION, interrupted=True)
+    with pytest.raises(BuildError, match="cannot continue the build `of-a-run`"):
+        retried_settings(target, KEEP)
     # A later command published its models immediately.
     results(target, "another")
     assert retried_settings(target, KEEP) is None

@@ -22,6 +22,8 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     load_staged,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.views import current_version
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,18 @@ class Build:
 
 @dataclass(frozen=True)
 class BuildStatus:
-    """What is known of a build from its staged tables.
+    """The state of a build, read from its staged relations.
 
     Attributes:
-        last_change: when a table was last staged or changed (UTC); None without tables.
-        last_run: the last command: `invocation_id`, `at`, `failed` (names of nodes); None if no
-            command has ended.
+        last_change: when a relation was last staged or changed (UTC).
+        failed: names of the nodes that failed or were skipped in the last command.
+        has_ended: whether the last command that staged tables has ended; False if it still runs or
+            was interrupted.
     """
 
-    last_change: datetime | None
-    last_run: Mapping[str, Any] | None
-
-    @property
-    def failed(self) -> list[str]:
-        """The nodes that failed or were skipped in the last command."""
-        return list((self.last_run or {}).get("failed") or [])
+    last_change: datetime
+    failed: list[str]
+    has_ended: bool
 
 
 def list_builds(catalog: IcebergCatalog, namespaces: Iterable[str] | None = None) -> list[Build]:
@@ -63,14 +62,24 @@ def list_builds(catalog: IcebergCatalog, namespaces: Iterable[str] | None = None
         catalog: the catalog.
         namespaces: where to look; all by default.
     """
-    builds: dict[str, Build] = {}
     chosen = list(catalog.namespaces() if namespaces is None else namespaces)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        for namespace, relations in zip(chosen, pool.map(catalog.relations, chosen), strict=True):
-            for identifier, kind in relations:
-                if (parts := split_staged(identifier)) is not None:
-                    build = builds.setdefault(parts[1], Build(parts[1], {}))
-                    build.relations[namespace, parts[0]] = kind
+        relations = dict(zip(chosen, pool.map(catalog.relations, chosen), strict=True))
+    return group_builds(relations)
+
+
+def group_builds(relations: Mapping[str, Iterable[tuple[str, str]]]) -> list[Build]:
+    """Return the builds that have staged relations, by name.
+
+    Args:
+        relations: identifiers and kinds (`table` or `view`) that the catalog lists, by namespace.
+    """
+    builds: dict[str, Build] = {}
+    for namespace, listed in relations.items():
+        for identifier, kind in listed:
+            if (parts := split_staged(identifier)) is not None:
+                build = builds.setdefault(parts[1], Build(parts[1], {}))
+                build.relations[namespace, parts[0]] = kind
     return [builds[name] for name in sorted(builds)]
 
 
@@ -107,29 +116,71 @@ def build_tables(catalog: IcebergCatalog, build: Build) -> list[StagedTable]:
         return [staged for staged in loaded if staged is not None]
 
 
-def build_status(tables: Iterable[StagedTable]) -> BuildStatus:
-    """Return what the staged tables of a build say of it.
-
-    Args:
-        tables: the tables.
-    """
-    tables = list(tables)
-    times = [staged.metadata["last-updated-ms"] for staged in tables]
-    runs = [json.loads(p) for t in tables if (p := t.properties.get(LAST_RUN)) is not None]
-    last_change = datetime.fromtimestamp(max(times) / 1000, tz=timezone.utc) if times else None
-    return BuildStatus(last_change, max(runs, key=lambda run: run["at"], default=None))
-
-
-def record_run(catalog: IcebergCatalog, staged: StagedTable, run: Mapping[str, Any]) -> None:
-    """Record the result of a command with a staged table, for `publish` by another process.
+def load_status(catalog: IcebergCatalog, build: Build) -> BuildStatus:
+    """Load the state of a build.
 
     Args:
         catalog: the catalog.
-        staged: any staged table of the build.
-        run: see `BuildStatus.last_run`.
+        build: the build.
+
+    Raises:
+        BuildError: the build was published or discarded meanwhile.
     """
-    update = SetPropertiesUpdate(updates={LAST_RUN: json.dumps(run)})
-    catalog.commit(staged.table, (), (update,))
+    names = [staged_name(name, build.name) for name in build.relations]
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        status = build_status(m for m in pool.map(catalog.metadata, names) if m is not None)
+    if status is None:
+        raise BuildError(
+            f"The build `{build.name}` was published or discarded meanwhile. "
+            "`iceberg-stream builds` lists those that are left."
+        )
+    return status
+
+
+def build_status(relations: Iterable[Metadata]) -> BuildStatus | None:
+    """Return the state of a build; None if it has no relations.
+
+    Args:
+        relations: metadata of its staged tables and views.
+    """
+    relations = list(relations)
+    if not relations:
+        return None
+    properties = [metadata.get("properties") or {} for metadata in relations]
+    runs = [json.loads(p[LAST_RUN]) for p in properties if LAST_RUN in p]
+    last: Mapping[str, Any] = max(runs, key=lambda run: run["at"], default={})
+    change = datetime.fromtimestamp(max(map(_changed_at, relations)) / 1000, tz=timezone.utc)
+    return BuildStatus(change, list(last.get("failed") or []), bool(last.get("has_ended", True)))
+
+
+def _changed_at(metadata: Metadata) -> int:
+    """Return when a table or view was last changed, in milliseconds since 1970 (UTC)."""
+    version = current_version(metadata) if "versions" in metadata else None
+    return int(metadata["last-updated-ms"] if version is None else version["timestamp-ms"])
+
+
+def record_run(
+    catalog: IcebergCatalog, build: str, name: Name, kind: str, run: Mapping[str, Any]
+) -> None:
+    """Record the state of a command with a staged relation, for `publish` by another process.
+
+    Args:
+        catalog: the catalog.
+        build: name of the build.
+        name: published name of any relation of the build.
+        kind: `table` or `view`.
+        run: `at` (ISO 8601), and `failed` and `has_ended` as in `BuildStatus`.
+
+    Raises:
+        CatalogError: the catalog refuses.
+    """
+    properties = {LAST_RUN: json.dumps(run)}
+    if kind == "table":
+        if (staged := load_staged(catalog, name, build)) is not None:
+            catalog.commit(staged.table, (), (SetPropertiesUpdate(updates=properties),))
+    elif (metadata := catalog.metadata(staged_name(name, build))) is not None:
+        all_properties = {**(metadata.get("properties") or {}), **properties}
+        catalog.put_view(staged_name(name, build), {**metadata, "properties": all_properties})
 
 
 def discard(catalog: IcebergCatalog, build: Build) -> None:
@@ -170,7 +221,7 @@ def _drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
 def discard_abandoned(
     catalog: IcebergCatalog, namespaces: Iterable[str], age: timedelta
 ) -> list[str]:
-    """Discard the builds whose tables have not changed for some time.
+    """Discard the builds whose relations have not changed for some time.
 
     Args:
         catalog: the catalog.
@@ -182,8 +233,7 @@ def discard_abandoned(
     """
     abandoned = []
     for build in list_builds(catalog, namespaces):
-        last_change = build_status(build_tables(catalog, build)).last_change
-        if last_change is not None and datetime.now(timezone.utc) - last_change > age:
+        if datetime.now(timezone.utc) - load_status(catalog, build).last_change > age:
             discard(catalog, build)
             abandoned.append(build.name)
     return abandoned

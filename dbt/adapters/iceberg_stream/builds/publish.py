@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import staged_name, with_published_names
 from dbt.adapters.iceberg_stream.builds.staged import (
     BUILD,
+    LAST_RUN,
     PUBLISHED_UUID,
     StagedTable,
     added_files,
@@ -42,9 +43,10 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, TableCommit
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
+from dbt.adapters.iceberg_stream.tables.clones import drop_table
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
@@ -128,7 +130,7 @@ def publish(
     for name in views:
         try:
             if kinds.get(name) == "table":
-                catalog.drop(name)
+                drop_table(catalog, name)
             _publish_view(catalog, build, name)
         except CatalogError as error:
             raise BuildError(
@@ -363,6 +365,8 @@ def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
     if metadata is None or "versions" not in metadata:
         return
     new = with_query(metadata, with_published_names(view_query(metadata), build))
+    properties = {k: v for k, v in (new.get("properties") or {}).items() if k != LAST_RUN}
+    new = {**new, "properties": properties}
     published = catalog.metadata(name)
     if published is None or not same_view(new, published):
         catalog.put_view(name, new)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtRuntimeError
 
-from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_identifier, staged_name
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
@@ -27,6 +27,8 @@ logger = AdapterLogger("Iceberg_Stream")
 FAILURES = {"error", "fail", "skipped", "runtime error", "partial success"}
 # Nodes that dbt skips without a failure.
 UNCHECKED = {"exposure", "saved_query"}
+# How often a run builds models again whose published tables change meanwhile.
+REBUILDS = 3
 TABLE, VIEW = "table", "view"
 
 
@@ -38,7 +40,9 @@ class BuildRun:
         catalog: returns the profile's catalog.
         on_published: is called after the build is published, with its tables and their snapshots,
             and with its views.
-        on_staged: is called when the command stages its first relation.
+        note: notes the build for `dbt retry`, and whether the command was interrupted.
+        rebuild: builds models again, from the published names of their tables and of all relations
+            of the build; None if a conflict with another writer is an error.
     """
 
     def __init__(
@@ -46,17 +50,21 @@ class BuildRun:
         settings: BuildSettings,
         catalog: Callable[[], IcebergCatalog],
         on_published: Callable[[Mapping[Name, int], Iterable[Name]], None],
-        on_staged: Callable[[], None],
+        note: Callable[[bool], None],
+        rebuild: Callable[[Collection[Name], Collection[Name]], None] | None = None,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
         self._on_published = on_published
-        self._on_staged = on_staged
+        self._note = note
+        self._rebuild = rebuild
         self._relations: dict[Name, str] = {}
         self._loaded: set[str] = set()
         self._built: set[Name] = set()
         self._locks: defaultdict[Name, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.RLock()
+        # The staged relation that has the record of this command.
+        self._recorded: tuple[Name, str] | None = None
         self._failed: list[str] = []
         self._nodes_ended = 0
         self._error: Exception | None = None
@@ -117,13 +125,16 @@ class BuildRun:
                     "`build`. `dbt debug` shows what the catalog can do."
                 )
             if not self._built:
-                self._on_staged()
+                self._note(False)
             existing = self._staged_in(name[0]).get(name)
             stage = self._stage_view if kind == VIEW else self._stage_table
             exists = stage(catalog, name, existing, properties)
             with self._lock:
                 self._relations[name] = kind
                 self._built.add(name)
+                if self._recorded is None and kind == TABLE:
+                    self._recorded = (name, kind)
+                    self._record(has_ended=False)
             return exists
 
     def _stage_table(
@@ -191,29 +202,38 @@ class BuildRun:
         if error is not None:
             raise error if isinstance(error, DbtRuntimeError) else DbtRuntimeError(str(error))
 
-    def finish(self, invocation_id: str) -> None:
+    def finish(self) -> None:
         """End the command: publish the build, unless it is named or a node failed.
 
         Errors are kept for `raise_error`.
-
-        Args:
-            invocation_id: dbt's id of the command.
         """
         if not self._nodes_ended:
             return
         try:
-            self._finish(invocation_id)
+            self._finish()
         except (DbtRuntimeError, OSError) as error:
             self._error = error
 
-    def _finish(self, invocation_id: str) -> None:
+    def interrupt(self) -> None:
+        """End the command after an interruption: nothing is published."""
+        if self._built:
+            self._note(True)
+            logger.warning(
+                f"The build `{self.name}` was not published, because the run was interrupted. "
+                f"Its staged relations stay. Run the same command again with "
+                f"ICEBERG_STREAM_BUILD={self.name} to continue it, or `iceberg-stream discard "
+                f"{self.name}`."
+            )
+
+    def _finish(self) -> None:
         relations = self._all_relations()
         if not relations:
             return
         if self.settings.publishes and not self._failed:
             self._publish(relations)
             return
-        self._record(relations, invocation_id)
+        self._recorded = self._recorded or min(relations.items())
+        self._record(has_ended=True)
         count = f"{len(relations)} staged relation{'s' if len(relations) > 1 else ''}"
         if self._failed:
             logger.warning(
@@ -230,10 +250,9 @@ class BuildRun:
 
     def _publish(self, relations: Mapping[Name, str]) -> None:
         from dbt.adapters.iceberg_stream.builds.build import discard_abandoned
-        from dbt.adapters.iceberg_stream.builds.publish import publish
 
         catalog = self._catalog()
-        publication = publish(catalog, self.name, relations.items())
+        publication = self._publish_relations(relations)
         with self._lock:
             self._relations.clear()
             self._loaded.clear()
@@ -245,20 +264,35 @@ class BuildRun:
         for build in discard_abandoned(catalog, namespaces, self.settings.keep):
             logger.info(f"Discarded the build `{build}`, which was abandoned")
 
-    def _record(self, relations: Mapping[Name, str], invocation_id: str) -> None:
-        from dbt.adapters.iceberg_stream.builds.build import record_run
-        from dbt.adapters.iceberg_stream.builds.staged import load_staged
+    def _publish_relations(self, relations: Mapping[Name, str]) -> Publication:
+        from dbt.adapters.iceberg_stream.builds.publish import publish
 
-        names = sorted(name for name, kind in relations.items() if kind == TABLE)
-        staged = load_staged(self._catalog(), names[0], self.name) if names else None
-        if staged is None:
-            return
+        for rebuilds_left in reversed(range(REBUILDS + 1)):
+            try:
+                return publish(self._catalog(), self.name, relations.items())
+            except BuildConflict as conflict:
+                if self._rebuild is None or not rebuilds_left:
+                    raise
+                logger.info(
+                    f"{conflict.reasons}\n"
+                    "Their models are built again, then the build is published."
+                )
+                self._rebuild(conflict.names, relations)
+        raise AssertionError("the last conflict is raised")
+
+    def _record(self, has_ended: bool) -> None:
+        from dbt.adapters.iceberg_stream.builds.build import record_run
+
+        assert self._recorded is not None, "the command has staged a relation"
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        run = {"invocation_id": invocation_id, "at": at, "failed": self._failed}
+        run = {"at": at, "failed": self._failed, "has_ended": has_ended}
         try:
-            record_run(self._catalog(), staged, run)
+            record_run(self._catalog(), self.name, *self._recorded, run)
         except CatalogError as error:
-            logger.warning(f"The result of this run cannot be noted in the build: {error}")
+            logger.warning(
+                f"The catalog refused to store in the build `{self.name}` whether this run ended "
+                f"well, so `iceberg-stream publish` does not check it: {error}"
+            )
 
     def _all_relations(self) -> dict[Name, str]:
         from dbt.adapters.iceberg_stream.builds.build import list_builds

@@ -72,15 +72,18 @@ def _setting(name: str, variables: Mapping[str, Any]) -> Any:
     return variables.get(name) or os.environ.get(name.upper())
 
 
-def write_state(target: Path, settings: BuildSettings, invocation_id: str) -> None:
+def write_state(
+    target: Path, settings: BuildSettings, invocation_id: str, interrupted: bool
+) -> None:
     """Note the build of a command, for `dbt retry`.
 
     Args:
         target: dbt's target folder.
         settings: the build.
         invocation_id: dbt's id of the command.
+        interrupted: whether the command was interrupted.
     """
-    state = {"build": settings.name, "publishes": settings.publishes}
+    state = {"build": settings.name, "publishes": settings.publishes, "interrupted": interrupted}
     target.mkdir(parents=True, exist_ok=True)
     (target / STATE_FILE).write_text(json.dumps({**state, "invocation_id": invocation_id}))
 
@@ -91,6 +94,9 @@ def retried_settings(target: Path, keep: timedelta) -> BuildSettings | None:
     Args:
         target: dbt's target folder.
         keep: how long builds are kept.
+
+    Raises:
+        BuildError: that command was interrupted.
     """
     try:
         state = json.loads((target / STATE_FILE).read_text())
@@ -99,4 +105,11 @@ def retried_settings(target: Path, keep: timedelta) -> BuildSettings | None:
         return None
     if state["invocation_id"] != results["metadata"]["invocation_id"]:
         return None
+    if state.get("interrupted"):
+        raise BuildError(
+            f"`dbt retry` cannot continue the build `{state['build']}`: its run was interrupted, "
+            "and dbt retries only nodes that the run had begun. Run the same command again with "
+            f"ICEBERG_STREAM_BUILD={state['build']}, then `iceberg-stream publish "
+            f"{state['build']}`; or give it up with `iceberg-stream discard {state['build']}`."
+        )
     return BuildSettings(state["build"], bool(state["publishes"]), True, keep)

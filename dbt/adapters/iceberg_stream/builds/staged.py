@@ -7,33 +7,28 @@ Spark cannot `create or replace` on a branch. A staged table can change in every
 from __future__ import annotations
 
 import json
-import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata, stage_empty
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
-from dbt.adapters.iceberg_stream.tables.commit.manifests import (
-    ADDED,
-    iter_manifests,
-    read_manifest_list,
-)
-from dbt.adapters.iceberg_stream.tables.commit.producer import NO_SNAPSHOT, remove_quietly
+from dbt.adapters.iceberg_stream.tables.commit import added_files as added
+from dbt.adapters.iceberg_stream.tables.commit.manifests import iter_manifests, read_manifest_list
+from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
-from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 BUILD = f"{PREFIX}build"
 # Metadata files: the published table's when it was staged, and the staged table's first one.
 PUBLISHED_METADATA = f"{BUILD}.published-metadata"
 FIRST_METADATA = f"{BUILD}.first-metadata"
 PUBLISHED_UUID = f"{BUILD}.published-uuid"
-# The result of the last command that built or tested relations of the build.
+# The state of the last command that built or tested relations of the build.
 LAST_RUN = f"{BUILD}.last-run"
 # Fields of table metadata that change with rows, columns or layout.
 VERSIONED = (
@@ -185,13 +180,7 @@ def stage_table(
 
 def _new_table(catalog: IcebergCatalog, name: Name, properties: Mapping[str, str]) -> LoadedTable:
     """Return a table without columns, in the folder that the catalog gives the published one."""
-    from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import BooleanType, NestedField
-
-    # Servers refuse to create a table without columns.
-    schema = Schema(NestedField(1, "staged", BooleanType(), required=False))
-    table = catalog.stage(name, schema, UNPARTITIONED_PARTITION_SPEC, properties)
+    table = stage_empty(catalog, name, properties)
     empty = {"type": "struct", "schema-id": 0, "fields": []}
     metadata = {**table.metadata, "schemas": [empty], "current-schema-id": 0, "last-column-id": 0}
     return LoadedTable(name, metadata, "", table.io, table.table)
@@ -208,16 +197,7 @@ def _clone(
         PUBLISHED_METADATA: published.location if published else "",
         PUBLISHED_UUID: origin["table-uuid"] if published else "",
     }
-    return {
-        # Nessie requires it of tables without snapshots.
-        "current-snapshot-id": NO_SNAPSHOT,
-        **origin,
-        "table-uuid": str(uuid.uuid4()),
-        "properties": properties,
-        # The published table's older metadata files are its own to delete.
-        "metadata-log": [],
-        "last-updated-ms": max(int(time.time() * 1000), origin["last-updated-ms"]),
-    }
+    return copy_metadata(origin, properties)
 
 
 def metadata_files(staged: StagedTable) -> list[str]:
@@ -226,8 +206,7 @@ def metadata_files(staged: StagedTable) -> list[str]:
     Args:
         staged: the table.
     """
-    log = [entry["metadata-file"] for entry in staged.metadata.get("metadata-log") or []]
-    return [*log, staged.table.location]
+    return added.metadata_files(staged.table)
 
 
 def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
@@ -242,41 +221,8 @@ def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
     """
     if staged.is_recreated:
         return [], []
-    new = {s["snapshot-id"]: s for s in staged.new_snapshots(staged.first_metadata)}
-    manifests: dict[str, None] = {}
-    data: dict[str, None] = {}
-    for snapshot in new.values():
-        manifests[snapshot["manifest-list"]] = None
-        for path, files in _added_by(staged.table, snapshot, set(new)):
-            manifests[path] = None
-            data.update(dict.fromkeys(files))
-    return list(manifests), _in_folder(staged, list(data))
-
-
-def _in_folder(staged: StagedTable, files: list[str]) -> list[str]:
-    if not files:
-        return []
-    target = WriteTarget.of(staged.metadata, staged.table.io)
-    folder = target.path_of(staged.metadata["location"]).rstrip("/") + "/"
-    return [file for file in files if target.path_of(file).startswith(folder)]
-
-
-def _added_by(
-    table: LoadedTable, snapshot: Mapping[str, Any], ids: set[int]
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield the manifests that snapshots have written, and the files that these have added."""
-    manifests = read_manifest_list(table.io, snapshot["manifest-list"])
-    own = [manifest for manifest in manifests if manifest.added_snapshot_id in ids]
-    for manifest, entries in iter_manifests(table.io, own):
-        yield (
-            manifest.manifest_path,
-            [
-                entry.data_file.file_path
-                for entry in entries
-                # Entries of deleted files have the deleting snapshot's id.
-                if entry.status == ADDED and entry.snapshot_id in (None, *ids)
-            ],
-        )
+    base = {s["snapshot-id"] for s in staged.first_metadata.get("snapshots") or []}
+    return added.added_files(staged.table, base)
 
 
 def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:

@@ -34,9 +34,8 @@ from pyiceberg.table.update import (
 
 from dbt.adapters.iceberg_stream.builds.staged import BUILD, PROTECTION
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
-from dbt.adapters.iceberg_stream.tables.commit.producer import NO_SNAPSHOT
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
 
 # In the summary of published snapshots: the id that the last one of the table had when staged.
 STAGED_SNAPSHOT = f"{BUILD}.staged-snapshot"

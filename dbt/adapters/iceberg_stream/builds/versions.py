@@ -8,7 +8,8 @@ from dbt.adapters.iceberg_stream.builds.build import Build, build_tables
 from dbt.adapters.iceberg_stream.builds.names import staged_name, with_published_names
 from dbt.adapters.iceberg_stream.builds.staged import StagedTable
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.diff.version import TableVersion
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
@@ -24,10 +25,18 @@ def table_versions(
         build: the build. Tables whose model failed before it had rows are left out.
     """
     tables = sorted(build_tables(catalog, build), key=lambda staged: staged.name)
-    return [_versions(catalog, staged) for staged in tables if not staged.is_empty]
+    return [staged_versions(catalog, staged) for staged in tables if not staged.is_empty]
 
 
-def _versions(catalog: IcebergCatalog, staged: StagedTable) -> tuple[TableVersion, TableVersion]:
+def staged_versions(
+    catalog: IcebergCatalog, staged: StagedTable
+) -> tuple[TableVersion, TableVersion]:
+    """Return the published and the staged version of a table.
+
+    Args:
+        catalog: the catalog.
+        staged: the staged table, which has columns.
+    """
     ref = f"build {staged.build}"
     table = replace(staged.table, name=staged.name)
     published = catalog.load(staged.name)
@@ -54,10 +63,17 @@ def view_changes(catalog: IcebergCatalog, build: Build) -> dict[Name, str]:
         build: the build.
     """
     views = sorted(name for name, kind in build.relations.items() if kind == "view")
-    return {name: _view_change(catalog, build.name, name) for name in views}
+    return {name: view_change(catalog, build.name, name) for name in views}
 
 
-def _view_change(catalog: IcebergCatalog, build: str, name: Name) -> str:
+def view_change(catalog: IcebergCatalog, build: str, name: Name) -> str:
+    """Return what a build does with a view: `new`, `changed` or `unchanged`.
+
+    Args:
+        catalog: the catalog.
+        build: name of the build.
+        name: the view's published name.
+    """
     staged, published = catalog.metadata(staged_name(name, build)), catalog.metadata(name)
     if published is None or "versions" not in published:
         return "new"

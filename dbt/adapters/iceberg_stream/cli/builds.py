@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 @target
 def builds(as_json: bool, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """List the builds that are staged, but not published."""
-    from dbt.adapters.iceberg_stream.builds.build import build_status, build_tables, list_builds
+    from dbt.adapters.iceberg_stream.builds.build import list_builds, load_status
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        listed = [
-            (build, build_status(build_tables(catalog, build))) for build in list_builds(catalog)
-        ]
+        listed = [(build, load_status(catalog, build)) for build in list_builds(catalog)]
     if as_json:
         click.echo(json.dumps([_as_json(*item) for item in listed], indent=2))
     elif not listed:
@@ -45,22 +43,22 @@ def builds(as_json: bool, project_dir: Path, profiles_dir: Path | None, target: 
 
 
 def _as_json(build: Build, status: BuildStatus) -> dict[str, Any]:
-    change = status.last_change
     return {
         "name": build.name,
         "relations": {".".join(name): kind for name, kind in sorted(build.relations.items())},
-        "last_change": None if change is None else change.isoformat(),
+        "last_change": status.last_change.isoformat(),
         "failed": status.failed,
+        "has_ended": status.has_ended,
     }
 
 
 def _line(build: Build, status: BuildStatus) -> str:
     relations = ", ".join(".".join(name) for name in sorted(build.relations))
-    parts = [build.name, relations]
-    if status.last_change is not None:
-        minutes = (datetime.now(timezone.utc) - status.last_change).total_seconds() / 60
-        age = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-        parts.append(f"last changed {age} ago")
+    minutes = (datetime.now(timezone.utc) - status.last_change).total_seconds() / 60
+    age = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    parts = [build.name, relations, f"last changed {age} ago"]
+    if not status.has_ended:
+        parts.append("its last run has not ended")
     if status.failed:
         parts.append(f"failed: {', '.join(status.failed)}")
     return "  ".join(parts)
@@ -69,7 +67,9 @@ def _line(build: Build, status: BuildStatus) -> str:
 @click.command()
 @click.argument("build")
 @click.option(
-    "--force", is_flag=True, help="Publish even if nodes failed in the last run of the build."
+    "--force",
+    is_flag=True,
+    help="Publish even if the last run of the build failed or was interrupted.",
 )
 @project_dir
 @profiles_dir
@@ -81,21 +81,31 @@ def publish(
 
     Exit codes: 0 if it was published, 1 if nothing was published.
     """
-    from dbt.adapters.iceberg_stream.builds.build import build_status, build_tables, get_build
+    from dbt.adapters.iceberg_stream.builds.build import get_build, load_status
     from dbt.adapters.iceberg_stream.builds.publish import publish as publish_relations
     from dbt.adapters.iceberg_stream.builds.run import published_text
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         staged = get_build(catalog, build)
-        failed = build_status(build_tables(catalog, staged)).failed
-        if failed and not force:
-            raise click.ClickException(
-                f"The build `{build}` was not published: {', '.join(failed)} failed or were "
-                f"skipped in its last run. Correct them and run dbt with ICEBERG_STREAM_BUILD="
-                f"{build} again, or publish it as it is with --force."
-            )
+        if not force:
+            _check_complete(build, load_status(catalog, staged))
         click.echo(published_text(publish_relations(catalog, build, staged.relations.items())))
+
+
+def _check_complete(build: str, status: BuildStatus) -> None:
+    if status.failed:
+        raise click.ClickException(
+            f"The build `{build}` was not published: {', '.join(status.failed)} failed or were "
+            f"skipped in its last run. Correct them and run dbt with ICEBERG_STREAM_BUILD="
+            f"{build} again, or publish it as it is with --force."
+        )
+    if not status.has_ended:
+        raise click.ClickException(
+            f"The build `{build}` was not published: its last run still runs, or was interrupted. "
+            f"Wait for it, or run dbt with ICEBERG_STREAM_BUILD={build} again, or publish the "
+            "build as it is with --force."
+        )
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from dbt.adapters.iceberg_stream.builds.settings import (
     write_state,
 )
 from dbt.adapters.iceberg_stream.materializations.model_config import check_model_config
+from dbt.adapters.iceberg_stream.materializations.rebuild import rebuild
 from dbt.adapters.iceberg_stream.relation import published_name, staging_relation, table_name
 
 if TYPE_CHECKING:
@@ -79,7 +81,14 @@ class BuildHooks(metaclass=AdapterMeta):
         if settings is None or (self.command in READING_COMMANDS and not settings.continues):
             return
         note = partial(write_state, target, settings, invocation_id)
-        self.build = BuildRun(settings, lambda: self.catalog, on_published, note)
+        again = partial(rebuild, settings.name, getattr(self.config, "args", None), target)
+        self.build = BuildRun(
+            settings,
+            lambda: self.catalog,
+            on_published,
+            note,
+            again if profile.rebuild_on_conflict else None,
+        )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self.build.identifier)
         listen(self.build.on_event)
@@ -89,12 +98,20 @@ class BuildHooks(metaclass=AdapterMeta):
         """Open a connection; publish the build at the end of the last one of a run."""
         with super().connection_named(name, *arguments, **options):  # type: ignore[misc]
             yield
-            # dbt opens this connection before the first node and after the last one.
-            if name != "master" or self.build is None or self.command not in BUILD_COMMANDS:
-                return
-            self.build.finish(get_invocation_id())
+            # dbt opens this connection before the first node, after the last one, and when it
+            # cancels nodes.
+            if name == "master" and self.build is not None and self.command in BUILD_COMMANDS:
+                self._end_build(self.build)
+
+    def _end_build(self, build: BuildRun) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            build.interrupt()
+        # With --fail-fast, dbt opens this connection once more when it cancels the other nodes.
+        elif error is None:
+            build.finish()
             if not getattr(self.config.args, "write_json", True):
-                self.build.raise_error()
+                build.raise_error()
 
     @available.parse_none
     def stage_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:

@@ -1,0 +1,176 @@
+"""Builds whose process is interrupted or killed, or meets another writer."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from tests.functional.builds import (
+    AtomicProject,
+    build_names,
+    command,
+    published,
+    run_as_another,
+    variables,
+)
+from tests.functional.lake import rows
+
+MARTS = ("customers", "orders", "revenue")
+VERSION = "{{ var('version', 0) }}"
+# Each mart has the version of its build in all its rows.
+CUSTOMERS = f"{{{{ config(materialized='table') }}}} select id, {VERSION} as version from range(9)"
+ORDERS = """
+{{ config(materialized='incremental', unique_key='id') }}
+select id, version from {{ ref('customers') }}
+"""
+REVENUE = """
+{{ config(materialized='table') }}
+select id, version,
+    java_method('java.lang.Thread', 'sleep', {{ var('sleep', 0) }}L) as slept
+from {{ ref('orders') }} where id = 1
+"""
+
+
+class Marts(AtomicProject):
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"customers.sql": CUSTOMERS, "orders.sql": ORDERS, "revenue.sql": REVENUE}
+
+    @pytest.fixture
+    def start(self, project: Any) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+        """Starts dbt as a process."""
+        processes = []
+
+        def start(*arguments: str) -> subprocess.Popen[str]:
+            dbt = [sys.executable, "-m", "dbt.cli.main", *arguments]
+            process = subprocess.Popen(
+                [*dbt, "--profiles-dir", str(project.profiles_dir)],
+                cwd=project.project_root,
+                stdout=subprocess.PIPE,
+                text=True,
+                # A shell has its background jobs ignore Ctrl-C, and so what the tests start in one.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+            processes.append(process)
+            return process
+
+        yield start
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def versions(project: Any) -> list[list[Any]]:
+    """The versions that a reader of all marts sees."""
+    select = "select distinct version from {{schema}}.{}"
+    return [[version for (version,) in rows(project, select.format(name))] for name in MARTS]
+
+
+def wait_for_staged(project: Any, process: subprocess.Popen[str], name: str) -> None:
+    """Wait until the build of a process stages a relation."""
+    deadline = time.monotonic() + 60
+    catalog = project.adapter.catalog
+    while not any(r.startswith(f"{name}__") for r, _ in catalog.relations(project.test_schema)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class TestInterrupted(Marts):
+    def test_ctrl_c_publishes_nothing(
+        self, project: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_dbt(["run"])
+        process = start("run", "--threads", "1", *variables(version=1, sleep=60_000))
+        wait_for_staged(project, process, "revenue")
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+        assert process.returncode != 0
+        assert versions(project) == [[0], [0], [0]]
+        (build,) = build_names(project)
+        assert f"ICEBERG_STREAM_BUILD={build}" in output
+        refused = command(project, "publish", build)
+        assert (refused.exit_code, "was interrupted" in refused.output) == (1, True)
+        assert "has not ended" in command(project, "builds").output
+        # dbt retries only what has failed.
+        assert start("retry").wait(timeout=60) != 0
+        assert build_names(project) == [build]
+        monkeypatch.setenv("ICEBERG_STREAM_BUILD", build)
+        run_dbt(["run", *variables(version=2)])
+        assert versions(project) == [[0], [0], [0]]
+        assert command(project, "publish", build).exit_code == 0
+        assert versions(project) == [[2], [2], [2]]
+
+
+class TestRebuild(Marts):
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: dict[str, object]) -> dict[str, object]:
+        return {**dbt_profile_target, "publish": "atomic", "rebuild_on_conflict": True}
+
+    def test_models_whose_tables_change_are_built_again(self, project: Any, start: Any) -> None:
+        run_dbt(["run"])
+        process = start("run", *variables(version=1, sleep=5_000))
+        wait_for_staged(project, process, "revenue")
+        run_as_another(project, "delete from {schema}.orders where id > 5")
+        run_as_another(project, "insert into {schema}.orders values (99, 99)")
+        output = process.communicate(timeout=120)[0]
+        assert process.returncode == 0, output
+        assert published(project, "orders") == [*((n, 1) for n in range(9)), (99, 99)]
+        assert versions(project)[2] == [1]
+        # What reads none of the changed tables is not built again.
+        assert output.count("OK created sql table model") == 3
+
+
+class TestKilled(Marts):
+    def test_at_random_moments(self, project: Any, start: Any) -> None:
+        self.kill_runs(project, start, 6)
+
+    @pytest.mark.slow
+    def test_at_many_random_moments(self, project: Any, start: Any) -> None:
+        self.kill_runs(project, start, 60)
+
+    def kill_runs(self, project: Any, start: Any, count: int) -> None:
+        """Kill runs; then publish or discard what they leave."""
+        seed = random.randrange(2**32)
+        choose = random.Random(seed)
+        run_dbt(["run", *variables(version=0)])
+        seconds, published = self.measure(start), 1
+        stages = set()
+        for version in range(2, count + 2):
+            process = start("run", *variables(version=version))
+            # Half of the processes are killed near the publication at their end.
+            earliest = choose.choice([0.3, 0.85])
+            time.sleep(seconds * choose.uniform(earliest, 1.1))
+            process.kill()
+            process.wait()
+            found = versions(project)
+            assert found in ([[published]] * 3, [[version]] * 3), f"seed {seed}: {found}"
+            published = found[0][0]
+            stages.add((published == version, len(build_names(project))))
+            for build in build_names(project):
+                if choose.random() < 0.5 and command(project, "publish", build).exit_code == 0:
+                    published = versions(project)[0][0]
+                    assert versions(project) == [[published]] * 3, f"seed {seed}"
+                else:
+                    command(project, "discard", build)
+            assert build_names(project) == []
+        assert len(stages) > 1, f"seed {seed}: all were killed at the same stage: {stages}"
+        for name in MARTS:
+            loaded = project.adapter.catalog.load((project.test_schema, name))
+            assert check_table(loaded, data=True).findings == []
+
+    def measure(self, start: Any) -> float:
+        """How many seconds a run takes."""
+        begin = time.monotonic()
+        assert start("run", *variables(version=1)).wait() == 0
+        return time.monotonic() - begin

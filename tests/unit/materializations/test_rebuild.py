@@ -1,0 +1,44 @@
+"""Which nodes are built again after a conflict, and with which arguments."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from dbt.adapters.iceberg_stream.materializations.rebuild import dbt_arguments, nodes_to_rebuild
+
+
+def manifest(**parents: str) -> dict[str, Any]:
+    """A manifest of models in the schema `s`, each with the names of its parents."""
+    nodes = {
+        name: {"resource_type": "model", "schema": "s", "name": name, "fqn": ["shop", name]}
+        for name in parents
+    }
+    nodes["a_test"] = {"resource_type": "test", "schema": "t", "name": "a", "fqn": ["shop", "t"]}
+    children = {name: [n for n, of in parents.items() if name in of.split()] for name in parents}
+    return {"nodes": nodes, "child_map": {**children, "a": [*children["a"], "a_test", "exposure"]}}
+
+
+def test_descendants_of_the_build_are_built_again() -> None:
+    shop = manifest(a="", ephemeral="a", c="ephemeral", not_staged="a", other="")
+    staged = {("s", "a"), ("s", "c"), ("s", "other")}
+    assert list(nodes_to_rebuild(shop, [("s", "a")], staged)) == ["fqn:shop.a", "fqn:shop.c"]
+
+
+def test_tables_are_named_by_their_alias() -> None:
+    shop = manifest(a="")
+    shop["nodes"]["a"]["alias"] = "b"
+    assert list(nodes_to_rebuild(shop, [("s", "b")], {("s", "b")})) == ["fqn:shop.a"]
+    assert list(nodes_to_rebuild(shop, [("s", "a")], {("s", "a")})) == []
+
+
+def test_arguments() -> None:
+    plain = SimpleNamespace(which="run", vars={})
+    assert dbt_arguments(plain, ["fqn:a.b"]) == ["run", "--select", "fqn:a.b", "--vars", "{}"]
+    options = {"threads": 4, "full_refresh": True, "defer": False, "target_path": "x y"}
+    full = SimpleNamespace(which="build", vars={"a": [1]}, exclude=("c", "d"), **options)
+    assert dbt_arguments(full, ["m"]) == [
+        *("build", "--select", "m", "--full-refresh", "--target-path", "x y", "--threads", "4"),
+        *("--exclude", "c", "d", "--vars", json.dumps({"a": [1]})),
+    ]
