@@ -8,7 +8,6 @@ Usage: python docs/site/check.py build/site
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,15 +17,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
-from selenium import webdriver
+from browser import browser, console, report, set_window
 
 # A desktop's window, and a telephone's.
 WIDTHS = (1280, 400)
-# Chromium asks for pages of its own otherwise.
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 LINKS = "return [...document.querySelectorAll('a[href]')].map(link => link.href)"
 IDS = "return [...document.querySelectorAll('[id]')].map(element => element.id)"
 # Elements that stick out of the page though no element around them scrolls.
@@ -61,21 +55,6 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@contextmanager
-def browser() -> Iterator[webdriver.Chrome]:
-    """Headless Chromium."""
-    options = webdriver.ChromeOptions()
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # One of the machine: Selenium would look for others on the network.
-    chrome = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
-    try:
-        yield chrome
-    finally:
-        chrome.quit()
-
-
 def problems(site: Path) -> Iterator[str]:
     """What a reader of the site would stumble over."""
     pages = sorted(path.name for path in site.glob("*.html"))
@@ -83,14 +62,13 @@ def problems(site: Path) -> Iterator[str]:
         ids, links = {}, []
         for page in pages:
             for width in WIDTHS:
-                chrome.set_window_size(width, 900)
+                set_window(chrome, width)
                 chrome.get(f"{address}/{page}")
                 for element in chrome.execute_script(CUT_OFF):
                     yield f"{page} at {width} pixels: cut off: {element!r}"
             ids[page] = set(chrome.execute_script(IDS))
             links += [(page, link) for link in chrome.execute_script(LINKS)]
-            for entry in chrome.get_log("browser"):
-                yield f"{page}: {entry['message']}"
+            yield from (f"{page}: {message}" for message in console(chrome))
         for page, link in links:
             if link.startswith(address):
                 yield from _dead_link(page, link.removeprefix(address).lstrip("/"), ids)
@@ -106,8 +84,4 @@ def _dead_link(page: str, link: str, ids: dict[str, set[str]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    reports = list(problems(Path(sys.argv[1])))
-    for report in reports:
-        print(report)
-    print(f"{len(reports)} problem(s)")
-    sys.exit(bool(reports))
+    report(problems(Path(sys.argv[1])))

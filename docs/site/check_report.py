@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from check import browser
+from browser import browser, console, report, set_window
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
@@ -82,13 +82,11 @@ def problems(page: Path) -> Iterator[str]:
             for width in WIDTHS:
                 for problem in _at(chrome, page, width):
                     yield f"{scheme}, {width} pixels: {problem}"
-        for entry in chrome.get_log("browser"):
-            yield entry["message"]
+        yield from console(chrome)
 
 
 def _at(chrome: webdriver.Chrome, page: Path, width: int) -> Iterator[str]:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    set_window(chrome, width)
     chrome.get(page.resolve().as_uri())
     yield from _unreachable(chrome)
     yield from _links(chrome)
@@ -127,8 +125,4 @@ def _links(chrome: webdriver.Chrome) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    reports = list(problems(Path(sys.argv[1])))
-    for report in reports:
-        print(report)
-    print(f"{len(reports)} problem(s)")
-    sys.exit(bool(reports))
+    report(problems(Path(sys.argv[1])))

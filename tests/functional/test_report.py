@@ -53,7 +53,7 @@ class TestReport:
         second = words.split("Last runs")[2].split("3 tables")[0]
         lines = dict(part.split(" ", 1) for part in second.split(f"{schema}.")[1:])
         assert lines["orders"].startswith("2 1 3 0 ")
-        assert lines["customers"].startswith("1 3 0 0 ")
+        assert lines["customers"].startswith("1 3 0 3 ")
         rows_and_seconds = {name: line.split()[6:9] for name, line in lines.items()}
         assert rows_and_seconds["orders"][:2] == ["3", "4"]
         assert rows_and_seconds["customers"][:2] == ["3", "3"]

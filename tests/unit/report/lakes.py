@@ -12,6 +12,10 @@ from typing import Any
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.snapshots import Operation
 
+from dbt.adapters.iceberg_stream.builds.build import record_run
+from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.publish import publish
+from dbt.adapters.iceberg_stream.builds.staged import stage_table
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import catalog_file
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -42,6 +46,13 @@ def append(
     """Commit data files that are not there, with properties in the summary."""
     paths = tuple(data_file(f"{name}-{summary}-{n}", rows) for n in range(files))
     commit(lake, Change(Operation.APPEND, (AddedFiles(paths),), properties=summary), name=name)
+
+
+def replace_all(lake: IcebergCatalog, name: tuple[str, str], rows: int, **summary: str) -> None:
+    """Replace all rows, as the model of a table does it."""
+    added = (AddedFiles((data_file(f"{name}-new", rows),)),)
+    change = Change(Operation.OVERWRITE, added, removes_all=True, properties=summary)
+    commit(lake, change, name=name)
 
 
 def delete(lake: IcebergCatalog, name: tuple[str, str], keys: int, files: int = 1) -> None:
@@ -82,9 +93,23 @@ def fill(lake: IcebergCatalog, folder: Path) -> None:
     address = f"s3://bucket/t?secret_access_key={SECRET}&x=1"
     make_table(lake, name=("s", HOSTILE), properties={"comment": address, "s3.token": SECRET})
     append(lake, ("s", HOSTILE), 1, **{f"{PREFIX}model": HOSTILE, "engine-name": HOSTILE})
+    fill_builds(lake)
     add_relation(folder, "a_view", "VIEW")
     add_relation(folder, "gone")
     write_artifacts(folder)
+
+
+def fill_builds(lake: IcebergCatalog) -> None:
+    """Stage two builds of `orders`, and publish the first."""
+    orders = "s", "orders"
+    stage_table(lake, orders, "20261123-ae3c0bcb", {})
+    append(lake, staged_name(orders, "20261123-ae3c0bcb"), 4, **{f"{PREFIX}principal": "ada"})
+    publish(lake, "20261123-ae3c0bcb", [(orders, "table")])
+    stage_table(lake, orders, "pr-42", {})
+    append(lake, staged_name(orders, "pr-42"), 7)
+    stage_table(lake, ("s", "failed"), "pr-42", {})
+    run = {"at": "2026-11-23", "failed": ["failed", HOSTILE], "has_ended": True}
+    record_run(lake, "pr-42", orders, "table", run)
 
 
 def model(name: str, *parents: str, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.report.charts import Series, history_charts, li
 from dbt.adapters.iceberg_stream.report.history import Totals, Write
 
 START = datetime(2026, 11, 23)
-WRITE = Write(1, 0, "append", "", "", "", "", "", 0, 0, 0, 0, Totals(1, 1, 1, 0, 0))
+WRITE = Write(1, 0, "append", "", "", "", "", "", "", 0, 0, 0, 0, Totals(1, 1, 1, 0, 0))
 
 
 def writes(count: int, step_ms: int = 60_000) -> list[Write]:

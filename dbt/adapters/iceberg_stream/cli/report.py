@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     default=6.0,
     show_default=True,
-    help="Seconds after which no further table is examined for advice.",
+    help="Seconds after which no further table is examined for advice, and none of a build read.",
 )
 @project_dir
 @profiles_dir
@@ -68,14 +68,15 @@ def report(
     from dbt.adapters.iceberg_stream.report.gather import gather
     from dbt.adapters.iceberg_stream.report.project import read_project
     from dbt.adapters.iceberg_stream.report.render import render
+    from dbt.adapters.iceberg_stream.sessions.gc_tuning import reduced_gc
 
     _require_writable(output)
-    with plain_errors():
+    with reduced_gc(), plain_errors():
         project = read_project(target_path or artifacts(project_dir))
         with closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
             _require_namespaces(catalog, namespaces)
             contents = gather(catalog, sorted(set(namespaces)), project, time_limit=time_limit)
-    page = render(contents, catalog_options(project_dir, profiles_dir, target))
+        page = render(contents, catalog_options(project_dir, profiles_dir, target))
     _write(output, page)
     if contents.unreadable:
         click.echo(f"{len(contents.unreadable)} unreadable; the page says why.", err=True)

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import leather
 from markupsafe import Markup
@@ -18,6 +19,8 @@ VIEW = f"0 10 {WIDTH} {HEIGHT - 26}"
 # The axis of time in equal parts, and its labels.
 STEPS = 1_000
 TICKS = [0, 250, 500, 750, 1_000]
+# One for all charts: leather searches ticks for each scale, also if the axis has its own.
+TIME_SCALE = leather.Linear(0, STEPS)
 # A longer history is thinned out.
 MAX_POINTS = 60
 # Classes of the page's style sheet have these as variables, one for light and one for dark.
@@ -74,11 +77,11 @@ def line_chart(title: str, series: Sequence[Series]) -> Markup | None:
         return None
     chart = leather.Chart()
     # With less, the axis would have fractions of files.
-    chart.add_y_scale(0, max(4, *(value for one in drawn for _, value in one.points)))
+    chart.set_y_scale(_scale(max(4, *(value for one in drawn for _, value in one.points))))
     first = min(one.points[0][0] for one in drawn)
     span = max(one.points[-1][0] for one in drawn) - first
     # Not leather's axis of time, whose ticks are wrong for spans of a few seconds.
-    chart.add_x_scale(0, STEPS)
+    chart.set_x_scale(TIME_SCALE)
     pattern = _time_format(span)
     chart.add_x_axis(
         ticks=TICKS, tick_formatter=lambda tick, *_: f"{first + span * (tick / STEPS):{pattern}}"
@@ -91,6 +94,12 @@ def line_chart(title: str, series: Sequence[Series]) -> Markup | None:
     root.set("aria-label", f"{title}. {text}. The table of writes has the same figures.")
     root.append(chart.to_svg_group(WIDTH, HEIGHT))
     return Markup(ET.tostring(root, encoding="unicode"))
+
+
+@lru_cache(256)
+def _scale(top: int) -> leather.Linear:
+    """Return a scale from 0; many tables have as many files or rows as another one."""
+    return leather.Linear(0, top)
 
 
 def _time_format(span: timedelta) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dbt.adapters.iceberg_stream.diff.schemas import SchemaChange
 from dbt.adapters.iceberg_stream.maintenance.advice import Advice
 from dbt.adapters.iceberg_stream.maintenance.health import TableHealth
 from dbt.adapters.iceberg_stream.report.history import Write
@@ -71,16 +72,16 @@ class Table:
 
 @dataclass(frozen=True)
 class TableChange:
-    """What a run of dbt changed in one table.
+    """What a run of dbt, or a build, changed in one table.
 
     Attributes:
         table: namespace and identifier.
         writes: how many snapshots.
         inserted: rows inserted; those of rewritten files may be among them.
         updated: rows that a MERGE updated.
-        deleted: rows deleted, and keys of equality deletes.
+        deleted: rows deleted, those of a replaced table included, and keys of equality deletes.
         bytes: of the files that were written.
-        rows_before: of the table before the run; None if unknown.
+        rows_before: of the table before; None if unknown.
         rows_after: of the table after its last commit; None if unknown.
         seconds: of the node, if dbt's artifacts have the run.
     """
@@ -116,6 +117,74 @@ class Run:
 
 
 @dataclass(frozen=True)
+class StagedChange:
+    """What a build that is not published would change in a table.
+
+    Attributes:
+        table: namespace and identifier of the published table.
+        kind: `new`, `changed`, `unchanged`, or `not built` if its model has failed before.
+        schema: changes of columns.
+        rows_before: of the published table; None if there is none, or if unknown.
+        rows_after: of the staged table; None if unknown.
+        inserted: rows that the build inserted.
+        updated: rows that a MERGE updated.
+        removed: rows that are gone, those of a replaced table included.
+        is_outdated: whether another writer has changed the published table since it was staged.
+    """
+
+    table: Name
+    kind: str
+    schema: Sequence[SchemaChange] = ()
+    rows_before: int | None = None
+    rows_after: int | None = None
+    inserted: int = 0
+    updated: int = 0
+    removed: int = 0
+    is_outdated: bool = False
+
+
+@dataclass(frozen=True)
+class StagedBuild:
+    """A build that is not published.
+
+    Attributes:
+        name: its name.
+        last_change_ms: when a relation was last staged or changed, in milliseconds since 1970;
+            None if none can be read.
+        has_ended: whether the last command has ended; False if it still runs or was interrupted.
+        failed: nodes that failed or were skipped in the last command.
+        tables: sorted by name.
+        views: published names, and `new`, `changed` or `unchanged`.
+        unreadable: errors by the published name of a table or view.
+    """
+
+    name: str
+    last_change_ms: int | None
+    has_ended: bool
+    failed: Sequence[str]
+    tables: Sequence[StagedChange]
+    views: Sequence[tuple[Name, str]]
+    unreadable: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A published build, from the snapshots that it committed.
+
+    Attributes:
+        build: its name.
+        published_ms: its last commit, in milliseconds since 1970.
+        principals: the catalog's users who wrote the rows.
+        changes: one for each table.
+    """
+
+    build: str
+    published_ms: int
+    principals: Sequence[str]
+    changes: Sequence[TableChange]
+
+
+@dataclass(frozen=True)
 class Contents:
     """Everything that a report shows.
 
@@ -127,6 +196,8 @@ class Contents:
         tables: sorted by name.
         unreadable: errors by the name of a table or namespace.
         advice: the most urgent first.
+        builds: those that are not published, the latest first.
+        publications: of builds, the latest first.
         runs: the latest first.
         generated_ms: when the metadata were read, in milliseconds since 1970.
     """
@@ -138,6 +209,8 @@ class Contents:
     tables: Sequence[Table]
     unreadable: Mapping[str, str]
     advice: Sequence[Advice]
+    builds: Sequence[StagedBuild]
+    publications: Sequence[Publication]
     runs: Sequence[Run]
     generated_ms: int
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, keeps_rows
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.builds.staged import BUILD
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, SnapshotSummary, keeps_rows
 from dbt.adapters.iceberg_stream.stream.sink.progress import SINK_ID
 from dbt.adapters.iceberg_stream.tables.commit.outcome import read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX, WRITE_ID
@@ -41,9 +41,10 @@ class Write:
         run: dbt's invocation id; empty if it was none.
         principal: the catalog's user; empty if unknown.
         sink_id: the stream; empty if it was none.
+        build: the build that published it; empty if it was none.
         inserted: rows inserted; those of rewritten files may be among them.
         updated: rows that a MERGE updated.
-        deleted: rows deleted, and keys of equality deletes.
+        deleted: rows deleted, those of a replaced table included, and keys of equality deletes.
         bytes: of the files that were written.
         totals: the table afterwards.
     """
@@ -56,6 +57,7 @@ class Write:
     run: str
     principal: str
     sink_id: str
+    build: str
     inserted: int
     updated: int
     deleted: int
@@ -104,18 +106,19 @@ def _line(by_id: Mapping[int, Mapping[str, Any]], snapshot_id: int | None) -> se
     return line
 
 
-def read_write(snapshot: Mapping[str, Any]) -> Write:
+def read_write(snapshot: Mapping[str, Any], previous: Mapping[str, Any] | None = None) -> Write:
     """Read a write from its snapshot.
 
     Args:
         snapshot: as JSON.
+        previous: the one that was current before, which tells how many rows a replaced table had.
     """
     summary = snapshot.get("summary") or {}
-    outcome = read_outcome(
-        SnapshotSummary(snapshot["snapshot-id"], int(snapshot["timestamp-ms"]), summary)
-    )
+    outcome = read_outcome(_summary(snapshot), None if previous is None else _summary(previous))
     unchanged = keeps_rows(snapshot)
-    equality_keys = _number(summary, "added-equality-deletes") or 0
+    deleted = outcome.rows_deleted + (_number(summary, "added-equality-deletes") or 0)
+    if outcome.replaced_all:
+        deleted = outcome.rows_removed
     return Write(
         snapshot_id=outcome.snapshot_id,
         committed_ms=int(snapshot["timestamp-ms"]),
@@ -125,9 +128,10 @@ def read_write(snapshot: Mapping[str, Any]) -> Write:
         run=str(summary.get(f"{PREFIX}invocation-id", "")),
         principal=str(summary.get(f"{PREFIX}principal", "")),
         sink_id=str(summary.get(SINK_ID, "")),
+        build=str(summary.get(BUILD, "")),
         inserted=0 if unchanged else outcome.rows_inserted,
         updated=0 if unchanged else outcome.rows_updated,
-        deleted=0 if unchanged else max(outcome.rows_deleted + equality_keys, 0),
+        deleted=0 if unchanged else max(deleted, 0),
         bytes=outcome.bytes_written,
         totals=Totals(
             rows=_number(summary, "total-records"),
@@ -137,6 +141,11 @@ def read_write(snapshot: Mapping[str, Any]) -> Write:
             deletes=_deletes(summary),
         ),
     )
+
+
+def _summary(snapshot: Mapping[str, Any]) -> SnapshotSummary:
+    number, time = snapshot["snapshot-id"], int(snapshot["timestamp-ms"])
+    return SnapshotSummary(number, time, snapshot.get("summary") or {})
 
 
 def _deletes(summary: Mapping[str, str]) -> int | None:

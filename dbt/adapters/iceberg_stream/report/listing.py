@@ -1,9 +1,11 @@
-"""The tables and nodes that belong to a report."""
+"""The tables, builds and nodes that belong to a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from dbt.adapters.iceberg_stream.builds.build import Build, group_builds
 from dbt.adapters.iceberg_stream.builds.names import published_tables
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
@@ -12,10 +14,27 @@ from dbt.adapters.iceberg_stream.report.contents import Name
 from dbt.adapters.iceberg_stream.report.project import Node, Project
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What the catalog lists in the namespaces of a report.
+
+    Attributes:
+        tables: sorted names of the published tables.
+        builds: that are not published.
+        unreadable: errors by the name of a namespace.
+    """
+
+    tables: Sequence[Name]
+    builds: Sequence[Build]
+    unreadable: Mapping[str, str]
+
+
 def list_tables(
     catalog: IcebergCatalog, namespaces: Sequence[str], project: Project | None
-) -> tuple[list[Name], dict[str, str]]:
-    """Return the sorted names of a report's tables, and the errors of namespaces by their name.
+) -> Listing:
+    """List the tables and builds of a report.
+
+    With a project, the builds are those of its namespaces: they may have models that it has not.
 
     Args:
         catalog: the profile's catalog.
@@ -28,20 +47,21 @@ def list_tables(
     """
     nodes = [] if project is None or namespaces else list(project.nodes.values())
     listed = namespaces or {node.table[0] for node in nodes} or catalog.namespaces()
-    names: list[Name] = []
+    relations: dict[str, list[tuple[str, str]]] = {}
     errors: dict[str, CatalogError] = {}
     for namespace in sorted(listed):
         try:
-            relations = catalog.relations(namespace)
+            relations[namespace] = catalog.relations(namespace)
         except CatalogError as error:
             errors[namespace] = error
-            continue
-        names += published_tables(namespace, relations)
-    if errors and len(errors) == len(listed):
+    if errors and not relations:
         raise next(iter(errors.values()))
-    if nodes:
-        names = _of_project(names, nodes)
-    return sorted(names), {name: why_unreadable(error) for name, error in errors.items()}
+    names = [name for one, own in relations.items() for name in published_tables(one, own)]
+    return Listing(
+        tables=sorted(_of_project(names, nodes) if nodes else names),
+        builds=group_builds(relations),
+        unreadable={name: why_unreadable(error) for name, error in errors.items()},
+    )
 
 
 def list_nodes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +25,7 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 TEMPLATES = Path(__file__).parent / "templates"
 # What keeps the page of hundreds of tables small. The page says what it leaves out.
 MAX_TEXT = 1_000
-MAX_ADVICE, MAX_RUNS, MAX_CHANGES, MAX_CHARTS = 200, 20, 100, 100
+MAX_ADVICE, MAX_BUILDS, MAX_RUNS, MAX_CHANGES, MAX_CHARTS = 200, 20, 20, 100, 100
 # Writes of all tables; a table has at least and at most so many.
 ALL_WRITES, LEAST_WRITES, MOST_WRITES = 5_000, 5, 50
 # Characters that a box of the drawing has room for.
@@ -88,6 +89,8 @@ def render(
             advice=contents.advice[:MAX_ADVICE],
             not_examined=sum(table.health is None for table in contents.tables),
             costs=_costs(contents),
+            builds=contents.builds[:MAX_BUILDS],
+            publications=contents.publications[:MAX_BUILDS],
             runs=contents.runs[:MAX_RUNS],
             max_changes=MAX_CHANGES,
             drawing=draw(contents.nodes),
@@ -180,6 +183,7 @@ def _environment() -> Environment:
         "size": lambda size: "" if size is None else in_bytes(size),
         "short": _short,
         "dotted": ".".join,
+        "shell": shlex.join,
     }
     return environment
 

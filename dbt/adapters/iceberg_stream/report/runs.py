@@ -1,12 +1,19 @@
-"""The runs of dbt, from the snapshots that they committed."""
+"""The runs of dbt and the published builds, from the snapshots that they committed."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 
-from dbt.adapters.iceberg_stream.report.contents import Run, Table, TableChange
+from dbt.adapters.iceberg_stream.report.contents import Publication, Run, Table, TableChange
 from dbt.adapters.iceberg_stream.report.history import Write
+
+# A table, and places in its writes.
+_Places = tuple[Table, list[int]]
+# All tables of a build are published at one time, or within seconds if other writers appended.
+PAUSE_MS = 60_000
 
 
 def list_runs(tables: Iterable[Table], seconds: Mapping[tuple[str, str], float]) -> list[Run]:
@@ -16,21 +23,68 @@ def list_runs(tables: Iterable[Table], seconds: Mapping[tuple[str, str], float])
         tables: with their writes.
         seconds: of nodes, by invocation id and unique id.
     """
-    by_run: dict[str, list[tuple[Table, list[int]]]] = defaultdict(list)
+    runs = [_run(*item, seconds) for item in _writes_by(tables, lambda write: write.run).items()]
+    return sorted(runs, key=lambda run: (-run.last_ms, run.invocation_id))
+
+
+def list_publications(tables: Iterable[Table]) -> list[Publication]:
+    """Return the published builds whose snapshots the tables still have, the latest first.
+
+    Args:
+        tables: with their writes.
+    """
+    publications = [
+        _publication(build, part)
+        for build, places in _writes_by(tables, lambda write: write.build).items()
+        for part in _by_time(places)
+    ]
+    return sorted(publications, key=lambda one: (-one.published_ms, one.build))
+
+
+def _writes_by(tables: Iterable[Table], key: Callable[[Write], str]) -> dict[str, list[_Places]]:
+    """Return the places of writes in those of their table, by a key that is not empty."""
+    by_key: dict[str, list[_Places]] = defaultdict(list)
     for table in tables:
         places: dict[str, list[int]] = defaultdict(list)
         for place, write in enumerate(table.writes):
-            if write.run:
-                places[write.run].append(place)
-        for run, of_run in places.items():
-            by_run[run].append((table, of_run))
-    runs = [_run(run, of_tables, seconds) for run, of_tables in by_run.items()]
-    return sorted(runs, key=lambda run: (-run.last_ms, run.invocation_id))
+            if value := key(write):
+                places[value].append(place)
+        for value, of_value in places.items():
+            by_key[value].append((table, of_value))
+    return by_key
+
+
+def _by_time(places: Sequence[_Places]) -> list[list[_Places]]:
+    """Split the writes of a build's name, which later builds may have again, at long pauses."""
+    times = sorted({table.writes[n].committed_ms for table, own in places for n in own})
+    starts = [
+        time
+        for before, time in zip([-inf, *times], times, strict=False)
+        if time - before > PAUSE_MS
+    ]
+    parts: dict[int, list[_Places]] = defaultdict(list)
+    for table, own in places:
+        of_start: dict[int, list[int]] = defaultdict(list)
+        for n in own:
+            of_start[bisect_right(starts, table.writes[n].committed_ms)].append(n)
+        for start, of_part in of_start.items():
+            parts[start].append((table, of_part))
+    return list(parts.values())
+
+
+def _publication(build: str, places: Sequence[_Places]) -> Publication:
+    writes = [table.writes[place] for table, own in places for place in own]
+    return Publication(
+        build=build,
+        published_ms=max(write.committed_ms for write in writes),
+        principals=sorted({write.principal for write in writes if write.principal}),
+        changes=[_change("", table, own, {}) for table, own in places],
+    )
 
 
 def _run(
     invocation_id: str,
-    places: Sequence[tuple[Table, list[int]]],
+    places: Sequence[_Places],
     seconds: Mapping[tuple[str, str], float],
 ) -> Run:
     """Sum up a run from the places of its writes in those of each table."""

@@ -106,7 +106,8 @@ def _files(read: _Read) -> tuple[int, int]:
 def _table(loaded: LoadedTable, node: Node | None, limit: int) -> Table:
     metadata = normalized(loaded.metadata)
     snapshots = written_snapshots(metadata)
-    writes = [read_write(snapshot) for snapshot in snapshots[:limit]]
+    older = [*snapshots[1 : limit + 1], None]
+    writes = [read_write(*pair) for pair in zip(snapshots[:limit], older, strict=False)]
     current_id = current_snapshot_id(metadata)
     # Older than the latest write after a rollback.
     current = next((read_write(s) for s in snapshots if s["snapshot-id"] == current_id), None)

@@ -23,8 +23,8 @@ from dbt.adapters.iceberg_stream.tables.commit import commit_state
 from dbt.adapters.iceberg_stream.tables.commit import committer as under_test
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, commit_together
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
-from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from tests.unit.local_tables import (
     NAME,
     data_file,

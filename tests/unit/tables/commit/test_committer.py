@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
-from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from tests.unit.local_tables import (
     NAME,
     SCHEMA,

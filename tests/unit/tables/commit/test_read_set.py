@@ -133,3 +133,37 @@ def test_what_has_changed(now: Any, changed: bool) -> None:
     assert actual.changed(catalog) is None
     catalog.relations["s", "b"] = now
     assert actual.changed(catalog) == (("s", "b") if changed else None)
+
+
+def tagged(tag: int, snapshot: int = 2, **more: Any) -> dict[str, Any]:
+    both = [{"snapshot-id": number, "timestamp-ms": 1} for number in (1, 2)]
+    refs = {"closing": {"type": "tag", "snapshot-id": tag}}
+    return {**table(snapshot, **more), "snapshots": both, "refs": refs}
+
+
+@pytest.mark.parametrize(
+    ("sql", "now", "changed"),
+    [
+        ("select * from s.a version as of 'closing'", tagged(1, 2, at=9), False),
+        ("select * from s.a version as of 'closing'", tagged(2), True),
+        ("select * from s.a version as of 'closing'", {**tagged(1), "refs": {}}, True),
+        ("select * from s.a version as of 'closing'", tagged(1, uuid="u"), True),
+        ("select * from s.a version as of 1", tagged(2, 2, at=9), False),
+        ("select * from s.a version as of 1", {**tagged(2), "snapshots": []}, True),
+        ("select * from s.a version as of 1 join s.a", tagged(1, 2), True),
+        ("select * from s.a timestamp as of '2026-01-01'", tagged(1, 2), True),
+        ("select * from s.v", tagged(1, 2), False),
+        ("select * from s.v", tagged(2), True),
+        ("select * from s.a join s.v", tagged(2, 1), True),
+        ("select * from s.v join s.a", tagged(1, 2), True),
+    ],
+)
+def test_versions(sql: str, now: Any, changed: bool) -> None:
+    """Commits do not change what a fixed version reads; a tag that moves does."""
+    view_of_tag = view("select * from a version as of 'closing'")
+    catalog = Catalog(a=tagged(1, 1), v=view_of_tag)
+    actual = pinned(catalog, sql)
+    assert actual.changed(catalog) is None
+    catalog.relations["s", "a"] = now
+    assert actual.changed(catalog) == (("s", "a") if changed else None)
+    assert (pinned(catalog, sql).versions != actual.versions) == changed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, with_schema
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.manifests import iter_manifests, read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     MissingFiles,
@@ -52,7 +53,7 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
     requirements as schema_requirements,
 )
-from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed, validate
+from dbt.adapters.iceberg_stream.tables.commit.validation import validate
 
 # Iceberg's own default of 4 is for few writers; an attempt costs milliseconds here.
 COMMIT_ATTEMPTS = 30

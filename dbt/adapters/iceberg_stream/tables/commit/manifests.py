@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from cachetools import LRUCache
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -53,6 +56,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import LOGICAL_FIELD_TYPE_MAPPING
 
+from dbt.adapters.iceberg_stream.tables.commit.avro_files import SameSchemaFile, iceberg_schema
 from dbt.adapters.iceberg_stream.tables.commit.avro_repairs import repair
 
 repair()
@@ -64,8 +68,12 @@ ADDED, EXISTING, DELETED = (
 FormatVersion = Literal[1, 2, 3]
 # Manifests that are read in advance.
 READ_AHEAD = 8
+# Threads do not wait for local files, but for each other: reading is Python code.
+LOCAL = ("file:", "/")
 # Entries that stay in memory, in all and of one manifest. Manifests never change.
 CACHED_ENTRIES, CACHED_MANIFEST = 4096, 256
+# Readers that stay in memory: one for each Avro schema, which differs with the partition spec.
+CACHED_READERS = 128
 _cache: LRUCache[tuple[str, int], list[ManifestEntry]] = LRUCache(CACHED_ENTRIES, getsizeof=len)
 _cache_lock = threading.Lock()
 # The sequence number of a new manifest until its snapshot's manifest list is written.
@@ -256,15 +264,8 @@ def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     Returns:
         Entries of all statuses, with sequence numbers and, in format version 3, first row ids.
     """
-    with AvroFile[ManifestEntry](
-        io.new_input(manifest.manifest_path),
-        READ_ENTRY,
-        read_types={-1: ManifestEntry, DATA_FILE_ID: DataFile},
-        read_enums={
-            STATUS_ID: ManifestEntryStatus,
-            FILE_FORMAT_ID: FileFormat,
-            CONTENT_ID: DataFileContent,
-        },
+    with SameSchemaFile[ManifestEntry](
+        io.new_input(manifest.manifest_path), _manifest_reader
     ) as reader:
         entries = list(reader)
     next_row_id = first_row_id(manifest)
@@ -288,8 +289,9 @@ def iter_manifests(
 ) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
     """Iterate over manifests and their entries, in order.
 
-    A few manifests are read in advance. Small ones, which frequent commits read again and again,
-    stay in memory for a while; the caller must not change them.
+    A few manifests are read in advance, in threads unless they are local. Small ones, which
+    frequent commits read again and again, stay in memory for a while; the caller must not change
+    them.
     """
     pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, Future[Any]]]()
     for manifest in manifests:
@@ -307,11 +309,11 @@ def _submit(pool: Executor, io: FileIO, manifest: ManifestFile) -> Future[list[M
     key = manifest.manifest_path, manifest.manifest_length
     with _cache_lock:
         entries = _cache.get(key)
-    if entries is None:
+    if entries is None and not manifest.manifest_path.startswith(LOCAL):
         return pool.submit(_read_and_cache, io, manifest)
-    cached: Future[list[ManifestEntry]] = Future()
-    cached.set_result(entries)
-    return cached
+    done: Future[list[ManifestEntry]] = Future()
+    done.set_result(_read_and_cache(io, manifest) if entries is None else entries)
+    return done
 
 
 def _read_and_cache(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -361,13 +363,32 @@ def _inherit(item: ManifestEntry, manifest: ManifestFile) -> None:
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
     """Read a snapshot's manifest list."""
-    with AvroFile[ManifestFile](
-        io.new_input(location),
-        MANIFEST_LIST_FILE_SCHEMAS[3],
-        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
+    with SameSchemaFile[ManifestFile](io.new_input(location), _manifest_list_reader) as reader:
         return list(reader)
+
+
+@lru_cache(CACHED_READERS)
+def _manifest_reader(avro_schema: str) -> Reader:
+    return resolve_reader(
+        iceberg_schema(avro_schema),
+        READ_ENTRY,
+        {-1: ManifestEntry, DATA_FILE_ID: DataFile},
+        {
+            STATUS_ID: ManifestEntryStatus,
+            FILE_FORMAT_ID: FileFormat,
+            CONTENT_ID: DataFileContent,
+        },
+    )
+
+
+@lru_cache(CACHED_READERS)
+def _manifest_list_reader(avro_schema: str) -> Reader:
+    return resolve_reader(
+        iceberg_schema(avro_schema),
+        MANIFEST_LIST_FILE_SCHEMAS[3],
+        {-1: ManifestFile, 508: PartitionFieldSummary},
+        {517: ManifestContent},
+    )
 
 
 def write_manifest_list(

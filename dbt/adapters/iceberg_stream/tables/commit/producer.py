@@ -26,8 +26,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
@@ -45,8 +45,6 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests, merge_small
 from dbt.adapters.iceberg_stream.tables.commit.summary import summary
 
-# The current snapshot id that older writers set for an empty table.
-NO_SNAPSHOT = -1
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)
 
 

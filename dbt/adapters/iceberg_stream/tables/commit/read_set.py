@@ -6,14 +6,14 @@ other rows if its sources have changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
-from dbt.adapters.iceberg_stream.sql.queries import NameParts, Reads, reads
+from dbt.adapters.iceberg_stream.sql.queries import CURRENT, AsOf, NameParts, Reads, reads
 
 Views = Mapping[str, Reads | None]
 
@@ -29,10 +29,12 @@ class ReadSet:
     Attributes:
         versions: the versions by name.
         definitions: the SQL texts of the views.
+        as_of: in which versions the statement reads the tables, as in `Reads`.
     """
 
     versions: Mapping[Name, Version]
     definitions: tuple[str, ...] = ()
+    as_of: Mapping[Name, frozenset[AsOf]] = field(default_factory=dict)
 
     def changed(self, catalog: IcebergCatalog) -> Name | None:
         """Return a table or view that has changed; None if none has.
@@ -42,8 +44,9 @@ class ReadSet:
         """
         for name, version in self.versions.items():
             metadata = catalog.metadata(name)
-            # Only a new snapshot or schema changes the rows.
-            if metadata is None or _version(metadata)[:3] != version[:3]:
+            as_of = self.as_of.get(name, CURRENT)
+            # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
+            if metadata is None or _version(metadata, as_of)[:3] != version[:3]:
                 return name
         return None
 
@@ -62,36 +65,48 @@ def capture_read_set(catalog: IcebergCatalog, read: Reads | None, views: Views) 
     """
     if read is None:
         return None
-    versions: dict[Name, Version] = {}
+    relations: dict[Name, Metadata] = {}
+    as_of: dict[Name, frozenset[AsOf]] = {}
     definitions: list[str] = []
-    pending: list[NameParts] = list(read.relations)
+    pending = [read]
     visited: set[NameParts] = set()
     while pending:
-        if (parts := pending.pop()) in visited:
-            continue
-        visited.add(parts)
-        if len(parts) == 1:
-            reads_of_relation = views.get(parts[0].lower())
-        else:
-            reads_of_relation = _add_relation(catalog, parts, versions, definitions)
-        if reads_of_relation is None:
-            return None
-        pending += reads_of_relation.relations
-    return ReadSet(versions, tuple(sorted(definitions)))
+        reading = pending.pop()
+        for parts in reading.relations:
+            if (name := _name(catalog, parts)) is not None:
+                versions = reading.versions.get(parts, CURRENT)
+                as_of[name] = as_of.get(name, frozenset()) | versions
+            if parts in visited:
+                continue
+            visited.add(parts)
+            if len(parts) == 1:
+                reads_of_relation = views.get(parts[0].lower())
+            else:
+                reads_of_relation = _add_relation(catalog, name, relations, definitions)
+            if reads_of_relation is None:
+                return None
+            pending.append(reads_of_relation)
+    return ReadSet(
+        {name: _version(metadata, as_of[name]) for name, metadata in relations.items()},
+        tuple(sorted(definitions)),
+        {name: versions for name, versions in as_of.items() if versions != CURRENT},
+    )
 
 
 def _add_relation(
-    catalog: IcebergCatalog, parts: NameParts, versions: dict[Name, Version], definitions: list[str]
+    catalog: IcebergCatalog,
+    name: Name | None,
+    relations: dict[Name, Metadata],
+    definitions: list[str],
 ) -> Reads | None:
-    """Add a relation's version, and return what the relation itself reads; None if unknown."""
-    name = _name(catalog, parts)
+    """Add a relation's metadata, and return what the relation itself reads; None if unknown."""
     try:
         metadata = None if name is None else catalog.metadata(name)
     except CatalogError:
         return None
     if name is None or metadata is None:
         return None
-    versions[name] = _version(metadata)
+    relations[name] = metadata
     if "versions" not in metadata:
         return Reads(frozenset())
     definition = _definition(catalog, metadata)
@@ -99,7 +114,16 @@ def _add_relation(
         return None
     definitions.append(definition)
     namespace = _namespace(metadata, name)
-    return Reads(frozenset(p if len(p) > 1 else (namespace, *p) for p in read.relations))
+    return _in_namespace(read, namespace)
+
+
+def _in_namespace(read: Reads, namespace: str) -> Reads:
+    """Return reads with a namespace before names that have none."""
+    names = {parts: parts if len(parts) > 1 else (namespace, *parts) for parts in read.relations}
+    as_of: dict[NameParts, frozenset[AsOf]] = {}
+    for parts, name in names.items():
+        as_of[name] = as_of.get(name, frozenset()) | read.versions.get(parts, CURRENT)
+    return Reads(frozenset(as_of), as_of)
 
 
 def _name(catalog: IcebergCatalog, parts: NameParts) -> Name | None:
@@ -119,18 +143,37 @@ def _view_version(view: Metadata) -> Metadata:
     return next(v for v in versions if v["version-id"] == view["current-version-id"])
 
 
-def _version(metadata: Metadata) -> Version:
-    """Return a table's snapshot, schema and time of the last change, or a view's version."""
+def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
+    """Return a table's snapshots, schema and time of the last change, or a view's version.
+
+    Args:
+        metadata: of the table or view.
+        as_of: in which versions a statement reads it.
+
+    Returns:
+        The version; for a table, its last part may differ although the rows are the same.
+    """
     if "versions" in metadata:
         return metadata["view-uuid"], metadata["current-version-id"]
+    uuid, schema = metadata["table-uuid"], metadata["current-schema-id"]
+    versions = sorted((v for v in as_of if v is not None), key=str)
+    fixed = tuple(_snapshot_id(metadata, version) for version in versions)
+    if None not in as_of:
+        # A branch is read with the table's schema, a snapshot with its own.
+        return uuid, fixed, schema, None
     snapshot = current_snapshot(metadata)
-    return (
-        metadata["table-uuid"],
-        snapshot and snapshot.snapshot_id,
-        metadata["current-schema-id"],
-        # A rollback makes an earlier snapshot current again.
-        metadata["last-updated-ms"],
-    )
+    current = snapshot and snapshot.snapshot_id
+    # A rollback makes an earlier snapshot current again.
+    return uuid, (current, *fixed) if fixed else current, schema, metadata["last-updated-ms"]
+
+
+def _snapshot_id(metadata: Metadata, version: int | str) -> int | None:
+    """Return the id of the snapshot in a version; None if the table does not have it."""
+    if isinstance(version, str):
+        reference = (metadata.get("refs") or {}).get(version)
+        return None if reference is None else int(reference["snapshot-id"])
+    ids = {snapshot["snapshot-id"] for snapshot in metadata.get("snapshots") or []}
+    return version if version in ids else None
 
 
 def _definition(catalog: IcebergCatalog, view: Metadata) -> str | None:

@@ -9,9 +9,9 @@ from typing import Any
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
     read_manifest_list,
@@ -21,20 +21,6 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, 
 
 # Id of `file_path` in position delete files (Iceberg spec, "Reserved Field IDs").
 FILE_PATH = 2147483546
-
-
-class ValidationFailed(CatalogError):
-    """Another writer's commit conflicts with this change, whose files cannot be committed.
-
-    Attributes:
-        added: data files of other writers that the change should have read.
-        removed: paths of files that the change removes and that others have removed already.
-    """
-
-    def __init__(self, message: str, added: list[DataFile], removed: set[str]) -> None:
-        super().__init__(message)
-        self.added = added
-        self.removed = removed
 
 
 @dataclass

@@ -22,13 +22,13 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
     current_snapshot_id,
     remove_quietly,
 )
-from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_delete
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     SnapshotFile,

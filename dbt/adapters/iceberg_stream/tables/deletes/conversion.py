@@ -25,9 +25,9 @@ from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
-from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
     EqualityDeletes,
     Scope,
