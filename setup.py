@@ -33,6 +33,7 @@ setup(
         "click>=8.1,<9",
         "grpcio>=1.76",
         "numpy>=1.26",
+        "packaging>=24",
         "protobuf>=6,<7",
         "pydantic>=2,<3",
         "sqlalchemy>=2.0.18,<3",

@@ -112,6 +112,39 @@ class TestMicrobatch:
         assert found == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
 
 
+HOURS = """
+{{ config(materialized='table', event_time='at') }}
+select id, timestamp '2024-01-01' + make_interval(0, 0, 0, 0, cast(id as int), 0, 0) as at
+from range(288)
+"""
+
+
+class TestConcurrentBatches:
+    """Each batch is one commit; those that meet are committed one after the other."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        batches = BATCHES.replace("'events'", "'hours'")
+        return {
+            "hours.sql": HOURS,
+            "aligned.sql": batches.format(partition="partition_by=['day(at)']"),
+            "unaligned.sql": batches.format(partition="partition_by=['month(at)']"),
+        }
+
+    @pytest.mark.parametrize("name", ["aligned", "unaligned"])
+    def test_each_batch_replaces_its_day(self, project: Any, name: str) -> None:
+        span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-13"]
+        run_dbt(["run", "--select", "hours", name, "--threads", "8", *span])
+        commits = len(snapshot_ids(project, name))
+        days = ["--event-time-start", "2024-01-02", "--event-time-end", "2024-01-11"]
+        arguments = ["--select", name, "--threads", "8", "--vars", "run: second", *days]
+        (result,) = run_dbt(["run", *arguments]).results
+        assert len(result.batch_results.successful) == 9
+        assert len(snapshot_ids(project, name)) == commits + 9
+        by_run = f"select run, count(*), count(distinct id) from {{schema}}.{name} group by run"
+        assert sorted(rows(project, by_run)) == [("first", 72, 72), ("second", 216, 216)]
+
+
 LAYOUT = """
 {{ config(materialized='incremental', incremental_strategy='append',
     partition_by=var('by', ['bucket(4, id)']), sort_order=var('sort', []),

@@ -85,9 +85,9 @@ def evolve(
     lake.commit(load(lake, name), (), updates)
 
 
-def set_metadata(lake: IcebergCatalog, **changed: Any) -> None:
+def set_metadata(lake: IcebergCatalog, name: tuple[str, str] = NAME, **changed: Any) -> None:
     """Change metadata in their place, as no catalog does it; keys have underscores for dashes."""
-    base = load(lake)
+    base = load(lake, name)
     new = {key.replace("_", "-"): value for key, value in changed.items()}
     with base.io.new_output(base.location).create(overwrite=True) as stream:
         stream.write(json.dumps({**base.metadata, **new}).encode())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -56,6 +57,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "report": (
         {"live"},
         {"render", "gather"},
+        {"builds"},
         {"charts", "lineage", "listing", "runs", "tables"},
         {"contents"},
         {"history", "project"},
@@ -76,9 +78,16 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"options"},
         {"errors"},
     ),
-    "tables": ({"compaction"}, {"deletes"}, {"ingest", "merge"}, {"commit"}, {"files", "keys"}),
+    "tables": (
+        {"clones", "compaction"},
+        {"deletes"},
+        {"ingest", "merge"},
+        {"commit"},
+        {"files", "keys"},
+    ),
 }
 WORKER_CODE = (
+    "engines/python_functions.py",
     "tables/files/casting.py",
     "tables/files/parquet.py",
     "tables/files/uploads.py",
@@ -197,3 +206,13 @@ def test_worker_code_needs_pyarrow_only(module: str) -> None:
     fellows = {PREFIX + other.removesuffix(".py").replace("/", ".") for other in WORKER_CODE}
     others = {name.split(".")[0] for name in names if name not in fellows}
     assert others <= {"pyarrow", *sys.stdlib_module_names}
+
+
+def test_what_every_command_of_dbt_imports() -> None:
+    """Commands such as `dbt ls` need no table: large packages are imported when they are used."""
+    code = "import dbt.adapters.iceberg_stream, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    large = {"confluent_kafka", "grpc", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark"}
+    assert large & set(loaded.stdout.split()) == set()

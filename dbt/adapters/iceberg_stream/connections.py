@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import session_settings
+from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
     from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
+    from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -48,7 +50,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self.resources = Resources(self.credentials, self.project_root)
         self._records = SessionRecords(self.credentials.engine_path(self.project_root))
         self._pool = SessionPool(self._open_handle)
+        self._merges = Merges()
         self._server_checked = False
+        self.functions: ProjectFunctions | None = None
 
     @property
     def credentials(self) -> IcebergStreamCredentials:
@@ -75,6 +79,24 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         handle: Handle = self.get_thread_connection().handle
         handle.refresh_token()
         return handle.session
+
+    def merge_in_turn(self) -> None:
+        """Let this thread's next merge wait for those of other threads into the same table."""
+        self.get_thread_connection().handle.merges_in_turn = True
+
+    def prepare(self, sql: str) -> str:
+        """Return a query with what it calls of the project's functions, in this thread's session.
+
+        Args:
+            sql: the query.
+
+        Raises:
+            StatementError: no valid token is available, or Spark refuses a function.
+            CompilationError: a function or a call is wrong.
+        """
+        handle: Handle = self.get_thread_connection().handle
+        handle.refresh_token()
+        return handle.prepare(sql)
 
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""
@@ -198,6 +220,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             on_lost=shared.engine.abandon,
             renewal=renewal,
             results=shared.results,
+            functions=self.functions,
+            merges=self._merges,
         )
 
     def cleanup_all(self) -> None:

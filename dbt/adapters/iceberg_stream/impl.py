@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.functions import FunctionHooks
 from dbt.adapters.iceberg_stream.materializations.hooks import MaterializationHooks
 from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
@@ -69,7 +70,7 @@ USER_HOOK = "iceberg_stream__on_write"
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
-class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
+class IcebergStreamAdapter(BuildHooks, FunctionHooks, MaterializationHooks, SQLAdapter):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
     Relation = IcebergStreamRelation
@@ -88,6 +89,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
             Capability.TableLastModifiedMetadata: CapabilitySupport(support=Support.Full),
             Capability.TableLastModifiedMetadataBatch: CapabilitySupport(support=Support.Full),
             Capability.GetCatalogForSingleRelation: CapabilitySupport(support=Support.Full),
+            Capability.MicrobatchConcurrency: CapabilitySupport(support=Support.Full),
         }
     )
 
@@ -96,6 +98,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         self._changes = Changes()
         if self.connections.credentials.build_summary:
             BuildSummary(listen, self._changes, _logs_json(config))
+        self.open_functions()
         self._after_commit = AfterCommit(
             self.connections.refresh_spark,
             self.connections.forget_results,
@@ -119,6 +122,11 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
     @property
     def session(self) -> Session:
         return self.connections.current_session()
+
+    @available.parse_none
+    def merge_in_turn(self) -> None:
+        """Let this thread's next merge wait for those of other batches of its model."""
+        self.connections.merge_in_turn()
 
     # What dbt asks of every adapter
 
@@ -189,7 +197,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
 
     def validate_sql(self, sql: str) -> AdapterResponse:
         with self.connections.exception_handler(sql):
-            self.session.schema(sql)
+            self.session.schema(self.prepare(sql))
         return AdapterResponse("OK")
 
     # Namespaces and relations, from the catalog
@@ -245,7 +253,9 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         """Drop a table or view with its files; Spark's own purge takes a second for its jobs."""
         name = table_name(relation)
         if split_staged(name[1]) is None:
-            self.catalog.drop(name)
+            from dbt.adapters.iceberg_stream.tables.clones import drop_table
+
+            drop_table(self.catalog, name)
         else:
             # It shares files with the published one.
             self.catalog.unregister(name)
@@ -275,7 +285,9 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         if name is None:
             return
         try:
-            self.catalog.drop(name)
+            from dbt.adapters.iceberg_stream.tables.clones import drop_table
+
+            drop_table(self.catalog, name)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
 
@@ -294,7 +306,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         for statement in header:
             self.execute(statement)
         with self.connections.exception_handler(sql):
-            return self._columns(self.session.schema(query))
+            return self._columns(self.session.schema(self.prepare(query)))
 
     def _columns(self, columns: Iterable[tuple[str, str]]) -> list[IcebergStreamColumn]:
         return [self.Column(name, dtype) for name, dtype in columns]
@@ -506,7 +518,7 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
     def declare_stream(
         self,
         model: Mapping[str, Any],
-        relation: BaseRelation,
+        relation: IcebergStreamRelation,
         configured: Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> str:
@@ -526,7 +538,8 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
         """Return the names and types of the columns of a stream model's table."""
         from dbt.adapters.iceberg_stream.materializations.stream import stream_columns
 
-        return stream_columns(self.context(), sql, model, self._stream_of(model))
+        source = self._stream_of(model)
+        return stream_columns(self.context(), self.prepare(sql), model, source)
 
     @available.parse_none
     def run_stream(
@@ -546,7 +559,8 @@ class IcebergStreamAdapter(BuildHooks, MaterializationHooks, SQLAdapter):
             grouping = Grouping.of(nodes, selected)
             grouping.check_runnable(name, self.config.threads)
             group = self._groups.get(name, frozenset(grouping.members[name]))
-        return run_stream(self.context(), relation, sql, model, source, refresh, group)
+        query = self.prepare(sql)
+        return run_stream(self.context(), relation, query, model, source, refresh, group)
 
     def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:
         source = self._streams.get(str(model["unique_id"]))

@@ -154,3 +154,27 @@ def test_a_store_that_fails_is_left(cache: ResultCache, store: ResultStore) -> N
     store._db.execute("drop table results")
     assert cache.get(query) is None
     assert cache.find(QUERY, UMA) is None
+
+
+def test_a_version_is_cached_until_its_tag_moves(cache: ResultCache, lake: IcebergCatalog) -> None:
+    def tag(name: str) -> None:
+        table = lake.table(("s", "t"))
+        table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, name).commit()
+
+    tag("closing")
+    first = lake.table(("s", "t")).current_snapshot().snapshot_id
+    fixed = [
+        f"select a from s.t version as of {first}",
+        "select a from s.t version as of 'closing'",
+    ]
+    for sql in fixed:
+        keep(cache, sql)
+    ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.APPEND)
+    for sql in fixed:
+        assert found(cache, sql) == ROWS
+    assert found(cache) is None
+    table = lake.table(("s", "t"))
+    table.manage_snapshots().remove_tag("closing").commit()
+    tag("closing")
+    assert found(cache, fixed[0]) == ROWS
+    assert found(cache, fixed[1]) is None

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from dbt.adapters.events.logging import AdapterLogger
+
 from dbt.adapters.iceberg_stream.catalog.backend import (
     COMMITS_TOGETHER,
     TABLE_DEFAULTS,
     CatalogBackend,
 )
+from dbt.adapters.iceberg_stream.catalog.clone_tags import clone_tags
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Column,
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 # Table property: whether files may be removed with the table or its snapshots.
 GC_ENABLED = "gc.enabled"
+
+logger = AdapterLogger("Iceberg_Stream")
 
 
 @dataclass(frozen=True)
@@ -220,10 +225,22 @@ class IcebergCatalog:
         self._backend.put_view(*name, version)
 
     def drop(self, name: Name) -> None:
-        """Drop a table or view, if it exists, and its files, unless `gc.enabled` is false."""
+        """Drop a table or view, if it exists, and its files, unless other tables may have them.
+
+        The files stay if `gc.enabled` is false, or if the table has clones.
+
+        Args:
+            name: namespace and identifier.
+        """
         metadata = self.metadata(name)
         properties = {} if metadata is None else metadata.get("properties") or {}
-        if str(properties.get(GC_ENABLED, "true")).lower() == "false":
+        clones = [] if metadata is None else sorted({tag.table for tag in clone_tags(metadata)})
+        if clones:
+            logger.warning(
+                f"The files of {'.'.join(name)} stay, because clones have them: "
+                f"{', '.join(clones)}."
+            )
+        if clones or str(properties.get(GC_ENABLED, "true")).lower() == "false":
             # Its files may belong to other tables, such as the published version of a staged one.
             self._backend.unregister(*name)
         else:

@@ -13,6 +13,7 @@ import orjson
 from dbt.adapters.iceberg_stream.catalog.types import spark_type
 
 Metadata = Mapping[str, Any]
+MAIN = "main"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.idempotency import send_once, stores_responses
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
@@ -73,8 +74,11 @@ class RestClient(RestCatalog):
     """A REST catalog, as one user.
 
     Reads are retried while the server is unavailable; a write is sent again only if it never
-    arrived. The first request is not retried, because the `uri` may be wrong.
+    arrived, or if the server repeats its response (`idempotency`). The first request is not
+    retried, because the `uri` may be wrong.
     """
+
+    _stores_responses = False
 
     def capabilities(self) -> dict[str, bool]:
         """Return the support by capability, as the catalog and the profile report it."""
@@ -125,10 +129,8 @@ class RestClient(RestCatalog):
             updates=commit.all_updates,
         )
         path = self._split_identifier_for_path(commit.base.name)
-        response = self._session.post(
-            self.url(Endpoints.update_table, prefixed=True, **path),
-            data=request.model_dump_json().encode(),
-        )
+        url = self.url(Endpoints.update_table, prefixed=True, **path)
+        response = self._post_commit(url, request.model_dump_json().encode())
         try:
             response.raise_for_status()
         except HTTPError as error:
@@ -158,9 +160,7 @@ class RestClient(RestCatalog):
             for *namespace, name in [commit.base.name]
         ]
         body = {"table-changes": [json.loads(change.model_dump_json()) for change in changes]}
-        response = self._session.post(
-            self.url("transactions/commit"), data=json.dumps(body).encode()
-        )
+        response = self._post_commit(self.url("transactions/commit"), json.dumps(body).encode())
         try:
             response.raise_for_status()
         except HTTPError as error:
@@ -173,6 +173,11 @@ class RestClient(RestCatalog):
             errors: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
             errors |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
             _handle_non_200_response(error, errors)
+
+    def _post_commit(self, url: str, body: bytes) -> Response:
+        if self._stores_responses:
+            return send_once(lambda headers: self._session.post(url, data=body, headers=headers))
+        return self._session.post(url, data=body)
 
     def put_view(self, identifier: tuple[str, str], version: Metadata) -> None:
         """Create a view, or replace the one of this name (REST specification, `replaceView`).
@@ -236,9 +241,14 @@ class RestClient(RestCatalog):
                 raise_on_status=False,
             ),
         )
+        session.hooks["response"].append(self._on_response)
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         return session
+
+    def _on_response(self, response: Response, **_: Any) -> None:
+        # PyIceberg does not keep the configuration's other keys.
+        self._stores_responses = self._stores_responses or stores_responses(response)
 
 
 def _fields(schema: Schema) -> Any:

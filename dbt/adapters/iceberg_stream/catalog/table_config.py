@@ -228,7 +228,7 @@ def _sort_fields(value: Any, errors: list[str]) -> tuple[SortField, ...] | None:
 
 
 def _properties(config: Mapping[str, Any], errors: list[str]) -> dict[str, str]:
-    raw = config.get("table_properties") or config.get("tblproperties") or {}
+    raw = config.get("table_properties") or {}
     if not isinstance(raw, Mapping):
         errors.append("`table_properties` must be a mapping of property names to values")
         raw = {}

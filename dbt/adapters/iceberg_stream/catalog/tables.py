@@ -25,9 +25,10 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 
-MAIN = "main"
+# The current snapshot id that older writers set for an empty table.
+NO_SNAPSHOT = -1
 # Iceberg's default of `write.metadata.previous-versions-max`: entries of the metadata log.
 PREVIOUS_VERSIONS = 100
 

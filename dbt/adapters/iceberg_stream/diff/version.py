@@ -10,14 +10,10 @@ from typing import Any
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.metadata import keeps_rows, previous_snapshot_id
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, keeps_rows, previous_snapshot_id
+from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT, LoadedTable
 from dbt.adapters.iceberg_stream.diff.errors import DiffError, Expired
-from dbt.adapters.iceberg_stream.tables.commit.producer import (
-    NO_SNAPSHOT,
-    current_schema,
-    parent_snapshot,
-)
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, parent_snapshot
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import INVOCATION_ID
 
 Snapshot = Mapping[str, Any]
@@ -176,7 +172,7 @@ def load_table(catalog: IcebergCatalog, name: Name) -> LoadedTable:
 
 
 def _find(catalog: IcebergCatalog, table: LoadedTable, text: str) -> TableVersion:
-    if (version := _version(table, text)) is not None:
+    if (version := version_of(table, text)) is not None:
         return version
     other, at, part = text.rpartition(AT)
     if not at:
@@ -186,14 +182,22 @@ def _find(catalog: IcebergCatalog, table: LoadedTable, text: str) -> TableVersio
         table = load_table(catalog, (namespace, identifier))
         if not part:
             return _at(table, parent_snapshot(table.metadata, MAIN), MAIN)
-        if (version := _version(table, part)) is not None:
+        if (version := version_of(table, part)) is not None:
             return version
         text = part
-    raise DiffError(_unknown(table, text))
+    raise DiffError(unknown_version(table, text))
 
 
-def _version(table: LoadedTable, text: str) -> TableVersion | None:
-    """Return the version that a reference, an id or a time names; None if it is none of them."""
+def version_of(table: LoadedTable, text: str) -> TableVersion | None:
+    """Return the version that a reference, an id or a time names; None if it is none of them.
+
+    Args:
+        table: the table, with all its snapshots.
+        text: the reference, id or time.
+
+    Raises:
+        DiffError: the table has no snapshot at this time.
+    """
     metadata = table.metadata
     refs = metadata.get("refs") or {}
     if text == MAIN or text in refs:
@@ -201,24 +205,41 @@ def _version(table: LoadedTable, text: str) -> TableVersion | None:
     if text.isdigit():
         snapshot = _snapshot(table, int(text))
         return None if snapshot is None else _at(table, snapshot)
+    time = parse_time(text)
+    return None if time is None else version_at(table, time)
+
+
+def parse_time(text: str) -> datetime | None:
+    """Return the time of a text in ISO 8601, in UTC without a time zone; None if it is none.
+
+    Args:
+        text: the text.
+    """
     try:
         time = datetime.fromisoformat(
             text.removesuffix("Z") + ("+00:00" if text[-1:] == "Z" else "")
         )
     except ValueError:
         return None
-    return _at(table, _snapshot_at(table, time))
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
-def _snapshot_at(table: LoadedTable, time: datetime) -> Snapshot:
-    """Return the snapshot that was current at a time; without a time zone it is in UTC."""
-    moment = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+def version_at(table: LoadedTable, moment: datetime) -> TableVersion:
+    """Return the version that was current at a time.
+
+    Args:
+        table: the table, with all its snapshots.
+        moment: the time, with a time zone.
+
+    Raises:
+        DiffError: the table had no snapshot then, or it has expired.
+    """
     entries = _log(table)
     earlier = [e for e in entries if e["timestamp-ms"] <= moment.timestamp() * 1000]
     if earlier:
         number = int(earlier[-1]["snapshot-id"])
         if (snapshot := _snapshot(table, number)) is not None:
-            return snapshot
+            return _at(table, snapshot)
         raise DiffError(f"The snapshot {number} of {'.'.join(table.name)} has expired.")
     oldest = f" Its history begins at {_time(entries[0])}." if entries else ""
     raise DiffError(
@@ -283,8 +304,13 @@ def _time(entry: Snapshot) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def _unknown(table: LoadedTable, text: str) -> str:
-    """Return why a text names no version of a table."""
+def unknown_version(table: LoadedTable, text: str) -> str:
+    """Return why a text names no version of a table.
+
+    Args:
+        table: the table, with all its snapshots.
+        text: what `version_of` does not understand.
+    """
     name, metadata = ".".join(table.name), table.metadata
     if text.isdigit():
         numbers = [str(s["snapshot-id"]) for s in metadata.get("snapshots") or []]

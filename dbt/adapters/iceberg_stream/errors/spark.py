@@ -85,6 +85,11 @@ ADVICE = (
         "Some data files are only partly in the replaced range. Partition the table by the "
         "range's column.",
     ),
+    (
+        r"INVALID_PANDAS_UDF_PLACEMENT",
+        "Compute Python aggregates in a query of their own and join its rows, or write the "
+        "function in SQL.",
+    ),
     (r"No space left on device|Disk quota exceeded", "The disk is full. Free space and run again."),
     (
         r"database is locked|SQLITE_BUSY",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation, Column, available
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+    from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
 
 
 class MaterializationHooks(metaclass=AdapterMeta):
@@ -27,6 +28,14 @@ class MaterializationHooks(metaclass=AdapterMeta):
     @abstractmethod
     def catalog(self) -> IcebergCatalog:
         """The profile's catalog."""
+
+    @abstractmethod
+    def when_published(self, relation: BaseRelation, action: Callable[[], None]) -> None:
+        """Run an action on a relation, after the build is published if it is staged."""
+
+    @abstractmethod
+    def prepare(self, sql: str) -> str:
+        """Return a query with what it calls of the project's functions."""
 
     @abstractmethod
     def context(self) -> MaterializationContext:
@@ -45,6 +54,15 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.merge import merge_by_rewrite
 
         return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
+
+    @available.parse_none
+    def clone_table(
+        self, origin: BaseRelation, relation: BaseRelation, final: BaseRelation
+    ) -> IcebergStreamResponse | None:
+        """Clone a table; log why and return None if it cannot be cloned."""
+        from dbt.adapters.iceberg_stream.materializations.clone import clone_table
+
+        return clone_table(self.context(), origin, relation, final)
 
     @available
     @staticmethod
@@ -76,7 +94,8 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Update or delete rows of a table by key, for hooks and operations."""
         from dbt.adapters.iceberg_stream.materializations.merge import change_rows
 
-        return change_rows(self.context(), relation, query, unique_key, action)
+        prepared = self.prepare(query)
+        return change_rows(self.context(), relation, prepared, unique_key, action)
 
     @available.parse_none
     def build_seed(
@@ -119,6 +138,40 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.data_tests import relation_at
 
         return relation_at(self.catalog, relation, at)
+
+    @available.parse_none
+    def check_tag(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
+        """Check that the model's table can get the tag of `tag_on_success`."""
+        from dbt.adapters.iceberg_stream.materializations.tag import check_tag
+
+        check_tag(self.catalog, relation, model)
+
+    @available.parse_none
+    def tag_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
+        """Set the tag of `tag_on_success`, once the model is published."""
+        if model["config"].get("tag_on_success") is not None:
+            from dbt.adapters.iceberg_stream.materializations.tag import tag_table
+
+            self.when_published(relation, lambda: tag_table(self.catalog, relation, model))
+
+    @available.parse(lambda self, relation, *a: relation)
+    def at_version(
+        self,
+        relation: IcebergStreamRelation,
+        versions: Mapping[str, Any],
+        node: Mapping[str, Any] | None,
+    ) -> IcebergStreamRelation:
+        """Return a relation in the version that the arguments of its method `at` name."""
+        from dbt.adapters.iceberg_stream.materializations.time_travel import at_version
+
+        return at_version(self.catalog, relation, versions, node or {})
+
+    @available.parse(lambda self, sql, *a: sql)
+    def read_at(self, sql: str, own: IcebergStreamRelation, model: Mapping[str, Any]) -> str:
+        """Return a model's query with the version of its config `read_at`."""
+        from dbt.adapters.iceberg_stream.materializations.time_travel import read_at
+
+        return read_at(self.catalog, sql, own, model)
 
     @available.parse(lambda *a, **k: {})
     def row_counts(

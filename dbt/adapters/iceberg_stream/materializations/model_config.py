@@ -11,12 +11,15 @@ from dbt.adapters.iceberg_stream.builds.settings import ATOMIC, PUBLISH_CHOICES
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be_one_of
 from dbt.adapters.iceberg_stream.maintenance.settings import parse_maintenance
-from dbt.adapters.iceberg_stream.materializations.read_deletes import CHOICES as READ_DELETES
+from dbt.adapters.iceberg_stream.materializations.other_adapters import translate_config
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
     incremental_errors,
 )
+from dbt.adapters.iceberg_stream.materializations.tag import parse_tag
 from dbt.adapters.iceberg_stream.summary.row_drop import row_drop_errors
+
+READ_DELETES = ("spark", "once", "auto")
 
 GRANTS_REFUSED = (
     "`grants` cannot be applied: privileges on Iceberg tables are kept by the catalog, and Spark "
@@ -38,18 +41,21 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     Raises:
         CompilationError: the config has errors; lists each with what to do.
     """
-    config = {k: v for k, v in dict(model["config"]).items() if v is not None}
+    given = {k: v for k, v in dict(model["config"]).items() if v is not None}
+    config, foreign_errors = translate_config(given, str(model.get("alias") or ""))
     layout, errors = parse_table_config(config)
-    errors += misspelled(config, OPTIONS)
-    file_format = config.get("file_format") or "iceberg"
-    if file_format != "iceberg":
-        errors.append(f"`file_format: {file_format}` is not supported: tables are Iceberg tables")
+    errors += foreign_errors + misspelled(config, OPTIONS)
     if config.get("materialized") == "incremental":
         errors += incremental_errors(config)
     if (reads := config.get("read_deletes", "spark")) not in READ_DELETES:
         errors.append(must_be_one_of("read_deletes", reads, READ_DELETES))
     errors += _maintenance_errors(config)
     errors += row_drop_errors(config)
+    errors += parse_tag(config)[1]
+    if "read_at" in config:
+        from dbt.adapters.iceberg_stream.materializations.time_travel import read_at_errors
+
+        errors += read_at_errors(model)
     if (publish := config.get("publish", ATOMIC)) not in PUBLISH_CHOICES:
         errors.append(must_be_one_of("publish", publish, PUBLISH_CHOICES))
     if config.get("grants"):

@@ -19,7 +19,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.conversion import stage_conversi
 
 logger = AdapterLogger("Iceberg_Stream")
 
-CHOICES = ("spark", "once", "auto")
 # Seconds of a row of a data file, or of a key of a delete file, that is read once: 5,000,000 rows
 # and 3,000,000 keys took 2.7 s on two cores.
 SECONDS_PER_KEY = 4e-7
@@ -39,7 +38,7 @@ def read_deletes_once(context: MaterializationContext, sql: str, choice: str) ->
     """
     if choice == "spark":
         return sql
-    snapshots: dict[int, int] = {}
+    snapshots: dict[int, int | str] = {}
     for parts, offsets in tables_without_version(sql).items():
         name = _name(context.catalog, parts)
         snapshot_id = None if name is None else staged_snapshot(context, name, choice)

@@ -14,7 +14,11 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel
-from dbt.adapters.iceberg_stream.relation import published_relation, table_name
+from dbt.adapters.iceberg_stream.relation import (
+    IcebergStreamRelation,
+    published_relation,
+    table_name,
+)
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
@@ -205,7 +209,9 @@ def require_stream(model: Mapping[str, Any]) -> None:
 
 
 def source_definition(
-    relation: BaseRelation, configured: Mapping[str, Any] | None, options: Mapping[str, Any]
+    relation: IcebergStreamRelation,
+    configured: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
 ) -> SourceDefinition:
     """Return the source that a call of `stream(…)` describes.
 
@@ -215,8 +221,13 @@ def source_definition(
         options: the arguments of `stream(…)`, which take precedence.
 
     Raises:
-        StreamError: `config.meta.stream` is not a mapping.
+        StreamError: the relation has a fixed version, or `config.meta.stream` is not a mapping.
     """
+    if relation.as_of is not None:
+        raise StreamError(
+            f"`stream()` cannot read {relation.render()}: a stream reads each change as it comes. "
+            "Remove `.at(…)`. To read a fixed version, materialize the model as a table."
+        )
     # Offsets in a staged table would mean nothing once it is published.
     relation = published_relation(relation)
     name = table_name(relation)

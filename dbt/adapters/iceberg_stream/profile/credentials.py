@@ -61,6 +61,8 @@ class IcebergStreamCredentials(Credentials):
             one commit at the end of the run (`atomic`).
         build: name of a build in which runs stage their models until it is published.
         keep_builds_days: days after which a build that is not published is discarded.
+        rebuild_on_conflict: build models again, before an atomic run publishes them, whose
+            published tables another writer has changed.
         progress: show the progress of long statements; by default in a terminal.
         build_summary: print what each command changed, by table.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
@@ -96,6 +98,7 @@ class IcebergStreamCredentials(Credentials):
     publish: str = "immediately"
     build: str | None = None
     keep_builds_days: float = 2
+    rebuild_on_conflict: bool = False
     progress: bool = True
     build_summary: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)

@@ -54,14 +54,13 @@ def load_credentials(
 def _load_credentials(
     root: Path, profiles_dir: str | Path | None, target: str | None
 ) -> IcebergStreamCredentials:
-    from dbt.cli.resolvers import default_profiles_dir
     from dbt.config.runtime import load_profile
     from dbt.flags import set_from_args
     from dbt_common.clients.system import get_env
     from dbt_common.context import set_invocation_context
 
     set_invocation_context(get_env())
-    folder = profiles_dir or (root if (root / "profiles.yml").exists() else default_profiles_dir())
+    folder = profiles_dir or _find_profiles(root)
     set_from_args(Namespace(PROFILES_DIR=str(folder), PROJECT_DIR=str(root)), None)
     profile = load_profile(str(root), {}, target_override=target)
     if not isinstance(profile.credentials, IcebergStreamCredentials):
@@ -70,3 +69,13 @@ def _load_credentials(
             f"{profile.credentials.type}."
         )
     return profile.credentials
+
+
+def _find_profiles(root: Path) -> Path:
+    """Return the folder of the project's own profiles.yml, or else dbt's default."""
+    if (root / "profiles.yml").exists():
+        return root
+    # Imports all commands of dbt.
+    from dbt.cli.resolvers import default_profiles_dir
+
+    return default_profiles_dir()

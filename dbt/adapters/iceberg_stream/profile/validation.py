@@ -94,8 +94,9 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             errors.append(must_be(key, value, "a number of seconds"))
-    if not isinstance(summary := data.get("build_summary", True), bool):
-        errors.append(must_be("build_summary", summary, "true or false"))
+    for key in ("build_summary", "rebuild_on_conflict"):
+        if not isinstance(value := data.get(key, False), bool):
+            errors.append(must_be(key, value, "true or false"))
     if not isinstance(data.get("spark_conf", {}), dict):
         errors.append("`spark_conf` must be a mapping of Spark settings to values")
     return errors

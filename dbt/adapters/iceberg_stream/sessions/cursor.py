@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.progress import Progress
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
+from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads, temporary_view
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
+    from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
+    from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -80,6 +84,8 @@ class Handle:
         on_lost: is called if the server does not end a canceled statement.
         renewal: renews the session's token, if it has one.
         results: the result cache, if there is one.
+        functions: the functions of the project, if there is one.
+        merges: lets one connection at a time merge into a table.
     """
 
     def __init__(
@@ -91,9 +97,14 @@ class Handle:
         on_lost: Callable[[], None],
         renewal: Renewal | None = None,
         results: ResultCache | None = None,
+        functions: ProjectFunctions | None = None,
+        merges: Merges | None = None,
     ) -> None:
         self.session = session
         self.catalog = catalog
+        self.merges = merges or Merges()
+        # Whether the next merge waits for its turn. Its rows must not depend on the table.
+        self.merges_in_turn = False
         self.reusable = True
         self.canceled = False
         # What each temporary view of this session reads; None if unknown.
@@ -102,6 +113,9 @@ class Handle:
         self._on_close = on_close
         self._on_lost = on_lost
         self._renewal = renewal
+        self._functions = functions
+        # Python functions that the session has, by name.
+        self._registered: dict[str, Definition] = {}
         # No method of this object: a cycle would keep closed sessions until Python collects it.
         owner = partial(_owner, renewal)
         self._results = SessionResults(session, results, owner) if results else None
@@ -153,6 +167,27 @@ class Handle:
         if settings is not None:
             self.session.renew(settings)
         return settings is not None
+
+    def prepare(self, sql: str) -> str:
+        """Return a statement with what it calls of the project's functions.
+
+        Args:
+            sql: the statement.
+
+        Raises:
+            CompilationError: a function or a call is wrong, or a view calls a Python function.
+        """
+        if self._functions is None:
+            return sql
+        prepared = self._functions.prepare(sql)
+        for definition in prepared.python:
+            signature = definition.signature
+            if definition.python and self._registered.get(signature.name) != definition:
+                self.session.register_function(
+                    signature.name, definition.python, signature.returns, definition.deterministic
+                )
+                self._registered[signature.name] = definition
+        return prepared.sql
 
     def cursor(self) -> Cursor:
         """Return a new cursor."""
@@ -228,6 +263,7 @@ class Cursor:
         handle = self._handle
         if handle.canceled:
             raise StatementError("Not run: the command was canceled.", CANCELED)
+        sql = handle.prepare(sql)
         handle.progress.start(str(get_node_info().get("node_name") or "statement"))
         if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
             handle.reusable = False
@@ -265,7 +301,8 @@ class Cursor:
         self._handle.session.configure(spark_settings(properties))
         self.target = self._target()
         try:
-            self._run_write(sql)
+            with self._turn():
+                self._run_write(sql)
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
                 raise
@@ -293,6 +330,13 @@ class Cursor:
                 f"The statement was committed to {'.'.join(self.target or ())}, but its snapshot "
                 f"cannot be read: {error}"
             ) from error
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """Wait for other batches' merges into the table, which would conflict with this one."""
+        in_turn, self._handle.merges_in_turn = self._handle.merges_in_turn, False
+        if not in_turn or self._statement.verb != "merge" or self.target is None:
+            return nullcontext()
+        return self._handle.merges.turn(self.target)
 
     def _run_write(self, sql: str) -> None:
         """Run a write; retry after a conflict while its read set has not changed."""

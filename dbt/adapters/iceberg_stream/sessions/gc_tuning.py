@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # dbt keeps its modules, the manifest and the graph until it ends. With Python's defaults the
@@ -19,3 +21,16 @@ def reduce_gc_frequency() -> None:
     if Path(sys.argv[0]).stem == "dbt":
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
+
+
+@contextmanager
+def reduced_gc() -> Iterator[None]:
+    """Do the same for a while, for a command that keeps most of what it loads."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()

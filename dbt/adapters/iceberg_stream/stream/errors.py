@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.tables.commit.validation import ValidationFailed
+from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 
 
 class StreamError(CatalogError):

@@ -14,8 +14,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (

@@ -17,8 +17,7 @@ from typing import Any
 
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.stream.errors import (
     Fenced,
     RolledBack,

@@ -22,9 +22,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable, with_schema
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex

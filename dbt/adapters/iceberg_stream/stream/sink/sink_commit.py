@@ -10,7 +10,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, TableRequirement
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain

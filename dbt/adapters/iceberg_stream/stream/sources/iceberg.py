@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, keeps_rows
-from dbt.adapters.iceberg_stream.catalog.tables import MAIN, LoadedTable
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, keeps_rows
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.changes_frame import ChangesFrame

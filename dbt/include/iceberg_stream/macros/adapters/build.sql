@@ -23,7 +23,9 @@
 {% endmacro %}
 
 {% macro iceberg_stream__swap_in(existing, staged, relation) %}
-  {{ log(relation.render() ~ ' changes from ' ~ existing.type ~ ' to ' ~ relation.type
+  {%- set change = 'is cloned again' if existing.type == relation.type
+      else 'changes from ' ~ existing.type ~ ' to ' ~ relation.type -%}
+  {{ log(relation.render() ~ ' ' ~ change
          ~ ': readers find nothing for the moment between drop and rename', info=True) }}
   {% do adapter.drop_relation(existing) %}
   {% do adapter.cache_added(staged) %}
@@ -41,10 +43,10 @@
   {{ return(iceberg_stream__get_reading_sql(compiled_code)) }}
 {% endmacro %}
 
-{#- The model's query. With `read_deletes` it reads tables with equality deletes at snapshots that
+{#- The model's query, with the version of `read_at`. With `read_deletes` it reads tables with equality deletes at snapshots that
     have the same rows, and deletes by position only. -#}
 {% macro iceberg_stream__get_reading_sql(sql) %}
-  {{ return(adapter.read_deletes_once(sql, config.get('read_deletes', 'spark'))) }}
+  {{ return(adapter.read_deletes_once(adapter.read_at(sql, this, model), config.get('read_deletes', 'spark'))) }}
 {% endmacro %}
 
 {% macro iceberg_stream__get_python_code(compiled_code) %}

@@ -20,6 +20,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
   {% do iceberg_stream__warn_of_row_drop(relation) %}
 

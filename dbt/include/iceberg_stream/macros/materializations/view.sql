@@ -7,7 +7,7 @@
 
   {{ run_hooks(pre_hooks) }}
 
-  {% do iceberg_stream__build_view(existing, relation, sql) %}
+  {% do iceberg_stream__build_view(existing, relation, adapter.read_at(sql, this, model)) %}
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
