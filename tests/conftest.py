@@ -1,7 +1,10 @@
-"""One engine and one warehouse for all tests of a process."""
+"""One engine for all tests, and one warehouse for those of a process."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +17,41 @@ from tests.servers.spark_cluster import TOKEN, spark_cluster
 
 pytest_plugins = ["dbt.tests.fixtures.project"]
 
+ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
+# The optimizing compiler of Java costs tests more than it gains them.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Whether this process runs tests itself or starts the processes that run them."""
+    return not hasattr(config, "workerinput")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the folder of the engine that all processes of tests share."""
+    if is_controller(config):
+        os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+        os.environ[ENGINE_HOME] = tempfile.mkdtemp(prefix="engine-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the engine when no process needs it any more."""
+    if is_controller(config):
+        home = Path(os.environ.pop(ENGINE_HOME))
+        stop(home)
+        shutil.rmtree(home)
+
 
 @pytest.fixture(scope="session")
-def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the warehouse and the engine's state; the engine stops with the session."""
-    folder = tmp_path_factory.mktemp("lakehouse")
-    yield folder
-    stop(folder / "engine")
+def engine_home() -> Path:
+    """The folder of the engine's state; the processes of a session share the engine."""
+    return Path(os.environ[ENGINE_HOME])
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The warehouse of one process of tests."""
+    return tmp_path_factory.mktemp("warehouse")
 
 
 @pytest.fixture(scope="session")
@@ -58,16 +89,15 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
 
 
 @pytest.fixture(scope="class")
-def dbt_profile_target(request: pytest.FixtureRequest) -> dict[str, object]:
+def dbt_profile_target(request: pytest.FixtureRequest, engine_home: Path) -> dict[str, object]:
     if request.config.getoption("--method") == "connect":
         target: dict[str, object] = request.getfixturevalue("connect_target")
         return dict(target)
-    lakehouse: Path = request.getfixturevalue("lakehouse")
     return {
         "type": "iceberg_stream",
         "threads": 4,
-        "warehouse": str(lakehouse / "warehouse"),
-        "engine_home": str(lakehouse / "engine"),
+        "warehouse": str(request.getfixturevalue("warehouse")),
+        "engine_home": str(engine_home),
         "keep_alive": 120,
         "progress": False,
     }

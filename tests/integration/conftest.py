@@ -25,9 +25,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergCatalog]:
 
 
 @pytest.fixture(scope="module")
-def spark(lake: IcebergCatalog, lakehouse: Path) -> Iterator[Session]:
+def spark(lake: IcebergCatalog, engine_home: Path) -> Iterator[Session]:
     """A session on the engine that functional tests use, in this module's catalog."""
-    engine = EmbeddedEngine(EngineSettings(lakehouse / "engine", keep_alive=120))
+    engine = EmbeddedEngine(EngineSettings(engine_home, keep_alive=120))
     warehouse = Path(str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://"))
     session = Session(engine.endpoint().url, spark_settings("lake", warehouse))
     yield session

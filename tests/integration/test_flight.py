@@ -71,9 +71,9 @@ def serve(folder: Path, profile: dict[str, Any], *arguments: str) -> Iterator[tu
 
 
 @pytest.fixture(scope="module")
-def local(lakehouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def local(engine_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("local")
-    profile = {"warehouse": str(folder / "lake"), "engine_home": str(lakehouse / "engine")}
+    profile = {"warehouse": str(folder / "lake"), "engine_home": str(engine_home)}
     with serve(folder, profile) as (uri, process):
         token = re.search(r"accepts is in (.+)", (folder / "serve.log").read_text())
         served = Served(uri, Path(token[1]).read_text(), folder / "lake" / "s", process)
@@ -84,11 +84,11 @@ def local(lakehouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def remote(
-    lakehouse: Path, catalog: RestCatalog, tmp_path_factory: pytest.TempPathFactory
+    engine_home: Path, catalog: RestCatalog, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("remote")
     profile = {
-        "engine_home": str(lakehouse / "engine"),
+        "engine_home": str(engine_home),
         "catalog_properties": {"uri": catalog.uri},
     }
     with serve(folder, profile) as (uri, process):
@@ -258,8 +258,8 @@ def test_a_client_that_is_killed(local: Served) -> None:
     assert ingest(local, "gone", "create") == 2
 
 
-def test_a_server_that_is_killed_shows_nothing(lakehouse: Path, tmp_path: Path) -> None:
-    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(lakehouse / "engine")}
+def test_a_server_that_is_killed_shows_nothing(engine_home: Path, tmp_path: Path) -> None:
+    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(engine_home)}
     os.environ["ICEBERG_STREAM_SERVER_TOKEN"] = "mine"
     try:
         with serve(tmp_path / "p", profile) as (uri, process):
@@ -280,9 +280,9 @@ def test_a_server_that_is_killed_shows_nothing(lakehouse: Path, tmp_path: Path) 
         del os.environ["ICEBERG_STREAM_SERVER_TOKEN"]
 
 
-def test_tls(lakehouse: Path, tmp_path: Path) -> None:
+def test_tls(engine_home: Path, tmp_path: Path) -> None:
     chain, key = certificate(tmp_path)
-    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(lakehouse / "engine")}
+    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(engine_home)}
     options = ("--tls-cert", str(chain), "--tls-key", str(key), "--host", "localhost")
     with serve(tmp_path / "p", profile, *options) as (uri, process):
         log = (tmp_path / "p" / "serve.log").read_text()

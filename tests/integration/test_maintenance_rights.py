@@ -56,7 +56,7 @@ def namespace(lake: IcebergCatalog) -> str:
 
 @pytest.fixture
 def maintain(
-    tmp_path: Path, lakehouse: Path, catalog: RestCatalog, proxy: FaultProxy
+    tmp_path: Path, engine_home: Path, catalog: RestCatalog, proxy: FaultProxy
 ) -> Iterator[Callable[..., Result]]:
     """Runs `iceberg-stream maintain` as a target: `writer` or `reader`."""
     tokens = {"writer": catalog.token("wanda"), "reader": catalog.token("rita", "reader")}
@@ -64,7 +64,7 @@ def maintain(
         "type": "iceberg_stream",
         "schema": "s",
         "database": "lake",
-        "engine_home": str(lakehouse / "engine"),
+        "engine_home": str(engine_home),
         "keep_alive": 120,
         "catalog_properties": {"uri": proxy.uri},
     }

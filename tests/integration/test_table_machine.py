@@ -25,7 +25,7 @@ SEEDS = range(100, 200)
 
 @pytest.fixture(scope="module", params=["sqlite", "rest"])
 def machines(
-    request: pytest.FixtureRequest, lakehouse: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, engine_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     """A catalog, and a session of the shared engine in it."""
     folder = tmp_path_factory.mktemp("machines")
@@ -36,7 +36,7 @@ def machines(
         place = request.getfixturevalue("rest_place")
         properties = {"type": "rest", "uri": place["uri"]}
         settings = CatalogSettings("lake", properties).spark(place["token"])
-    engine = EmbeddedEngine(EngineSettings(lakehouse / "engine", keep_alive=120))
+    engine = EmbeddedEngine(EngineSettings(engine_home, keep_alive=120))
     with closing(open_catalog(place)) as lake, closing(DuckDB()) as duckdb:
         lake.create_namespace("s")
         session = Session(engine.endpoint().url, settings)
