@@ -9,8 +9,8 @@ from tests.conftest import dbt_profile_target
 # The suite's target is Postgres.
 class TestSimpleCopyUppercase(BaseSimpleCopyUppercase):
     @pytest.fixture(scope="class")
-    def dbt_profile_target(self, request):
-        return dbt_profile_target.__wrapped__(request)
+    def dbt_profile_target(self, request, engine_home):
+        return dbt_profile_target.__wrapped__(request, engine_home)
 
 
 # Iceberg has no materialized views: other relations of the schema are tables and views.
