@@ -83,6 +83,12 @@ LISTING = """\
 {{% endmacro %}}
 """
 
+DIAMOND = """
+{{{{ config(materialized='{kind}', unique_key='id') }}}}
+select one.id, one.v + other.v as v
+from {{{{ ref('{one}') }}}} as one join {{{{ ref('{other}') }}}} as other on other.id = one.id
+"""
+
 FIRST_DAY = date(2026, 1, 1)
 
 
@@ -119,6 +125,21 @@ def tables(count: int) -> dict[str, str]:
 def merges(count: int) -> dict[str, str]:
     """Small incremental models; each later run updates 100 rows and keeps 100 new ones."""
     return _numbered("merge", MERGE, count)
+
+
+def diamonds(count: int, width: int = 20) -> dict[str, str]:
+    """Models in layers, each of which reads two of the layer before, over one seed.
+
+    Views, tables and incremental models take turns.
+    """
+    files = {"dbt_project.yml": PROJECT, "seeds/raw.csv": _csv(["id", "v"], [[1, 1], [2, 2]])}
+    for number in range(count):
+        layer, place = divmod(number, width)
+        above = [f"node_{(layer - 1) * width + (place + step) % width:03}" for step in (0, 1)]
+        one, other = above if layer else ("raw", "raw")
+        kind = ("view", "table", "incremental")[layer % 3]
+        files[f"models/node_{number:03}.sql"] = DIAMOND.format(kind=kind, one=one, other=other)
+    return files
 
 
 def seed(rows: int) -> dict[str, str]:

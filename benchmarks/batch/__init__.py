@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import ctas, publish, relation_cache, seeds, shop, small_models
+from . import ctas, publish, relation_cache, seeds, shop, small_models, unchanged
 
 BENCHMARKS: dict[str, Benchmark] = {
     "shop_cold": shop.cold,
@@ -15,6 +15,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "tables_100": small_models.tables,
     "merges_20": small_models.merges,
     "publish_100": publish.tables,
+    "build_unchanged": unchanged.shop,
+    "build_unchanged_300": unchanged.diamonds,
     "seed_1000": partial(seeds.against_peer, rows=1_000, aim=8, runs=3),
     # The peer takes about a minute.
     "seed_4000": partial(seeds.against_peer, rows=4_000, aim=50, runs=2),

@@ -27,7 +27,7 @@ LAYERS = {
         *("__init__", "impl", "connections", "credentials", "column"),
         *("materializations", "sessions", "profile", "summary"),
     ),
-    "streams": ("report", "maintenance", "stream", "builds", "diff"),
+    "streams": ("report", "maintenance", "stream", "unchanged", "builds", "diff"),
     "tables": ("relation", "tables"),
     "catalog": ("catalog",),
     "Spark": ("engines",),

@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_model_config,
 )
 from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
+from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
     check_database,
@@ -70,7 +71,9 @@ USER_HOOK = "iceberg_stream__on_write"
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
-class IcebergStreamAdapter(BuildHooks, FunctionHooks, MaterializationHooks, SQLAdapter):
+class IcebergStreamAdapter(
+    BuildHooks, FunctionHooks, MaterializationHooks, UnchangedHooks, SQLAdapter
+):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
     Relation = IcebergStreamRelation
@@ -112,7 +115,9 @@ class IcebergStreamAdapter(BuildHooks, FunctionHooks, MaterializationHooks, SQLA
         self._appends_noted = False
         self.command = str(getattr(getattr(config, "args", None), "which", ""))
         self.open_build(self.connections.credentials, self._after_commit.on_publication)
-        if self.command in ENGINE_COMMANDS:
+        self.open_unchanged()
+        # A run that skips all its models needs no engine.
+        if self.command in ENGINE_COMMANDS and not self.may_skip_all():
             threading.Thread(target=self.connections.resources.engine.prestart, daemon=True).start()
 
     @property
@@ -497,6 +502,7 @@ class IcebergStreamAdapter(BuildHooks, FunctionHooks, MaterializationHooks, SQLA
         """Start a run of dbt, which calls this first: each run has its own commit groups."""
         super().set_macro_resolver(macro_resolver)
         self._groups = Groups(listen)
+        self.open_unchanged()
 
     @available.parse_none
     def maintain_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbt.adapters.iceberg_stream.sql.repeatable import normal_form
+from dbt.adapters.iceberg_stream.sql.repeatable import normal_form, variable_part
 
 REPEATABLE = [
     "select count(*), sum(a) filter (where b > 1), max(`c d`) from s.t group by e having count(*) > 1",
@@ -75,3 +75,20 @@ def test_other_queries_have_another_form(one: str, other: str) -> None:
     forms = normal_form(one), normal_form(other)
     assert None not in forms
     assert forms[0] != forms[1]
+
+
+@pytest.mark.parametrize(
+    ("sql", "part"),
+    [
+        ("select lower(a), current_timestamp() from s.t", "current_timestamp"),
+        ("select * from s.t where at > timestamp 'now'", "now"),
+        ("select * from s.t timestamp as of '2026-01-01'", "as of"),
+        ("select s.format(a) from s.t", "format"),
+        ("select '${spark.cutoff}'", "${"),
+        ("select f(1) /* non-deterministic */", "a function whose value changes from call to call"),
+        ("select 'unclosed", "text that is no SQL"),
+        ("select any(a), chr(65), decimal(1) from s.t", None),
+    ],
+)
+def test_the_part_that_varies(sql: str, part: str | None) -> None:
+    assert variable_part(sql) == part

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.cli.orphans import orphans
 from dbt.adapters.iceberg_stream.cli.report import report
 from dbt.adapters.iceberg_stream.cli.serve import serve
 from dbt.adapters.iceberg_stream.cli.streams import resume, run, streams
+from dbt.adapters.iceberg_stream.cli.why import why
 
 
 @click.group()
@@ -23,7 +24,7 @@ def main() -> None:
 
 for command in (
     *(stop, status, orphans, check, diff, doctor, report),
-    *(builds, publish, discard),
+    *(builds, publish, discard, why),
     *(maintain, run, streams, resume, serve),
 ):
     main.add_command(command)

@@ -41,7 +41,14 @@ INCREMENTAL_OPTIONS = (
     "incremental_predicates",
     "on_schema_change",
 )
-FURTHER_OPTIONS = ("read_at", "read_deletes", "tag_on_success", "warn_row_drop")
+FURTHER_OPTIONS = (
+    "deterministic",
+    "read_at",
+    "read_deletes",
+    "skip_unchanged",
+    "tag_on_success",
+    "warn_row_drop",
+)
 OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS, *FURTHER_OPTIONS)
 # Steps of a merge that need a key to match rows.
 NEED_A_KEY = (

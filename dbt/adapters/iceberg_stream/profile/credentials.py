@@ -63,6 +63,7 @@ class IcebergStreamCredentials(Credentials):
         keep_builds_days: days after which a build that is not published is discarded.
         rebuild_on_conflict: build models again, before an atomic run publishes them, whose
             published tables another writer has changed.
+        skip_unchanged: leave models as they are whose code and inputs have not changed.
         progress: show the progress of long statements; by default in a terminal.
         build_summary: print what each command changed, by table.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
@@ -99,6 +100,7 @@ class IcebergStreamCredentials(Credentials):
     build: str | None = None
     keep_builds_days: float = 2
     rebuild_on_conflict: bool = False
+    skip_unchanged: bool = False
     progress: bool = True
     build_summary: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)

@@ -94,7 +94,7 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             errors.append(must_be(key, value, "a number of seconds"))
-    for key in ("build_summary", "rebuild_on_conflict"):
+    for key in ("build_summary", "rebuild_on_conflict", "skip_unchanged"):
         if not isinstance(value := data.get(key, False), bool):
             errors.append(must_be(key, value, "true or false"))
     if not isinstance(data.get("spark_conf", {}), dict):

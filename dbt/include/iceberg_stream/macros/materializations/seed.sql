@@ -1,9 +1,12 @@
 {% materialization seed, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
-  {%- set existing = iceberg_stream__load_writable_relation(this) -%}
-  {%- set relation = this.incorporate(type='table') -%}
   {%- set rows = load_agate_table() -%}
   {%- do store_result('agate_table', response='OK', agate_table=rows) -%}
+  {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='table')) -%}
+  {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
+
+  {%- set existing = iceberg_stream__load_writable_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
 
   {{ run_hooks(pre_hooks) }}
 
@@ -20,6 +23,7 @@
   {{ run_hooks(post_hooks) }}
   {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
+  {% do adapter.record_build(relation, model) %}
   {% do iceberg_stream__warn_of_row_drop(relation) %}
 
   {{ return({'relations': [relation]}) }}

@@ -1,5 +1,8 @@
 {% materialization snapshot, adapter='iceberg_stream' %}
   {%- set layout = adapter.check_model(model) -%}
+  {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='table')) -%}
+  {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
+
   {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=true) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- if existing is not none and existing.is_view -%}
@@ -21,6 +24,7 @@
   {{ run_hooks(post_hooks) }}
   {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
+  {% do adapter.record_build(relation, model) %}
   {% do iceberg_stream__warn_of_row_drop(relation) %}
 
   {{ return({'relations': [relation]}) }}

@@ -1,5 +1,8 @@
 {% materialization view, adapter='iceberg_stream' %}
   {%- do adapter.check_model(model) -%}
+  {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='view')) -%}
+  {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
+
   {%- do adapter.require_views() -%}
   {%- do adapter.stage_model(this, model) -%}
   {%- set existing = load_cached_relation(this) -%}
@@ -11,6 +14,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {% do adapter.record_build(relation, model) %}
 
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}

@@ -1,0 +1,119 @@
+"""`iceberg-stream why`: why the last run built a model, or did not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dbt.adapters.iceberg_stream.cli.options import (
+    plain_errors,
+    profiles_dir,
+    project_dir,
+    target,
+)
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+
+# dbt names a node by its kind, package, name and, for some models, version.
+BUILT = ("model", "seed", "snapshot")
+
+
+@click.command()
+@click.argument("model")
+@project_dir
+@profiles_dir
+@target
+def why(model: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
+    """Say why the last run of dbt built MODEL, or left it unchanged (`skip_unchanged`).
+
+    Then list the tables that its last build read, and whether they have other rows now.
+    """
+    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+
+    results = _read_results(project_dir)
+    result = _find(results, model)
+    click.echo(_outcome(result, results["metadata"]["generated_at"]))
+    name = _table(project_dir, result["unique_id"])
+    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        for line in _inputs(catalog, name):
+            click.echo(line)
+
+
+def _read_results(project_dir: Path) -> Any:
+    path = _target_path(project_dir) / "run_results.json"
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, ValueError) as error:
+        raise click.ClickException(
+            f"{path} cannot be read, so the last run is unknown: {error}. Run `dbt run` or `dbt "
+            "build` first."
+        ) from error
+
+
+def _target_path(project_dir: Path) -> Path:
+    return project_dir / os.environ.get("DBT_TARGET_PATH", "target")
+
+
+def _find(results: Mapping[str, Any], model: str) -> Mapping[str, Any]:
+    """Return the result of a model, by its name or its id."""
+    built = [r for r in results["results"] if r["unique_id"].split(".")[0] in BUILT]
+    matching = [r for r in built if model in (r["unique_id"], r["unique_id"].split(".")[2])]
+    if len(matching) == 1:
+        return dict(matching[0])
+    if matching:
+        ids = ", ".join(r["unique_id"] for r in matching)
+        raise click.ClickException(f"{model} may be one of {ids}. Give the id.")
+    names = ", ".join(sorted(r["unique_id"].split(".")[2] for r in built)) or "nothing"
+    raise click.ClickException(f"The last run had no model {model}. It ran: {names}.")
+
+
+def _outcome(result: Mapping[str, Any], generated_at: str) -> str:
+    node, response = result["unique_id"], result.get("adapter_response") or {}
+    when = _utc(generated_at)
+    if response.get("code") == "NO-OP":
+        return f"{node} was not built at {when}: {result['message']}."
+    if reason := response.get("built_because"):
+        return f"{node} was built at {when}: {reason}."
+    if result["status"] in ("error", "skipped"):
+        return f"{node} was not built at {when}: {result.get('message') or result['status']}"
+    return f"{node} was built at {when}: the run did not use `skip_unchanged` for it."
+
+
+def _utc(time: str) -> str:
+    """Return an ISO 8601 time in UTC as dbt's users read it."""
+    return f"{time[:16].replace('T', ' ')} UTC"
+
+
+def _table(project_dir: Path, unique_id: str) -> tuple[str, str]:
+    manifest = json.loads((_target_path(project_dir) / "manifest.json").read_text())
+    node = manifest["nodes"][unique_id]
+    return node["schema"], node["alias"]
+
+
+def _inputs(catalog: IcebergCatalog, name: tuple[str, str]) -> list[str]:
+    from dbt.adapters.iceberg_stream.unchanged.inputs import same_rows
+    from dbt.adapters.iceberg_stream.unchanged.record import is_as_left, read_record
+
+    metadata = catalog.metadata(name)
+    if metadata is None:
+        return [f"{'.'.join(name)} does not exist."]
+    if (record := read_record(metadata)) is None:
+        return [f"{'.'.join(name)} has no record of its last build."]
+    state = "as that build left it" if is_as_left(metadata, record) else "changed since"
+    lines = [f"{'.'.join(name)} was last built at {_utc(record.built_at)}, and is {state}."]
+    for table, (snapshot_id, _) in record.inputs["tables"].items():
+        namespace, identifier = table.rsplit(".", 1)
+        current = catalog.metadata((namespace, identifier))
+        if current is None:
+            lines.append(f"  {table}: no longer exists")
+        elif "versions" not in metadata:
+            now = "the same rows" if snapshot_id in same_rows(current) else "other rows"
+            lines.append(f"  {table}: read at snapshot {snapshot_id}, has {now} now")
+    return lines

@@ -1,0 +1,146 @@
+"""The versions of the tables that a query reads, views looked through."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.builds.names import with_published_names, without_build
+from dbt.adapters.iceberg_stream.catalog.metadata import keeps_rows
+from dbt.adapters.iceberg_stream.sql.queries import CURRENT, reads
+from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
+from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+
+
+class UnknownInputs(Exception):
+    """A query whose rows may change without a change of its tables. The message says why."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a query reads.
+
+    Attributes:
+        tables: by name, the snapshots that are read and a digest of the schema. The first snapshot
+            stands for the earlier ones of the same rows, which come after it.
+        views: digest of the definitions of the views.
+    """
+
+    tables: Mapping[str, tuple[tuple[int | None, ...], str]]
+    views: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a record keeps."""
+        tables = {name: [ids[0], schema] for name, (ids, schema) in self.tables.items()}
+        return {"tables": tables, "views": self.views}
+
+    def change_since(self, recorded: Mapping[str, Any], with_rows: bool = True) -> str | None:
+        """Return what has changed since a record was made; None if nothing has.
+
+        Args:
+            recorded: the result of `as_json`.
+            with_rows: whether new rows matter, which they do not to a view.
+        """
+        before: Mapping[str, Any] = recorded["tables"]
+        if others := sorted(set(self.tables) ^ set(before)):
+            return f"it reads other tables: {', '.join(others)}"
+        for name, (ids, schema) in self.tables.items():
+            snapshot_before, schema_before = before[name]
+            if schema_before != schema:
+                return f"{name} has other columns"
+            if with_rows and snapshot_before not in ids:
+                return f"{name} has other rows"
+        return None if self.views == recorded["views"] else "a view that it reads has changed"
+
+
+def capture_inputs(
+    catalog: IcebergCatalog, sql: str, own: Name, build: str | None = None
+) -> Inputs:
+    """Capture the current versions of what a model's query reads, except the model's own table.
+
+    Args:
+        catalog: the catalog.
+        sql: the query.
+        own: the model's table, by its published name.
+        build: the build of this run, whose staged relations count as published.
+
+    Raises:
+        UnknownInputs: the rows depend on more than tables of the catalog.
+    """
+    if part := variable_part(sql):
+        raise UnknownInputs(f"its rows may change with `{part}`")
+    read_set = capture_read_set(catalog, reads(sql), {})
+    if read_set is None:
+        raise UnknownInputs("it reads something that is not a table or view of the catalog")
+    if part := next(filter(None, map(variable_part, read_set.definitions)), None):
+        raise UnknownInputs(f"the rows of a view that it reads may change with `{part}`")
+    tables = {}
+    for name, version in read_set.versions.items():
+        metadata = catalog.metadata(name)
+        if metadata is None:
+            raise UnknownInputs(f"{'.'.join(name)} was dropped")
+        published = name if build is None else without_build(name)
+        if "versions" in metadata or published == own:
+            continue
+        fixed = read_set.as_of.get(name, CURRENT) != CURRENT
+        snapshots = _fixed(version[1]) if fixed else tuple(same_rows(metadata))
+        tables[".".join(published)] = (snapshots, schema_digest(metadata))
+    views: Iterable[str] = read_set.definitions
+    if build is not None:
+        views = (with_published_names(view, build) for view in views)
+    return Inputs(tables, digest(sorted(views)))
+
+
+def same_rows(metadata: Metadata) -> Iterator[int | None]:
+    """Iterate over the current snapshot and the ones before it that have the same rows.
+
+    Args:
+        metadata: of a table.
+    """
+    snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
+    current = metadata.get("current-snapshot-id")
+    current = None if current in (None, -1) else current
+    yield current
+    while (snapshot := snapshots.get(current)) is not None and keeps_rows(snapshot):
+        current = snapshot.get("parent-snapshot-id")
+        if current is None:
+            return
+        yield current
+
+
+def schema_digest(metadata: Metadata) -> str:
+    """Return a digest of a table's current columns, comments left out.
+
+    Args:
+        metadata: of a table.
+    """
+    current = metadata["current-schema-id"]
+    schema = next(s for s in metadata["schemas"] if s["schema-id"] == current)
+    return digest([_without_comments(field) for field in schema["fields"]])
+
+
+def _without_comments(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_comments(item) for key, item in value.items() if key != "doc"}
+    return [_without_comments(item) for item in value] if isinstance(value, list) else value
+
+
+def _fixed(version: Any) -> tuple[int | None, ...]:
+    """Return one value for all snapshots that a query reads of one table."""
+    return (int(digest(version), 16),)
+
+
+def digest(value: Any) -> str:
+    """Return a short digest of a value that JSON can hold."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+NO_INPUTS = Inputs({}, digest([]))

@@ -1,0 +1,244 @@
+"""What a model's digests notice of its code, and what they leave out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.unchanged.code import ProjectCode
+
+MODEL: dict[str, Any] = {
+    "unique_id": "model.shop.orders",
+    "resource_type": "model",
+    "raw_code": "select {{ cents('v') }}, '{{ var(\"plus\") }}', '{{ env_var(\"REGION\") }}'",
+    "database": "lake",
+    "schema": "shop",
+    "alias": "orders",
+    "description": "Orders.",
+    "columns": {"id": {"name": "id", "data_type": "bigint", "description": "The key."}},
+    "constraints": [],
+    "depends_on": {"macros": ["macro.shop.cents"], "nodes": []},
+    "config": {
+        "materialized": "table",
+        "persist_docs": {},
+        "contract": {"enforced": False},
+        "pre-hook": [],
+        "post-hook": [],
+    },
+}
+SEED = {
+    "unique_id": "seed.shop.raw",
+    "resource_type": "seed",
+    "original_file_path": "seeds/raw.csv",
+    "config": {"materialized": "seed", "column_types": {}},
+}
+
+
+def macro(package: str, name: str, text: str, *calls: str) -> tuple[str, Any]:
+    depends_on = SimpleNamespace(macros=list(calls))
+    return f"macro.{package}.{name}", SimpleNamespace(
+        name=name, package_name=package, macro_sql=text, depends_on=depends_on
+    )
+
+
+def project() -> dict[str, Any]:
+    return {
+        "macros": dict(
+            [
+                macro("shop", "cents", "{{ rounded() }} * {{ var('rate') }}", "macro.shop.rounded"),
+                macro("shop", "rounded", "round(1)"),
+                macro("shop", "unused", "1"),
+                macro("dbt", "default__type_string", "string"),
+                macro("dbt", "get_incremental_merge_sql", "merge"),
+            ]
+        ),
+        "everywhere": {"the version of Spark": "4.1"},
+        "model": copy.deepcopy(MODEL),
+        "variables": {"plus": 1, "rate": 2, "other": 3},
+    }
+
+
+def parts(given: dict[str, Any], root: Path = Path()) -> dict[str, str]:
+    code = ProjectCode(given["macros"], given["everywhere"])
+    return code.parts(given["model"], root, given["variables"])[0]
+
+
+def different(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {part for part in {*one, *other} if one.get(part) != other.get(part)}
+
+
+def add_macro(package: str, name: str, text: str, *calls: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: given["macros"].update([macro(package, name, text, *calls)])
+
+
+def set_config(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: given["model"]["config"].update({key: value})
+
+
+def set_model(key: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: given["model"].update({key: value})
+
+
+def set_variable(name: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: given["variables"].update({name: value})
+
+
+def document_column(given: dict[str, Any]) -> None:
+    given["model"]["config"]["persist_docs"] = {"columns": True}
+
+
+def enforce_contract(given: dict[str, Any]) -> None:
+    given["model"]["config"]["contract"] = {"enforced": True}
+
+
+CODE, CONFIG, NAME = {"its code"}, {"its config"}, {"its name"}
+OVERRIDE = {"a macro that overrides one of dbt or the adapter"}
+CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], set[str]]] = [
+    ("code", set_model("raw_code", MODEL["raw_code"] + " "), CODE),
+    ("macro", add_macro("shop", "cents", "{{ var('rate') }}"), {"a macro that it uses"}),
+    ("macro of a macro", add_macro("shop", "rounded", "round(2)"), {"a macro that it uses"}),
+    ("variable", set_variable("plus", 2), {"a variable that it uses"}),
+    ("variable of a macro", set_variable("rate", 3), {"a variable that it uses"}),
+    ("text for a number", set_variable("plus", "1"), {"a variable that it uses"}),
+    ("override", add_macro("shop", "default__type_string", "text"), OVERRIDE),
+    ("own version", add_macro("shop", "iceberg_stream__type_string", "text"), OVERRIDE),
+    ("strategy", add_macro("shop", "get_incremental_mine_sql", "insert"), OVERRIDE),
+    ("materialization", add_macro("shop", "materialization_mine_default", "x"), OVERRIDE),
+    ("snapshot strategy", add_macro("shop", "snapshot_mine_strategy", "x"), OVERRIDE),
+    ("schema name", set_model("schema", "other"), NAME),
+    ("alias", set_model("alias", "others"), NAME),
+    ("catalog", set_model("database", "other"), NAME),
+    ("materialized", set_config("materialized", "view"), CONFIG),
+    ("partition_by", set_config("partition_by", ["id"]), CONFIG),
+    ("table_properties", set_config("table_properties", {"a": "b"}), CONFIG),
+    ("unique_key", set_config("unique_key", "id"), CONFIG),
+    ("read_at", set_config("read_at", "v1"), CONFIG),
+    ("pre-hook", set_config("pre-hook", [{"sql": "set x=1"}]), CONFIG),
+    ("post-hook", set_config("post-hook", [{"sql": "select 1"}]), CONFIG),
+    ("persisted docs", document_column, CONFIG),
+    ("contract", enforce_contract, CONFIG),
+    (
+        "engine",
+        lambda given: given["everywhere"].update({"the version of Spark": "4.2"}),
+        {"the version of Spark"},
+    ),
+    ("more versions", lambda given: given["everywhere"].update({"the user": "me"}), {"the user"}),
+]
+NO_CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    ("unused macro", add_macro("shop", "unused", "2")),
+    ("new macro", add_macro("shop", "more", "2")),
+    ("macro of dbt", add_macro("dbt", "default__type_string", "text")),
+    ("unused variable", set_variable("other", 4)),
+    ("new variable", set_variable("new", 4)),
+    ("description", set_model("description", "All orders.")),
+    ("tags", set_config("tags", ["nightly"])),
+    ("meta", set_config("meta", {"owner": "me"})),
+    ("group", set_config("group", "finance")),
+    ("warn_row_drop", set_config("warn_row_drop", 0.1)),
+    ("maintenance", set_config("maintenance", {"compact": True})),
+    ("tag_on_success", set_config("tag_on_success", "nightly")),
+]
+
+
+@pytest.fixture(autouse=True)
+def region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGION", "eu")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [c[1:] for c in CHANGES], ids=[c[0] for c in CHANGES]
+)
+def test_changes(change: Callable[[dict[str, Any]], Any], expected: set[str]) -> None:
+    changed = project()
+    change(changed)
+    assert different(parts(project()), parts(changed)) == expected
+
+
+@pytest.mark.parametrize("change", [c[1] for c in NO_CHANGES], ids=[c[0] for c in NO_CHANGES])
+def test_what_changes_nothing(change: Callable[[dict[str, Any]], Any]) -> None:
+    changed = project()
+    change(changed)
+    assert different(parts(project()), parts(changed)) == set()
+
+
+def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = parts(project())
+    monkeypatch.setenv("OTHER", "x")
+    assert parts(project()) == before
+    monkeypatch.setenv("REGION", "us")
+    expected = {"an environment variable that it uses"}
+    assert different(parts(project()), before) == expected
+    monkeypatch.delenv("REGION")
+    assert different(parts(project()), before) == expected
+
+
+def test_a_name_that_is_computed_may_be_any_variable() -> None:
+    given = project()
+    given["model"]["raw_code"] = "select {{ var('pl' ~ 'us') }}, {{ var(name) }}"
+    before = parts(given)
+    given["variables"]["other"] = 4
+    assert different(parts(given), before) == {"a variable that it uses"}
+
+
+def test_documentation_matters_where_the_table_keeps_it() -> None:
+    given = project()
+    document_column(given)
+    before = parts(given)
+    given["model"]["columns"]["id"]["description"] = "Another key."
+    assert different(parts(given), before) == CONFIG
+
+
+@pytest.mark.parametrize("key, value", [("data_type", "int"), ("constraints", ["not_null"])])
+def test_columns_matter_where_a_contract_has_them(key: str, value: Any) -> None:
+    given = project()
+    enforce_contract(given)
+    before = parts(given)
+    given["model"]["columns"]["id"][key] = value
+    assert different(parts(given), before) == CONFIG
+
+
+def test_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "seeds" / "raw.csv"
+    file.parent.mkdir()
+    file.write_text("id\n1\n")
+    given = {**project(), "model": copy.deepcopy(SEED)}
+    before = parts(given, tmp_path)
+    file.write_text("id\n1\n")
+    assert parts(given, tmp_path) == before
+    file.write_text("id\n2\n")
+    assert different(parts(given, tmp_path), before) == {"its file"}
+    file.write_text("id\n1\n")
+    given["model"]["config"]["column_types"] = {"id": "string"}
+    assert different(parts(given, tmp_path), before) == CONFIG
+
+
+def test_a_macro_that_calls_itself() -> None:
+    given = project()
+    add_macro("shop", "rounded", "{{ rounded() }}", "macro.shop.rounded")(given)
+    assert different(parts(project()), parts(given)) == {"a macro that it uses"}
+
+
+@pytest.mark.parametrize(
+    "code, is_static",
+    [
+        ("select {{ var('plus') }}", True),
+        ("select * from {{ ref('raw') }} {% if is_incremental() %} where true {% endif %}", True),
+        ("select {{ run_query('select 1') }}", False),
+        ("select {{ run_started_at }}", False),
+        ("select '{{ invocation_id }}'", False),
+        ("{% call statement('x') %} select 1 {% endcall %}", False),
+        ("select {{ adapter.get_columns_in_relation(this) }}", False),
+        ("select {{ modules.datetime.date.today() }}", False),
+        ("select {{ graph.nodes | length }}", False),
+    ],
+)
+def test_whether_code_determines_the_query(code: str, is_static: bool) -> None:
+    given = project()
+    given["model"]["raw_code"] = code
+    project_code = ProjectCode(given["macros"], given["everywhere"])
+    assert project_code.parts(given["model"], Path(), given["variables"])[1] is is_static
