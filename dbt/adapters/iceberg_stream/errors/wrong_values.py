@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 # Similarity from which a key is taken for a misspelled option.
@@ -41,7 +42,13 @@ def misspelled(config: Mapping[str, Any], options: Sequence[str]) -> list[str]:
     """
     errors = []
     for key in config:
-        close = difflib.get_close_matches(key, options, n=1, cutoff=MISSPELLED_CUTOFF)
-        if close and key not in options:
-            errors.append(f"unknown config `{key}`: did you mean `{close[0]}`?")
+        if key not in options and (option := _similar(key, tuple(options))):
+            errors.append(f"unknown config `{key}`: did you mean `{option}`?")
     return errors
+
+
+@cache
+def _similar(key: str, options: tuple[str, ...]) -> str | None:
+    """Return the most similar option; the configs of dbt itself are looked up for each model."""
+    close = difflib.get_close_matches(key, options, n=1, cutoff=MISSPELLED_CUTOFF)
+    return close[0] if close else None

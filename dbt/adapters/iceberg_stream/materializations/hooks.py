@@ -169,6 +169,8 @@ class MaterializationHooks(metaclass=AdapterMeta):
     @available.parse(lambda self, sql, *a: sql)
     def read_at(self, sql: str, own: IcebergStreamRelation, model: Mapping[str, Any]) -> str:
         """Return a model's query with the version of its config `read_at`."""
+        if model["config"].get("read_at") is None:
+            return sql
         from dbt.adapters.iceberg_stream.materializations.time_travel import read_at
 
         return read_at(self.catalog, sql, own, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -48,6 +49,8 @@ class TemporaryView:
     reads: Reads | None
 
 
+# Many models read the same view, whose text is parsed once.
+@lru_cache(maxsize=256)
 def reads(sql: str) -> Reads | None:
     """Return the relations that a statement reads.
 

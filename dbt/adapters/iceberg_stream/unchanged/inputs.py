@@ -76,16 +76,15 @@ def capture_inputs(
     """
     if part := variable_part(sql):
         raise UnknownInputs(f"its rows may change with `{part}`")
-    read_set = capture_read_set(catalog, reads(sql), {})
+    relations: dict[Name, Metadata] = {}
+    read_set = capture_read_set(catalog, reads(sql), {}, relations)
     if read_set is None:
         raise UnknownInputs("it reads something that is not a table or view of the catalog")
     if part := next(filter(None, map(variable_part, read_set.definitions)), None):
         raise UnknownInputs(f"the rows of a view that it reads may change with `{part}`")
     tables = {}
     for name, version in read_set.versions.items():
-        metadata = catalog.metadata(name)
-        if metadata is None:
-            raise UnknownInputs(f"{'.'.join(name)} was dropped")
+        metadata = relations[name]
         published = name if build is None else without_build(name)
         if "versions" in metadata or published == own:
             continue

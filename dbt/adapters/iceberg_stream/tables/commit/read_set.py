@@ -51,13 +51,19 @@ class ReadSet:
         return None
 
 
-def capture_read_set(catalog: IcebergCatalog, read: Reads | None, views: Views) -> ReadSet | None:
+def capture_read_set(
+    catalog: IcebergCatalog,
+    read: Reads | None,
+    views: Views,
+    relations: dict[Name, Metadata] | None = None,
+) -> ReadSet | None:
     """Capture the current versions of the tables and views that a statement reads.
 
     Args:
         catalog: the catalog of the tables.
         read: relations that the statement reads; None if unknown.
         views: relations that temporary views read, by the view's name in lower case.
+        relations: gets the metadata of the tables and views.
 
     Returns:
         The read set, with the tables behind views; None if it is unknown: a relation belongs to
@@ -65,7 +71,7 @@ def capture_read_set(catalog: IcebergCatalog, read: Reads | None, views: Views) 
     """
     if read is None:
         return None
-    relations: dict[Name, Metadata] = {}
+    relations = {} if relations is None else relations
     as_of: dict[Name, frozenset[AsOf]] = {}
     definitions: list[str] = []
     pending = [read]
