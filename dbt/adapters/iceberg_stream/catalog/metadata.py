@@ -81,6 +81,11 @@ def read_metadata(location: str) -> Metadata:
 
 def columns(metadata: Metadata) -> list[Column]:
     """Return the columns of a table's current schema, or of a view's current version."""
+    return [Column(f["name"], spark_type(f["type"]), f.get("doc")) for f in fields(metadata)]
+
+
+def fields(metadata: Metadata) -> list[dict[str, Any]]:
+    """Return the fields of a table's current schema, or of a view's current version, as JSON."""
     current = metadata.get("current-schema-id")
     if current is None:
         version = next(
@@ -88,7 +93,7 @@ def columns(metadata: Metadata) -> list[Column]:
         )
         current = version["schema-id"]
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == current)
-    return [Column(f["name"], spark_type(f["type"]), f.get("doc")) for f in schema["fields"]]
+    return list(schema["fields"])
 
 
 def snapshots(metadata: Metadata) -> Iterator[SnapshotSummary]:

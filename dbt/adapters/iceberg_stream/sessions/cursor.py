@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.progress import Progress
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
+from dbt.adapters.iceberg_stream.sessions.information_schema import InformationSchema
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
@@ -114,6 +115,7 @@ class Handle:
         self._on_lost = on_lost
         self._renewal = renewal
         self._functions = functions
+        self._information_schema = InformationSchema(session, catalog)
         # Python functions that the session has, by name.
         self._registered: dict[str, Definition] = {}
         # No method of this object: a cycle would keep closed sessions until Python collects it.
@@ -169,14 +171,16 @@ class Handle:
         return settings is not None
 
     def prepare(self, sql: str) -> str:
-        """Return a statement with what it calls of the project's functions.
+        """Return a statement with what it needs of the project's functions and the catalog.
 
         Args:
             sql: the statement.
 
         Raises:
             CompilationError: a function or a call is wrong, or a view calls a Python function.
+            StatementError: it reads what `information_schema` does not have.
         """
+        sql = self._information_schema.prepare(sql)
         if self._functions is None:
             return sql
         prepared = self._functions.prepare(sql)
@@ -217,6 +221,7 @@ class Handle:
     def reopen(self) -> None:
         """Prepare the session for another node."""
         self._ended.clear()
+        self._information_schema.drop()
 
     def close(self) -> None:
         """End the connection; the session may be reused."""
