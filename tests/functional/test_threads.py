@@ -13,7 +13,7 @@ SCHEMA_NAME = """
 {%- endmacro %}"""
 NODE = """
 {{{{ config(materialized='{kind}', unique_key='id') }}}}
-select one.id, one.v * 3 + other.v % 1000 as v
+select one.id, (one.v * 3 + other.v) % 1000003 as v
 from {{{{ ref('{one}') }}}} as one join {{{{ ref('{other}') }}}} as other on other.id = one.id
 {{% if is_incremental() %}}where one.id > 1{{% endif %}}
 """
