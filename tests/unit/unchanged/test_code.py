@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dbt.adapters.iceberg_stream.unchanged.code import ProjectCode
+from dbt.adapters.iceberg_stream.unchanged.code import ProjectCode, variable_config
 
 MODEL: dict[str, Any] = {
     "unique_id": "model.shop.orders",
@@ -65,7 +65,7 @@ def project() -> dict[str, Any]:
 
 def parts(given: dict[str, Any], root: Path = Path()) -> dict[str, str]:
     code = ProjectCode(given["macros"], given["everywhere"])
-    return code.parts(given["model"], root, given["variables"])[0]
+    return code.parts(given["model"], root, given["variables"])
 
 
 def different(one: dict[str, str], other: dict[str, str]) -> set[str]:
@@ -185,6 +185,14 @@ def test_a_name_that_is_computed_may_be_any_variable() -> None:
     assert different(parts(given), before) == {"a variable that it uses"}
 
 
+def test_a_name_that_begins_with_a_literal_is_computed() -> None:
+    given = project()
+    given["model"]["raw_code"] = "select {{ var('pl' ~ 'us') }}"
+    before = parts(given)
+    given["variables"]["other"] = 4
+    assert different(parts(given), before) == {"a variable that it uses"}
+
+
 def test_documentation_matters_where_the_table_keeps_it() -> None:
     given = project()
     document_column(given)
@@ -224,21 +232,41 @@ def test_a_macro_that_calls_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "code, is_static",
+    ("name", "config", "overrides"),
     [
-        ("select {{ var('plus') }}", True),
-        ("select * from {{ ref('raw') }} {% if is_incremental() %} where true {% endif %}", True),
-        ("select {{ run_query('select 1') }}", False),
-        ("select {{ run_started_at }}", False),
-        ("select '{{ invocation_id }}'", False),
-        ("{% call statement('x') %} select 1 {% endcall %}", False),
-        ("select {{ adapter.get_columns_in_relation(this) }}", False),
-        ("select {{ modules.datetime.date.today() }}", False),
-        ("select {{ graph.nodes | length }}", False),
+        ("get_create_table_as_sql", {}, True),
+        ("spark__create_table_as", {}, True),
+        ("iceberg_stream__get_merge_sql", {}, True),
+        ("default__snapshot_merge_sql", {}, True),
+        ("get_incremental_mine_sql", {"incremental_strategy": "mine"}, True),
+        ("get_incremental_mine_sql", {"incremental_strategy": "merge"}, False),
+        ("get_incremental_merge_sql", {}, True),
+        ("snapshot_mine_strategy", {"strategy": "mine"}, True),
+        ("snapshot_mine_strategy", {"strategy": "check"}, False),
+        ("default__type_string", {}, False),
+        ("generate_schema_name", {}, False),
     ],
 )
-def test_whether_code_determines_the_query(code: str, is_static: bool) -> None:
+def test_macros_that_make_rows(name: str, config: dict[str, Any], overrides: bool) -> None:
     given = project()
-    given["model"]["raw_code"] = code
-    project_code = ProjectCode(given["macros"], given["everywhere"])
-    assert project_code.parts(given["model"], Path(), given["variables"])[1] is is_static
+    add_macro("dbt", name, "select 1")(given)
+    assert ProjectCode(given["macros"], {}).override_of_rows(config) is None
+    add_macro("shop", name, "select 2")(given)
+    assert ProjectCode(given["macros"], {}).override_of_rows(config) == (
+        name if overrides else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, None),
+        ({"updated_at": "updated_at", "check_cols": ["a", "b"]}, None),
+        ({"check_cols": "all", "incremental_predicates": ["v > 1"]}, None),
+        ({"incremental_predicates": ["v > current_date"]}, "incremental_predicates"),
+        ({"dbt_valid_to_current": "date_add(current_date(), 1)"}, "dbt_valid_to_current"),
+    ],
+)
+def test_configs_that_vary(config: dict[str, Any], expected: str | None) -> None:
+    varies = variable_config(config)
+    assert (varies and varies[0]) == expected

@@ -23,7 +23,6 @@ from dbt.adapters.iceberg_stream.unchanged.inputs import (
 )
 from dbt.adapters.iceberg_stream.unchanged.record import (
     FULL,
-    INCREMENTAL,
     PROPERTY,
     BuildRecord,
     definition_digest,
@@ -38,7 +37,6 @@ RECORD = BuildRecord(
     code={"its code": "a", "its config": "b"},
     mode=FULL,
     query="q",
-    is_static=True,
     inputs={"tables": {"s.raw": [7, "columns"]}, "views": "v"},
     snapshot_id=5,
     built_at="2026-11-24T09:00:00+00:00",
@@ -59,13 +57,6 @@ def catalog(tmp_path: Path) -> IcebergCatalog:
         (replace(RECORD, code={**RECORD.code, "its code": "x"}), INPUTS, "its code changed"),
         (replace(RECORD, code={**RECORD.code, "more": "x"}), INPUTS, "more changed"),
         (replace(RECORD, code={"its code": "a"}), INPUTS, "its config changed"),
-        (replace(RECORD, query="x"), INPUTS, "its compiled query changed"),
-        (replace(RECORD, mode=INCREMENTAL, query="x"), INPUTS, None),
-        (
-            replace(RECORD, mode=INCREMENTAL, is_static=False),
-            INPUTS,
-            "its query for an increment may be another one",
-        ),
         (RECORD, Inputs({"s.raw": ((8,), "columns")}, "v"), "s.raw has other rows"),
         (RECORD, Inputs({"s.raw": ((8, 7), "columns")}, "v"), None),
         (RECORD, Inputs({"s.raw": ((7,), "x")}, "v"), "s.raw has other columns"),
@@ -121,9 +112,11 @@ def test_no_record_that_can_be_read(text: str | None) -> None:
 
 
 def test_a_view_is_as_left_with_the_same_text() -> None:
-    record = replace(RECORD, query=definition_digest("select 1"))
-    assert is_as_left(_view("\nselect 1\n"), record)
+    view = _view("\nselect 1\n")
+    record = replace(RECORD, query=definition_digest("select 1"), schema=schema_digest(view))
+    assert is_as_left(view, record)
     assert not is_as_left(_view("select 2"), record)
+    assert not is_as_left(_view("select 1", "other"), record)
 
 
 def test_snapshots_with_the_same_rows() -> None:
@@ -157,13 +150,16 @@ class TestInputs:
     def test_the_own_table_is_no_input(self, catalog: IcebergCatalog) -> None:
         make_table(catalog)
         inputs = capture_inputs(catalog, "select * from s.t where id > 5", NAME)
-        assert inputs == NO_INPUTS
+        assert inputs == replace(NO_INPUTS, reads_own=True)
 
     def test_staged_tables_count_as_published(self, catalog: IcebergCatalog) -> None:
         make_table(catalog, name=("s", "t__dbt_build_pr-42"))
         sql = "select * from s.`t__dbt_build_pr-42`"
-        assert list(capture_inputs(catalog, sql, ("s", "new"), "pr-42").tables) == ["s.t"]
-        assert capture_inputs(catalog, sql, NAME, "pr-42") == NO_INPUTS
+        inputs = capture_inputs(catalog, sql, ("s", "new"), "pr-42")
+        assert list(inputs.tables) == ["s.t"]
+        assert inputs.reads_staged
+        own = replace(NO_INPUTS, reads_own=True, reads_staged=True)
+        assert capture_inputs(catalog, sql, NAME, "pr-42") == own
 
     def test_fixed_versions(self, catalog: IcebergCatalog) -> None:
         make_table(catalog)
@@ -225,7 +221,9 @@ def _snapshot(snapshot_id: int, parent: int | None, operation: str) -> dict[str,
     }
 
 
-def _view(sql: str) -> dict[str, Any]:
+def _view(sql: str, column: str = "x") -> dict[str, Any]:
     representation = {"type": "sql", "sql": sql, "dialect": "spark"}
-    version = {"version-id": 1, "representations": [representation]}
-    return {"current-version-id": 1, "versions": [version]}
+    version = {"version-id": 1, "schema-id": 0, "representations": [representation]}
+    field = {"id": 1, "name": column, "type": "int", "required": False}
+    schemas = [{"schema-id": 0, "fields": [field]}]
+    return {"current-version-id": 1, "versions": [version], "schemas": schemas}

@@ -166,6 +166,15 @@ class CatalogBackend(Protocol):
             version: metadata whose current version, schema and properties the view gets.
         """
 
+    def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
+        """Set properties of a view, whose definition stays as it is.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the view's identifier.
+            properties: the properties.
+        """
+
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view and its files, if it exists."""
 

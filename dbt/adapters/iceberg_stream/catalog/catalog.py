@@ -224,6 +224,15 @@ class IcebergCatalog:
         """
         self._backend.put_view(*name, version)
 
+    def set_view_properties(self, name: Name, properties: Mapping[str, str]) -> None:
+        """Set properties of a view, whose definition stays as it is.
+
+        Args:
+            name: namespace and identifier.
+            properties: the properties.
+        """
+        self._backend.set_view_properties(*name, properties)
+
     def drop(self, name: Name) -> None:
         """Drop a table or view, if it exists, and its files, unless other tables may have them.
 

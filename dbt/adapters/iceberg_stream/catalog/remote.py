@@ -289,6 +289,15 @@ class RemoteBackend:
 
         self.ask(f"create the view {namespace}.{name}", put)
 
+    def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
+        """Set properties of a view."""
+
+        def change(catalog: Catalog) -> None:
+            assert isinstance(catalog, RestClient), "only REST catalogs have views"
+            catalog.set_view_properties((namespace, name), properties)
+
+        self.ask(f"change properties of the view {namespace}.{name}", change)
+
     def drop(self, namespace: str, name: str) -> None:
         """Drop a table or view and its files, if it exists."""
 

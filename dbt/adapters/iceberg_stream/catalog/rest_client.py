@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog.rest import (
@@ -212,6 +212,25 @@ class RestClient(RestCatalog):
             {"action": "set-properties", "updates": properties},
         ]
         requirement = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
+        body = {"requirements": [requirement], "updates": updates}
+        self._post_view(self.url(Endpoints.load_view, prefixed=True, **path), body)
+
+    def set_view_properties(
+        self, identifier: tuple[str, str], properties: Mapping[str, str]
+    ) -> None:
+        """Set properties of a view (REST specification, `replaceView`).
+
+        Args:
+            identifier: namespace and identifier.
+            properties: the properties.
+
+        Raises:
+            RESTError: the catalog refuses it.
+        """
+        view = self.load_view(identifier)
+        path = self._split_identifier_for_path(identifier, IdentifierKind.VIEW)
+        requirement = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
+        updates = [{"action": "set-properties", "updates": dict(properties)}]
         body = {"requirements": [requirement], "updates": updates}
         self._post_view(self.url(Endpoints.load_view, prefixed=True, **path), body)
 

@@ -359,6 +359,21 @@ class SqliteBackend:
         path.write_bytes(orjson.dumps(metadata))
         self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
 
+    def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
+        """Set properties of a view; a change of its definition at the same time wins."""
+        from dbt.adapters.iceberg_stream.catalog.views import view_location
+
+        old = self._location(namespace, name)
+        metadata = self._read(old) if old else None
+        if old is None or metadata is None or "versions" not in metadata:
+            raise CatalogError(f"{namespace}.{name} is no view")
+        all_properties = {**(metadata.get("properties") or {}), **properties}
+        location = view_location(metadata)
+        text = orjson.dumps({**metadata, "properties": all_properties})
+        Path(location.removeprefix("file://")).write_bytes(text)
+        if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
+            raise CatalogError(f"Another writer has changed {namespace}.{name}")
+
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace if it exists."""
         from pyiceberg.exceptions import NoSuchNamespaceError

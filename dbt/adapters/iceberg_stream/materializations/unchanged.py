@@ -20,14 +20,20 @@ from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.builds.names import with_published_names
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
+from dbt.adapters.iceberg_stream.materializations.model_query import (
+    ModelQuery,
+    python_query,
+    require_repeatable,
+)
 from dbt.adapters.iceberg_stream.materializations.skipped_status import (
     SKIPPED,
     report_skipped_nodes,
 )
-from dbt.adapters.iceberg_stream.relation import published_name
+from dbt.adapters.iceberg_stream.materializations.strategies import strategy_of
+from dbt.adapters.iceberg_stream.relation import published_name, table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.unchanged.code import ProjectCode
+from dbt.adapters.iceberg_stream.unchanged.decision import Model, reason_to_build
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
     NO_INPUTS,
     Inputs,
@@ -37,10 +43,8 @@ from dbt.adapters.iceberg_stream.unchanged.inputs import (
 from dbt.adapters.iceberg_stream.unchanged.record import (
     FULL,
     INCREMENTAL,
-    NEVER_BUILT,
     BuildRecord,
     definition_digest,
-    is_as_left,
     read_record,
     write_record,
     write_view_record,
@@ -56,7 +60,7 @@ logger = AdapterLogger("Iceberg_Stream")
 OPTION = "skip_unchanged"
 # A variable of `--vars`; the environment has it in upper case.
 VARIABLE = f"iceberg_stream_{OPTION}"
-READING_VERBS = {"select", "values", "with", "set", "show", "describe", "explain", ""}
+TRUE, FALSE = ("true", "1"), ("false", "0")
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,13 @@ class _Decision:
         reason: why it must; None if it need not.
         record: what its build will leave, or has left; None if a build leaves no record.
         commits: how often this run has changed its table before.
+        rows_changed: how many rows this run has changed in it before.
     """
 
     reason: str | None
     record: BuildRecord | None = None
     commits: int = 0
+    rows_changed: int = 0
 
 
 class UnchangedHooks(metaclass=AdapterMeta):
@@ -128,10 +134,14 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """
         node = str(model["unique_id"])
         self._building.pop(node, None)
-        if is_partial or not self._is_enabled(model):
+        is_default, command = self._default_of(model), self._command_option()
+        skips = is_default if command is None else _as_bool(command)
+        if is_partial or is_default is None or not (is_default or skips):
             return None
         report_skipped_nodes()
-        decision = self._decide(relation, model, is_increment, is_full_refresh)
+        order = "the command has `--full-refresh`" if is_full_refresh else None
+        order = order or (None if skips else "the command does not use `skip_unchanged`")
+        decision = self._decide(relation, model, is_increment, order)
         if decision.reason is not None or decision.record is None:
             self._building[node] = decision
             self.reasons_to_build[node] = str(decision.reason)
@@ -154,6 +164,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         change = self._changes.get(published_name(relation))
         if change.commits > decision.commits:
             record = replace(record, snapshot_id=change.snapshot_id)
+        record = replace(record, changed_rows=change.rows_changed > decision.rows_changed)
         self.when_published(relation, partial(self._write_record, relation, record))
 
     def _write_record(self, relation: BaseRelation, record: BuildRecord) -> None:
@@ -164,90 +175,100 @@ class UnchangedHooks(metaclass=AdapterMeta):
         except CatalogError as error:
             logger.info(f"{'.'.join(name)} will be built again, changed or not: {error}")
 
-    def _is_enabled(self, model: Mapping[str, Any]) -> bool:
+    def _default_of(self, model: Mapping[str, Any]) -> bool | None:
+        """Return whether profile and config say to skip a model; None if nothing may skip it."""
         own = model["config"].get(OPTION)
         if own is False or (self.build is not None and self.build.settings.continues):
-            return False
-        command = self._command_option()
-        if command is not None:
-            return _as_bool(command)
+            return None
         return bool(self.connections.credentials.skip_unchanged if own is None else own)
 
     def may_skip_all(self) -> bool:
         """Return whether the command or the profile lets a run skip all its models."""
         command = self._command_option()
-        return bool(command or self.connections.credentials.skip_unchanged)
+        if command is None:
+            return bool(self.connections.credentials.skip_unchanged)
+        # Other values are refused when the first model begins.
+        return str(command).strip().lower() in TRUE
 
     def _command_option(self) -> Any:
         option = (getattr(self.config, "cli_vars", None) or {}).get(VARIABLE)
-        return os.environ.get(VARIABLE.upper()) if option is None else option
+        return os.environ.get(VARIABLE.upper()) or None if option is None else option
 
     def _decide(
         self,
         relation: BaseRelation,
         model: Mapping[str, Any],
         is_increment: bool,
-        is_full_refresh: bool,
+        order: str | None,
     ) -> _Decision:
-        own = published_name(relation)
-        is_view = bool(relation.is_view)
+        """Decide on a model; `order` is why the command builds it in any case, if it does."""
+        own, is_view = published_name(relation), bool(relation.is_view)
         try:
-            sql = self._query(relation, model)
-            build = self.build.name if self.build is not None else None
-            inputs = capture_inputs(self.catalog, sql, own, build) if sql else NO_INPUTS
-        except UnknownInputs as reason:
-            return _Decision(str(reason))
-        metadata = self.catalog.metadata(own)
-        record = self._new_record(model, sql, inputs, is_increment, metadata)
-        commits = self._changes.get(own).commits
-        if metadata is None:
-            return _Decision("it does not exist", record, commits)
-        if is_full_refresh:
-            return _Decision("the command has `--full-refresh`", record, commits)
-        last = read_record(metadata)
-        if last is None or ("versions" in metadata) != is_view:
-            return _Decision(NEVER_BUILT, record, commits)
-        if change := last.change_to(record, inputs, with_rows=not is_view):
-            return _Decision(change, record, commits)
-        if not is_as_left(metadata, last):
-            return _Decision("another writer has changed it", record, commits)
+            query = self._query(relation, model)
+            inputs = self._inputs(query, own, model)
+        except UnknownInputs as unknown:
+            return _Decision(str(unknown))
+        metadata, change = self.catalog.metadata(own), self._changes.get(own)
+        record = self._new_record(model, query.text, inputs, is_increment, metadata)
+        last = None if metadata is None else read_record(metadata)
+        current = Model(
+            model["config"],
+            strategy_of(model["config"]),
+            "" if model.get("extra_ctes") else str(model.get("raw_code") or ""),
+            self._code().macros_of(model),
+            query.text,
+            {own, table_name(relation)},
+            is_view,
+            inputs.reads_own or query.reads_own,
+        )
+        reason = reason_to_build(current, metadata, last, record, inputs) or order
+        if reason is not None or last is None:
+            return _Decision(reason, record, change.commits, change.rows_changed)
+        if not is_view:
+            self._follow_compactions(relation, last, record)
         return _Decision(None, last)
 
-    def _query(self, relation: BaseRelation, model: Mapping[str, Any]) -> str:
+    def _follow_compactions(
+        self, relation: BaseRelation, last: BuildRecord, record: BuildRecord
+    ) -> None:
+        """Record the current snapshots, because those of the last build may expire."""
+        current = replace(last, inputs=record.inputs, snapshot_id=record.snapshot_id)
+        if current != last:
+            self._write_record(relation, current)
+
+    def _query(self, relation: BaseRelation, model: Mapping[str, Any]) -> ModelQuery:
         """Return a model's query, with all that it gets before Spark sees it.
 
         Raises:
             UnknownInputs: the model's rows do not depend on a query alone.
         """
-        config = model["config"]
-        is_python = model.get("language") == "python"
-        if is_python and not config.get("deterministic"):
-            raise UnknownInputs("it is a Python model without `deterministic: true`")
-        if config.get("incremental_strategy") == "microbatch":
-            raise UnknownInputs("its batches depend on the current time")
-        for key in ("pre-hook", "post-hook"):
-            for hook in config.get(key) or []:
-                if _may_write(str(hook.get("sql") or "")):
-                    raise UnknownInputs("it has hooks that may write")
+        require_repeatable(model)
+        if macro := self._code().override_of_rows(model["config"]):
+            raise UnknownInputs(f"the project overrides `{macro}`, which may read anything")
         if model.get("resource_type") == "seed":
-            return ""
-        if is_python:
-            return self._reads_of_python(model)
+            return ModelQuery("", "")
+        if model.get("language") == "python":
+            return python_query(model)
         sql = self.read_at(str(model["compiled_code"]), relation, model)
         prepared = self.connections.functions.prepare(sql)
         if prepared.python:
             raise UnknownInputs("it calls a Python function")
-        return str(prepared.sql)
+        return ModelQuery(prepared.sql, prepared.sql)
 
-    def _reads_of_python(self, model: Mapping[str, Any]) -> str:
-        """Return a query of what a Python model reads with `dbt.ref` and `dbt.source`."""
-        manifest = self.get_macro_resolver()
-        nodes = (
-            manifest.nodes.get(unique_id) or manifest.sources.get(unique_id)
-            for unique_id in sorted(model["depends_on"]["nodes"])
-        )
-        names = [self.Relation.create_from(self.config, node).render() for node in nodes if node]
-        return f"select 1 from {', '.join(names)}" if names else "select 1"
+    def _inputs(self, query: ModelQuery, own: tuple[str, str], model: Mapping[str, Any]) -> Inputs:
+        """Return what a model reads.
+
+        Raises:
+            UnknownInputs: the rows depend on more than tables of the catalog.
+        """
+        if not query.reading:
+            return NO_INPUTS
+        build = self.build.name if self.build is not None else None
+        inputs = capture_inputs(self.catalog, query.reading, own, build)
+        reads_own = inputs.reads_own or query.reads_own
+        if reads_own and model["config"].get("materialized") != "incremental":
+            raise UnknownInputs("it reads its own table")
+        return inputs
 
     def _new_record(
         self,
@@ -257,28 +278,26 @@ class UnchangedHooks(metaclass=AdapterMeta):
         is_increment: bool,
         metadata: Any,
     ) -> BuildRecord:
-        parts, is_static = self._code().parts(
-            model, self.connections.project_root, self._variables(model)
-        )
+        root = self.connections.project_root
         if self.build is not None:
             # What this run builds has other names until it is published.
             sql = with_published_names(sql, self.build.name)
+        current = (metadata or {}).get("current-snapshot-id")
         return BuildRecord(
-            code=parts,
+            code=self._code().parts(model, root, self._variables(model)),
             mode=INCREMENTAL if is_increment else FULL,
             query=definition_digest(sql),
-            is_static=is_static,
             inputs=inputs.as_json(),
-            snapshot_id=(metadata or {}).get("current-snapshot-id"),
+            snapshot_id=None if current == -1 else current,
             built_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
 
     def _variables(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Return the variables that a node sees."""
         config = self.config
-        package = str(model.get("package_name"))
-        defined = dict(config.vars.to_dict()) | dict(config.vars.to_dict().get(package) or {})
-        return defined | dict(config.cli_vars)
+        defined = dict(config.vars.to_dict())
+        own = defined.get(str(model.get("package_name")))
+        return defined | (own if isinstance(own, dict) else {}) | dict(config.cli_vars)
 
     def _code(self) -> ProjectCode:
         """Return the project's macros; dbt's manifest stays the same in one run."""
@@ -310,22 +329,11 @@ class UnchangedHooks(metaclass=AdapterMeta):
         }
 
 
-def _may_write(hook: str) -> bool:
-    """Return whether a hook may change anything; one with Jinja may."""
-    if "{{" in hook or "{%" in hook:
-        return True
-    return any(
-        (statement := classify(text)).writes or statement.verb not in READING_VERBS
-        for text in split(hook)
-        if text.strip()
-    )
-
-
 def _as_bool(value: Any) -> bool:
     text = str(value).strip().lower()
-    if text not in ("true", "false", "1", "0"):
+    if text not in (*TRUE, *FALSE):
         raise CompilationError(
             f"`{VARIABLE}` must be true or false; got {value!r}. Correct --vars or the environment "
             f"variable {VARIABLE.upper()}."
         )
-    return text in ("true", "1")
+    return text in TRUE

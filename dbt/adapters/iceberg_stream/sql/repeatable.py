@@ -13,23 +13,33 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
-# Functions whose value changes from call to call, clauses that sample rows or read a table at a
-# time, and words that stand for moments ("Special Values" of Spark's types).
-NONDETERMINISTIC = {
-    "aes_encrypt", "current_catalog", "current_database", "current_date", "current_schema",
-    "current_time", "current_timestamp", "current_user", "curdate", "input_file_block_length",
-    "input_file_block_start", "input_file_name", "java_method", "localtimestamp",
-    "monotonically_increasing_id", "now", "of", "rand", "randn", "random", "randstr", "reflect",
-    "sample", "session_user", "shuffle", "spark_partition_id", "tablesample", "today", "tomorrow",
-    "try_reflect", "uniform", "unix_timestamp", "user", "uuid", "yesterday",
+# Functions whose value changes from call to call or with the session.
+CALLS = {
+    "aes_encrypt", "current_timezone", "curdate", "input_file_block_length",
+    "input_file_block_start", "input_file_name", "java_method", "monotonically_increasing_id",
+    "now", "rand", "randn", "random", "randstr", "reflect", "shuffle", "spark_partition_id",
+    "try_reflect", "uniform", "unix_timestamp", "uuid",
 }  # fmt: skip
+# Those that need no parentheses, and words of clauses that sample rows or read a table at a time.
+WORDS = {
+    "current_catalog", "current_database", "current_date", "current_schema", "current_time",
+    "current_timestamp", "current_user", "localtime", "localtimestamp", "of", "sample",
+    "session_user", "tablesample", "user",
+}  # fmt: skip
+NONDETERMINISTIC = CALLS | WORDS
 # Follows the expression of a function of the project whose value changes from call to call. As a
 # comment it stays in the definitions of views.
 VOLATILE_MARK = " /* non-deterministic */"
-# Strings that Spark casts to the current time or date, with or without a time zone.
+# Strings that Spark casts to the current time or date, with or without a time zone ("Special
+# Values" of its types).
 MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b")
 # Functions of Spark that its Python client does not export.
-MORE_FUNCTIONS = {"any", "cast", "chr", "decimal", "if", "try_cast"}
+MORE_FUNCTIONS = {
+    "any", "cast", "charindex", "chr", "decimal", "if", "len", "luhn_check", "mod",
+    "percentile_cont", "percentile_disc", "timestampadd", "timestampdiff", "try_cast",
+}  # fmt: skip
+# Words of clauses before a parenthesis: `within group (…)`, `grouping sets (…)`.
+CLAUSES = {"group", "sets"}
 EXPORTS = "functions/__init__.py"
 NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
 TEXTS = {TokenType.STRING, TokenType.RAW_STRING}
@@ -73,8 +83,7 @@ def _variable_part(sql: str, tokens: list[Token]) -> str | None:
         return "${"
     if VOLATILE_MARK in sql:
         return "a function whose value changes from call to call"
-    others = (t for i, t in enumerate(tokens) if not _is_version(tokens[i - 2 : i + 2]))
-    token = next(filter(_is_nondeterministic, others), None) or _user_code(tokens)
+    token = _nondeterministic(tokens) or _user_code(tokens)
     if token is None:
         return None
     return "as of" if token.text.lower() == "of" else token.text
@@ -86,9 +95,23 @@ def _is_version(tokens: Sequence[Token]) -> bool:
     return words == ["version", "as", "of"] and tokens[-1].token_type in VERSIONS
 
 
-def _is_nondeterministic(token: Token) -> bool:
-    text = token.text.lower()
-    return text in NONDETERMINISTIC or text.startswith("kll_") or MOMENT.match(text) is not None
+def _nondeterministic(tokens: list[Token]) -> Token | None:
+    """Return what has another value in each query or session; None if nothing has."""
+    for index, token in enumerate(tokens):
+        text = token.text.lower()
+        if token.token_type in TEXTS:
+            if MOMENT.match(text):
+                return token
+            continue
+        before, after = tokens[index - 1 : index], tokens[index + 1 : index + 2]
+        if after and after[0].token_type == TokenType.L_PAREN:
+            if text in CALLS | WORDS or text.startswith("kll_"):
+                return token
+            continue
+        is_column = bool(before) and before[0].token_type == TokenType.DOT
+        if text in WORDS and not is_column and not _is_version(tokens[index - 2 : index + 2]):
+            return token
+    return None
 
 
 def _user_code(tokens: list[Token]) -> Token | None:
@@ -99,7 +122,8 @@ def _user_code(tokens: list[Token]) -> Token | None:
         if after.token_type != TokenType.L_PAREN:
             continue
         qualified = before is not None and before.token_type == TokenType.DOT
-        if qualified or (token.token_type in NAMES and token.text.lower() not in _functions()):
+        is_builtin = token.text.lower() in _functions() | CLAUSES
+        if qualified or (token.token_type in NAMES and not is_builtin):
             return token
     return None
 

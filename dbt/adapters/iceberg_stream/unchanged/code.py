@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
 from dbt.adapters.iceberg_stream.unchanged.inputs import digest
 
 # Configs that change neither the rows nor the form of a relation.
@@ -17,18 +18,21 @@ IRRELEVANT_CONFIGS = {
     *("maintenance", "meta", "post-hook", "pre-hook", "skip_unchanged", "tag_on_success", "tags"),
     *("warn_row_drop",),
 }
-# What a query can get from elsewhere than its text, macros and variables while it is compiled.
-DYNAMIC = re.compile(
-    r"\b(adapter\s*\.|execute_macro|flags\s*\.|graph\b|invocation_args_dict|invocation_id|"
-    r"load_relation|load_result|modules\s*\.|run_query|run_started_at|selected_resources|"
-    r"statement\b|thread_id)"
+# Configs with parts of SQL.
+EXPRESSIONS = (
+    *("incremental_predicates", "predicates", "matched_condition", "not_matched_condition"),
+    *("not_matched_by_source_condition", "dbt_valid_to_current", "updated_at", "check_cols"),
 )
 # Their versions stand for their macros.
 INTERNAL = {"dbt", "dbt_spark", "dbt_iceberg_stream"}
 PREFIXES = ("iceberg_stream__", "spark__", "default__")
 # Macros that dbt finds by the values of configs.
-BY_CONFIG = re.compile(r"get_incremental_|snapshot_|materialization_")
-LITERAL = r"\s*\(\s*(?:(['\"])([^'\"]+)\1)?"
+BY_CONFIG = re.compile(r"get_incremental_(\w+)_sql|snapshot_(\w+)_strategy")
+# Macros of dbt and the adapter that make what a table consists of.
+MAKES_ROWS = re.compile(
+    r"(get_)?create_(table|view)|get_\w*(merge|insert|delete)|(build_)?snapshot_|load_csv"
+)
+LITERAL = r"\s*\(\s*(?:(['\"])([^'\"]+)\1\s*[,)])?"
 VARIABLE, ENVIRONMENT = re.compile(rf"\bvar{LITERAL}"), re.compile(rf"\benv_var{LITERAL}")
 
 
@@ -47,27 +51,25 @@ class ProjectCode:
     ) -> None:
         self._macros = macros
         self._everywhere = {part: digest(value) for part, value in everywhere.items()}
-        self._overrides = self._closure(self._find_overrides())
+        self._override_ids = list(self._find_overrides())
+        self._overrides = list(self._closure(self._override_ids).values())
 
     def parts(
         self, model: Mapping[str, Any], root: Path, variables: Mapping[str, Any]
-    ) -> tuple[dict[str, str], bool]:
-        """Return what determines a model's rows beside its inputs.
+    ) -> dict[str, str]:
+        """Return digests of what determines a model's rows beside its inputs, by what they are of.
 
         Args:
             model: the model's node in dbt's graph.
             root: folder of the project, for seeds.
             variables: that the model sees.
-
-        Returns:
-            Digests by what they are of, and whether they determine every query of the model.
         """
         raw = str(model.get("raw_code") or "")
-        macros = self._closure(map(str, (model.get("depends_on") or {}).get("macros") or []))
-        text = "\n".join([raw, *macros, *self._overrides])
+        macros = self.macros_of(model)
+        text = "\n".join([raw, *macros.values(), *self._overrides])
         parts = {
             "its code": digest(raw),
-            "a macro that it uses": digest(macros),
+            "a macro that it uses": digest(list(macros.values())),
             "a macro that overrides one of dbt or the adapter": digest(self._overrides),
             "a variable that it uses": digest(_used(VARIABLE, text, variables)),
             "an environment variable that it uses": digest(_used(ENVIRONMENT, text, os.environ)),
@@ -78,7 +80,34 @@ class ProjectCode:
         if model.get("resource_type") == "seed":
             folder = Path(str(model.get("root_path") or root))
             parts["its file"] = _file_digest(folder / str(model["original_file_path"]))
-        return parts, DYNAMIC.search(text) is None
+        return parts
+
+    def macros_of(self, model: Mapping[str, Any]) -> dict[str, str]:
+        """Return the texts of the project's macros that a model uses, by id.
+
+        Args:
+            model: the model's node in dbt's graph.
+        """
+        return self._closure(map(str, (model.get("depends_on") or {}).get("macros") or []))
+
+    def override_of_rows(self, config: Mapping[str, Any]) -> str | None:
+        """Return the name of a macro of the project that makes a model's rows; None if none does.
+
+        Such a macro may read anything.
+
+        Args:
+            config: the model's config.
+        """
+        for name in (self._macros[unique_id].name for unique_id in self._override_ids):
+            bare = _without_prefix(name)
+            if match := BY_CONFIG.fullmatch(bare):
+                strategies = (config.get("incremental_strategy"), config.get("strategy"))
+                named = match[1] or match[2]
+                if named in strategies or named in ("default", "merge"):
+                    return str(name)
+            elif MAKES_ROWS.match(bare):
+                return str(name)
+        return None
 
     def _find_overrides(self) -> Iterator[str]:
         """Iterate over macros of the project that dbt or the adapter may call."""
@@ -87,11 +116,12 @@ class ProjectCode:
         for unique_id, macro in self._macros.items():
             if macro.package_name in INTERNAL:
                 continue
-            if _without_prefix(macro.name) in bare or BY_CONFIG.match(_without_prefix(macro.name)):
+            name = _without_prefix(macro.name)
+            if name in bare or BY_CONFIG.fullmatch(name) or name.startswith("materialization_"):
                 yield unique_id
 
-    def _closure(self, ids: Iterable[str]) -> list[str]:
-        """Return the texts of macros, and of those that they call, without dbt's own."""
+    def _closure(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the texts of macros, and of those that they call, without dbt's own, by id."""
         pending, texts = list(ids), {}
         while pending:
             macro = self._macros.get(unique_id := pending.pop())
@@ -99,7 +129,21 @@ class ProjectCode:
                 continue
             texts[unique_id] = str(macro.macro_sql)
             pending += macro.depends_on.macros
-        return [texts[unique_id] for unique_id in sorted(texts)]
+        return dict(sorted(texts.items()))
+
+
+def variable_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return a config with SQL whose value may change from run to run, and the part that does.
+
+    Args:
+        config: a model's config.
+    """
+    for key in EXPRESSIONS:
+        value = config.get(key)
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and (part := variable_part(text)):
+                return key, part
+    return None
 
 
 def _used(call: re.Pattern[str], text: str, values: Mapping[str, Any]) -> dict[str, Any]:

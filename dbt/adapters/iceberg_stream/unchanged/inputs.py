@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.builds.names import with_published_names, without_build
-from dbt.adapters.iceberg_stream.catalog.metadata import keeps_rows
+from dbt.adapters.iceberg_stream.catalog.metadata import fields, keeps_rows
+from dbt.adapters.iceberg_stream.catalog.views import current_version, view_query
 from dbt.adapters.iceberg_stream.sql.queries import CURRENT, reads
 from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
@@ -31,10 +32,14 @@ class Inputs:
         tables: by name, the snapshots that are read and a digest of the schema. The first snapshot
             stands for the earlier ones of the same rows, which come after it.
         views: digest of the definitions of the views.
+        reads_own: whether the query reads the model's own table, which is not in `tables`.
+        reads_staged: whether the query reads relations that this run has staged.
     """
 
     tables: Mapping[str, tuple[tuple[int | None, ...], str]]
     views: str
+    reads_own: bool = False
+    reads_staged: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return what a record keeps."""
@@ -82,19 +87,27 @@ def capture_inputs(
         raise UnknownInputs("it reads something that is not a table or view of the catalog")
     if part := next(filter(None, map(variable_part, read_set.definitions)), None):
         raise UnknownInputs(f"the rows of a view that it reads may change with `{part}`")
-    tables = {}
+    tables, views = {}, {}
     for name, version in read_set.versions.items():
         metadata = relations[name]
-        published = name if build is None else without_build(name)
-        if "versions" in metadata or published == own:
-            continue
-        fixed = read_set.as_of.get(name, CURRENT) != CURRENT
-        snapshots = _fixed(version[1]) if fixed else tuple(same_rows(metadata))
-        tables[".".join(published)] = (snapshots, schema_digest(metadata))
-    views: Iterable[str] = read_set.definitions
+        published = ".".join(name if build is None else without_build(name))
+        if "versions" in metadata:
+            views[published] = _definition(metadata, build)
+        elif published != ".".join(own):
+            fixed = read_set.as_of.get(name, CURRENT) != CURRENT
+            snapshots = _fixed(version[1]) if fixed else tuple(same_rows(metadata))
+            tables[published] = (snapshots, schema_digest(metadata))
+    names = {name if build is None else without_build(name) for name in relations}
+    return Inputs(tables, digest(views), own in names, names != set(relations))
+
+
+def _definition(view: Metadata, build: str | None) -> list[Any]:
+    """Return what determines the columns and rows of a view, beside its tables."""
+    query, version = view_query(view), current_version(view)
     if build is not None:
-        views = (with_published_names(view, build) for view in views)
-    return Inputs(tables, digest(sorted(views)))
+        query = with_published_names(query, build)
+    context = [version.get(key) for key in ("default-namespace", "default-catalog")]
+    return [query, *context, schema_digest(view)]
 
 
 def same_rows(metadata: Metadata) -> Iterator[int | None]:
@@ -115,14 +128,12 @@ def same_rows(metadata: Metadata) -> Iterator[int | None]:
 
 
 def schema_digest(metadata: Metadata) -> str:
-    """Return a digest of a table's current columns, comments left out.
+    """Return a digest of the current columns of a table or view, comments left out.
 
     Args:
-        metadata: of a table.
+        metadata: of a table or view.
     """
-    current = metadata["current-schema-id"]
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == current)
-    return digest([_without_comments(field) for field in schema["fields"]])
+    return digest([_without_comments(field) for field in fields(metadata)])
 
 
 def _without_comments(value: Any) -> Any:
@@ -142,4 +153,4 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-NO_INPUTS = Inputs({}, digest([]))
+NO_INPUTS = Inputs({}, digest({}))

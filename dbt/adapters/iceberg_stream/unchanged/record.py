@@ -34,20 +34,20 @@ class BuildRecord:
             of, in the words of messages.
         mode: whether the query was that of an increment.
         query: digest of the compiled query.
-        is_static: whether the queries of both modes are determined by `code`.
         inputs: the result of `Inputs.as_json`.
         snapshot_id: the table's snapshot at the end; None for an empty table and for a view.
         built_at: when it was built (ISO 8601, UTC).
-        schema: digest of the table's columns at the end; None for a view.
+        changed_rows: whether the build changed a row of the table.
+        schema: digest of the columns at the end.
     """
 
     code: Mapping[str, str]
     mode: str
     query: str
-    is_static: bool
     inputs: Mapping[str, Any]
     snapshot_id: int | None
     built_at: str
+    changed_rows: bool = True
     schema: str | None = None
 
     def as_text(self) -> str:
@@ -55,7 +55,7 @@ class BuildRecord:
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
 
     def change_to(self, other: BuildRecord, inputs: Inputs, with_rows: bool) -> str | None:
-        """Return why the relation must be built again; None if it need not.
+        """Return what has changed since the build, beside its mode and query; None if nothing has.
 
         Args:
             other: the record that a build would leave now.
@@ -65,11 +65,6 @@ class BuildRecord:
         for part in (*self.code, *other.code):
             if self.code.get(part) != other.code.get(part):
                 return f"{part} changed"
-        if self.mode != other.mode:
-            if not (self.is_static and other.is_static):
-                return "its query for an increment may be another one"
-        elif self.query != other.query:
-            return "its compiled query changed"
         return inputs.change_since(self.inputs, with_rows)
 
 
@@ -97,9 +92,11 @@ def is_as_left(metadata: Metadata, record: BuildRecord) -> bool:
         metadata: of the table or view.
         record: of its last build.
     """
+    if record.schema != schema_digest(metadata):
+        return False
     if "versions" in metadata:
         return definition_digest(view_query(metadata)) == record.query
-    return record.snapshot_id in same_rows(metadata) and record.schema == schema_digest(metadata)
+    return record.snapshot_id in same_rows(metadata)
 
 
 def definition_digest(sql: str) -> str:
@@ -144,5 +141,5 @@ def write_view_record(catalog: IcebergCatalog, name: Name, record: BuildRecord) 
     metadata = catalog.metadata(name)
     if metadata is None or "versions" not in metadata:
         raise CatalogError(f"{'.'.join(name)} is no view any more")
-    properties = {**(metadata.get("properties") or {}), PROPERTY: record.as_text()}
-    catalog.put_view(name, {**metadata, "properties": properties})
+    text = replace(record, schema=schema_digest(metadata)).as_text()
+    catalog.set_view_properties(name, {PROPERTY: text})

@@ -57,6 +57,11 @@ class TableChange:
         self.is_rebuilt = self.is_rebuilt or outcome.replaced_all
 
     @property
+    def rows_changed(self) -> int:
+        """How many rows were added, updated or removed."""
+        return self.rows_inserted + self.rows_updated + self.rows_removed
+
+    @property
     def share_changed(self) -> float | None:
         """The updated and removed rows as a share of the rows before; None if unknown or none."""
         if not self.rows_before:

@@ -68,6 +68,8 @@
       relation, model, is_increment, flags.EMPTY or flags.SAMPLE, should_full_refresh()) -%}
   {% if not response %}{{ return(none) }}{% endif %}
   {% do store_result('main', response=response, agate_table=none) %}
-  {% do adapter.tag_model(relation, model) %}
+  {% if not relation.is_view %}
+    {% do adapter.tag_model(relation, model) %}
+  {% endif %}
   {{ return(relation) }}
 {% endmacro %}
