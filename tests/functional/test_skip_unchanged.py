@@ -20,7 +20,7 @@ FACTOR = "{% macro factor() %}{{ return(3) }}{% endmacro %}"
 UNUSED = "{% macro unused() %}{{ return(1) }}{% endmacro %}"
 SEED = "id,v\n1,10\n2,20\n3,30\n"
 MODELS = {
-    "a_view.sql": "select * from {{ ref('base') }}",
+    "a_view.sql": "-- All of it.\nselect * from {{ ref('base') }} /* as it is */",
     "b_table.sql": """
         {{ config(materialized='table') }}
         select id, v * {{ factor() }} + {{ var('plus') }} as v from {{ ref('a_view') }}

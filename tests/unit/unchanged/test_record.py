@@ -115,7 +115,9 @@ def test_a_view_is_as_left_with_the_same_text() -> None:
     view = _view("\nselect 1\n")
     record = replace(RECORD, query=definition_digest("select 1"), schema=schema_digest(view))
     assert is_as_left(view, record)
+    assert is_as_left(_view("-- Spark leaves it out\nselect /* one */ 1"), record)
     assert not is_as_left(_view("select 2"), record)
+    assert not is_as_left(_view("select '1'"), record)
     assert not is_as_left(_view("select 1", "other"), record)
 
 

@@ -39,6 +39,7 @@ from dbt.adapters.iceberg_stream.unchanged.inputs import (
     Inputs,
     UnknownInputs,
     capture_inputs,
+    digest,
 )
 from dbt.adapters.iceberg_stream.unchanged.record import (
     FULL,
@@ -286,7 +287,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         return BuildRecord(
             code=self._code().parts(model, root, self._variables(model)),
             mode=INCREMENTAL if is_increment else FULL,
-            query=definition_digest(sql),
+            query=digest(sql) if model.get("language") == "python" else definition_digest(sql),
             inputs=inputs.as_json(),
             snapshot_id=None if current == -1 else current,
             built_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),

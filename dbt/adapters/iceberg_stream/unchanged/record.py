@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlglot.dialects import Spark
+from sqlglot.errors import TokenError
+
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
@@ -100,8 +103,17 @@ def is_as_left(metadata: Metadata, record: BuildRecord) -> bool:
 
 
 def definition_digest(sql: str) -> str:
-    """Return a digest of a view's query, white space at its ends left out."""
-    return digest(sql.strip())
+    """Return a digest of a query, comments and white space left out.
+
+    Spark leaves out the comments before a view's query.
+
+    Args:
+        sql: the query.
+    """
+    try:
+        return digest([sql[token.start : token.end + 1] for token in Spark().tokenize(sql)])
+    except TokenError:
+        return digest(sql.strip())
 
 
 def write_record(catalog: IcebergCatalog, name: Name, record: BuildRecord) -> None:
