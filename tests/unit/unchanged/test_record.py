@@ -182,7 +182,7 @@ class TestInputs:
             ("select rand()", "its rows may change with `rand`"),
             ("select * from s.t timestamp as of '2026-01-01'", "its rows may change with `as of`"),
             ("select * from s.missing", "it reads something that is not a table or view"),
-            ("select * from json.`/tmp/a.json`", "it reads something that is not a table or view"),
+            ("select * from json.`files/a.json`", "it reads something that is not a table or view"),
             ("select * from other.s.t", "it reads something that is not a table or view"),
         ],
     )

@@ -366,13 +366,18 @@ class SqliteBackend:
         old = self._location(namespace, name)
         metadata = self._read(old) if old else None
         if old is None or metadata is None or "versions" not in metadata:
-            raise CatalogError(f"{namespace}.{name} is no view")
+            raise CatalogError(
+                f"{namespace}.{name} is not a view any more: another writer dropped or replaced it"
+            )
         all_properties = {**(metadata.get("properties") or {}), **properties}
         location = view_location(metadata)
         text = orjson.dumps({**metadata, "properties": all_properties})
         Path(location.removeprefix("file://")).write_bytes(text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
-            raise CatalogError(f"Another writer has changed {namespace}.{name}")
+            raise CatalogError(
+                f"another writer changed the view {namespace}.{name} at the same time, so its "
+                "properties were not set"
+            )
 
     def drop_namespace(self, namespace: str) -> None:
         """Drop an empty namespace if it exists."""

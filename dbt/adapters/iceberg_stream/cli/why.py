@@ -50,10 +50,14 @@ def _read_results(project_dir: Path) -> Any:
     path = _target_path(project_dir) / "run_results.json"
     try:
         return json.loads(path.read_text())
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError as error:
         raise click.ClickException(
-            f"{path} cannot be read, so the last run is unknown: {error}. Run `dbt run` or `dbt "
-            "build` first."
+            f"There is no {path}, where dbt describes its last run. Run `dbt build` first, or give "
+            "the project with --project-dir."
+        ) from error
+    except ValueError as error:
+        raise click.ClickException(
+            f"{path} is not valid JSON: {error}. Run `dbt build`, which writes it again."
         ) from error
 
 
@@ -69,9 +73,14 @@ def _find(results: Mapping[str, Any], model: str) -> Mapping[str, Any]:
         return dict(matching[0])
     if matching:
         ids = ", ".join(r["unique_id"] for r in matching)
-        raise click.ClickException(f"{model} may be one of {ids}. Give the id.")
+        raise click.ClickException(
+            f"Several nodes are named {model}: {ids}. Give one of these ids."
+        )
     names = ", ".join(sorted(r["unique_id"].split(".")[2] for r in built)) or "nothing"
-    raise click.ClickException(f"The last run had no model {model}. It ran: {names}.")
+    raise click.ClickException(
+        f"The last run of dbt had no model, seed or snapshot {model}; it had {names}. Correct the "
+        "name, or run dbt for this one first."
+    )
 
 
 def _outcome(result: Mapping[str, Any], generated_at: str) -> str:
@@ -92,8 +101,14 @@ def _utc(time: str) -> str:
 
 
 def _table(project_dir: Path, unique_id: str) -> tuple[str, str]:
-    manifest = json.loads((_target_path(project_dir) / "manifest.json").read_text())
-    node = manifest["nodes"][unique_id]
+    path = _target_path(project_dir) / "manifest.json"
+    try:
+        node = json.loads(path.read_text())["nodes"][unique_id]
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise click.ClickException(
+            f"{path} does not describe {unique_id}, which was removed or renamed since the last "
+            "run. Run `dbt build` again."
+        ) from error
     return node["schema"], node["alias"]
 
 
@@ -111,7 +126,9 @@ def _inputs(catalog: IcebergCatalog, name: tuple[str, str]) -> list[str]:
     for table, (snapshot_id, _) in record.inputs["tables"].items():
         namespace, identifier = table.rsplit(".", 1)
         current = catalog.metadata((namespace, identifier))
-        if current is None:
+        if isinstance(snapshot_id, str):
+            lines.append(f"  {table}: read in the version that the query names")
+        elif current is None:
             lines.append(f"  {table}: no longer exists")
         elif "versions" not in metadata:
             now = "the same rows" if snapshot_id in same_rows(current) else "other rows"

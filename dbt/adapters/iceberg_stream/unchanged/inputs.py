@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 
+# None for a table without a snapshot; a digest where the query names the versions that it reads.
+SnapshotId = int | str | None
+
+
 class UnknownInputs(Exception):
     """A query whose rows may change without a change of its tables. The message says why."""
 
@@ -36,7 +40,7 @@ class Inputs:
         reads_staged: whether the query reads relations that this run has staged.
     """
 
-    tables: Mapping[str, tuple[tuple[int | None, ...], str]]
+    tables: Mapping[str, tuple[tuple[SnapshotId, ...], str]]
     views: str
     reads_own: bool = False
     reads_staged: bool = False
@@ -95,8 +99,10 @@ def capture_inputs(
             views[published] = _definition(metadata, build)
         elif published != ".".join(own):
             fixed = read_set.as_of.get(name, CURRENT) != CURRENT
-            snapshots = _fixed(version[1]) if fixed else tuple(same_rows(metadata))
-            tables[published] = (snapshots, schema_digest(metadata))
+            ids: tuple[SnapshotId, ...] = tuple(same_rows(metadata))
+            if fixed:
+                ids = _fixed(version[1])
+            tables[published] = (ids, schema_digest(metadata))
     names = {name if build is None else without_build(name) for name in relations}
     return Inputs(tables, digest(views), own in names, names != set(relations))
 
@@ -142,9 +148,9 @@ def _without_comments(value: Any) -> Any:
     return [_without_comments(item) for item in value] if isinstance(value, list) else value
 
 
-def _fixed(version: Any) -> tuple[int | None, ...]:
-    """Return one value for all snapshots that a query reads of one table."""
-    return (int(digest(version), 16),)
+def _fixed(version: Any) -> tuple[SnapshotId, ...]:
+    """Return one value for all snapshots that a query reads of one table by naming versions."""
+    return (digest(version),)
 
 
 def digest(value: Any) -> str:

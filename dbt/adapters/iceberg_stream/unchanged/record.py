@@ -134,7 +134,7 @@ def write_record(catalog: IcebergCatalog, name: Name, record: BuildRecord) -> No
 
     table = catalog.load(name, history=False)
     if table is None:
-        raise CatalogError(f"{'.'.join(name)} does not exist")
+        raise CatalogError(f"{'.'.join(name)} does not exist: another writer dropped it")
     text = replace(record, schema=schema_digest(table.metadata)).as_text()
     catalog.commit(table, (), (SetPropertiesUpdate(updates={PROPERTY: text}),))
 
@@ -152,6 +152,6 @@ def write_view_record(catalog: IcebergCatalog, name: Name, record: BuildRecord) 
     """
     metadata = catalog.metadata(name)
     if metadata is None or "versions" not in metadata:
-        raise CatalogError(f"{'.'.join(name)} is no view any more")
+        raise CatalogError(f"{'.'.join(name)} is not a view any more: another writer replaced it")
     text = replace(record, schema=schema_digest(metadata)).as_text()
     catalog.set_view_properties(name, {PROPERTY: text})
