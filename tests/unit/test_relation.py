@@ -20,7 +20,7 @@ def test_a_temporary_relation_as_packages_make_it() -> None:
 
 
 def test_a_function_has_one_name_also_in_a_build() -> None:
-    staging = staging_relation(lambda schema, name: f"{name}__staged")
+    staging = staging_relation(lambda catalog, schema, name: f"{name}__staged")
     for relation in (MODEL, staging.create(database="lake", schema="s", identifier="t")):
         assert str(relation.incorporate(type="function")) == "`s.t`"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import SpawnContext
@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.engines.embedded import status
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.factory import session_settings
+from dbt.adapters.iceberg_stream.profile.factory import session_settings_of_all
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
@@ -34,6 +34,7 @@ from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.engines.session import Session
     from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
@@ -67,7 +68,15 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     @property
     def principal(self) -> str:
         """The owner of the token; empty if the catalog has no users."""
-        identity = self.resources.identity
+        return self.principal_of(self.credentials.database)
+
+    def principal_of(self, catalog: str) -> str:
+        """Return the owner of the token for a catalog; empty if the catalog has no users.
+
+        Args:
+            catalog: the catalog's name, as the profile writes it.
+        """
+        identity = self.resources.identities.get(catalog)
         return identity.principal if identity else ""
 
     def current_session(self) -> Session:
@@ -109,7 +118,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return True
         return bool(connection.handle.reusable)
 
-    def refresh_spark(self, *names: tuple[str, str]) -> None:
+    def refresh_spark(self, *names: QualifiedName) -> None:
         """Refresh tables in Spark's cache, after a commit that Spark did not make.
 
         Does nothing if the engine has not started yet.
@@ -121,8 +130,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             server = status(self.credentials.engine_path(self.project_root))
             if server is None or not server.ready:
                 return
-        catalog = self.credentials.database
-        relations = [".".join(quote(part) for part in (catalog, *name)) for name in names]
+        own = self.credentials.database
+        relations = [".".join(quote(part) for part in (own, *name)[-3:]) for name in names]
         statements = [f"refresh table {relation}" for relation in relations]
         sql = statements[0]
         if len(statements) > 1:
@@ -131,7 +140,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         with self.exception_handler(sql):
             self.current_session().run(sql)
 
-    def forget_results(self, name: tuple[str, str]) -> None:
+    def forget_results(self, name: QualifiedName) -> None:
         """Drop the cached results of queries that read a relation.
 
         Args:
@@ -140,7 +149,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         if (results := self.resources.results) is not None:
             results.forget(name)
 
-    def refresh_relation(self, name: tuple[str, str]) -> None:
+    def refresh_relation(self, name: QualifiedName) -> None:
         """Refresh a table in Spark's cache, and drop cached results that read it.
 
         Args:
@@ -163,12 +172,23 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         columns = [column[0] for column in cursor.description or ()]
         return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
-    def maintenance_context(self) -> MaintenanceContext:
-        """Return what maintenance needs of the profile and of this thread's session."""
+    def maintenance_context(self, catalog_name: str | None = None) -> MaintenanceContext:
+        """Return what maintenance needs of the profile and of this thread's session.
+
+        Args:
+            catalog_name: the catalog of the tables; the profile's own by default.
+        """
         from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
 
-        catalog = self.resources.catalog
-        return MaintenanceContext(catalog, self.fetch_rows, self.refresh_relation, self.principal)
+        catalogs = self.resources.catalogs
+        catalog = catalogs.get(catalog_name)
+
+        def refresh(name: tuple[str, str]) -> None:
+            self.refresh_relation(catalogs.qualified(catalog.name, name))
+
+        return MaintenanceContext(
+            catalog, self.fetch_rows, refresh, self.principal_of(catalog.name)
+        )
 
     # Not a class method as in dbt's base class, because the manager has the sessions.
     def open(self, connection: Connection) -> Connection:  # type: ignore[override]
@@ -187,34 +207,34 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """Raise StatementError if another thread has canceled the command."""
         self._pool.refuse_if_canceled()
 
-    def session_settings(self, token: Token | None) -> dict[str, str]:
-        """Return the settings of a Spark session that uses the catalog with a token.
+    def session_settings(self, tokens: Mapping[str, Token]) -> dict[str, str]:
+        """Return the settings of a Spark session that uses the catalogs with tokens.
 
         Args:
-            token: the token; None if the profile has none.
+            tokens: by catalog; without those that have none.
         """
-        return session_settings(self.credentials, self.project_root, token)
+        return session_settings_of_all(self.credentials, self.project_root, tokens)
 
     def _open_handle(self, on_close: Callable[[Handle], None]) -> Handle:
         from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
         from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
         shared = self.resources
-        catalog, identity = shared.catalog, shared.identity
-        token = identity.token() if identity else None
+        catalogs, identities = shared.catalogs, shared.identities
+        tokens = {name: identity.token() for name, identity in identities.items()}
         endpoint = shared.engine.endpoint()
         quiet_pyspark()
         session = Session(
             endpoint.url,
-            self.session_settings(token),
+            self.session_settings(tokens),
             partial(self._records.open(endpoint).add, endpoint),
             known_server=self._server_checked,
         )
         self._server_checked = True
-        renewal = Renewal(identity, token, self.session_settings) if identity and token else None
+        renewal = Renewal(identities, tokens, self.session_settings) if tokens else None
         return Handle(
             session,
-            catalog,
+            catalogs,
             self.credentials.progress,
             on_close=on_close,
             on_lost=shared.engine.abandon,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from multiprocessing.context import SpawnContext
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
+from dbt.adapters.iceberg_stream.materializations.catalogs import CatalogHooks
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.functions import FunctionHooks
 from dbt.adapters.iceberg_stream.materializations.hooks import MaterializationHooks
@@ -38,8 +38,6 @@ from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, 
 from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
-    check_database,
-    published_name,
     table_name,
 )
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
@@ -55,9 +53,11 @@ from dbt.adapters.iceberg_stream.summary.row_drop import check_row_drop
 if TYPE_CHECKING:
     import agate
 
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.catalog.catalog import Name
+    from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.engines.session import Session
     from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
+    from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -72,7 +72,7 @@ ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
 class IcebergStreamAdapter(
-    BuildHooks, FunctionHooks, MaterializationHooks, UnchangedHooks, SQLAdapter
+    BuildHooks, CatalogHooks, FunctionHooks, MaterializationHooks, UnchangedHooks, SQLAdapter
 ):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
@@ -99,8 +99,10 @@ class IcebergStreamAdapter(
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
         self._changes = Changes()
+        self.open_catalogs()
         if self.connections.credentials.build_summary:
-            BuildSummary(listen, self._changes, _logs_json(config))
+            own = self.connections.credentials.database
+            BuildSummary(listen, self._changes, own, _logs_json(config))
         self.open_functions()
         self._after_commit = AfterCommit(
             self.connections.refresh_spark,
@@ -119,10 +121,6 @@ class IcebergStreamAdapter(
         # A run that skips all its models needs no engine.
         if self.command in ENGINE_COMMANDS and not self.may_skip_all():
             threading.Thread(target=self.connections.resources.engine.prestart, daemon=True).start()
-
-    @property
-    def catalog(self) -> IcebergCatalog:
-        return self.connections.resources.catalog
 
     @property
     def session(self) -> Session:
@@ -182,9 +180,12 @@ class IcebergStreamAdapter(
         with self.connections.exception_handler("dbt debug"):
             for line in check_server(self.session, self.catalog.name):
                 logger.info(line)
-        self.catalog.namespaces()
-        for capability, supported in self.catalog.capabilities().items():
-            logger.info(f"Catalog: {capability}: {'yes' if supported else 'no'}")
+        for name in self.catalogs.names:
+            catalog = self.catalogs.get(name)
+            catalog.namespaces()
+            shown = "Catalog" if self.catalogs.is_own(name) else f"Catalog {name}"
+            for capability, supported in catalog.capabilities().items():
+                logger.info(f"{shown}: {capability}: {'yes' if supported else 'no'}")
 
     def valid_incremental_strategies(self) -> list[str]:
         return list(STRATEGIES)
@@ -195,9 +196,8 @@ class IcebergStreamAdapter(
         if self.build is not None:
             self.build.check_statement(sql)
         response, table = super().execute(sql, auto_begin, fetch, limit)
-        if isinstance(response, IcebergStreamResponse) and response.relation:
-            schema, identifier = response.relation.rsplit(".", 1)
-            self._after_commit.on_spark_commit((schema, identifier), response.outcome)
+        if isinstance(response, IcebergStreamResponse) and response.target:
+            self._after_commit.on_spark_commit(response.target, response.outcome)
         return response, table
 
     def validate_sql(self, sql: str) -> AdapterResponse:
@@ -207,21 +207,15 @@ class IcebergStreamAdapter(
 
     # Namespaces and relations, from the catalog
 
-    def list_schemas(self, database: str) -> list[str]:
-        return self.catalog.namespaces()
-
-    @available.parse(lambda *a, **k: False)
-    def check_schema_exists(self, database: str, schema: str) -> bool:
-        return self.catalog.namespace_exists(schema)
-
     def list_relations_without_caching(self, schema_relation: BaseRelation) -> list[BaseRelation]:
         namespace = str(schema_relation.schema)
-        relations: Iterable[tuple[str, str]] = self.catalog.relations(namespace)
-        if self.build is not None:
+        catalog = self.catalog_of(schema_relation)
+        relations: Iterable[tuple[str, str]] = catalog.relations(namespace)
+        if self.build is not None and catalog is self.catalog:
             relations = self.build.kinds(namespace, relations)
         return [
             self.Relation.create(
-                database=schema_relation.database or self.catalog.name,
+                database=schema_relation.database or catalog.name,
                 schema=namespace,
                 identifier=name,
                 type=RelationType(kind),
@@ -237,20 +231,19 @@ class IcebergStreamAdapter(
 
     @available.parse_none
     def create_schema(self, relation: BaseRelation) -> None:
-        check_database(relation, self.catalog.name)
-        self.catalog.create_namespace(str(relation.schema))
+        self.catalog_of(relation).create_namespace(str(relation.schema))
 
     @available.parse_none
     def drop_schema(self, relation: BaseRelation) -> None:
         """Drop a namespace with its tables and views, their files, and what is staged there."""
         from dbt.adapters.iceberg_stream.builds.build import discard, list_builds
 
-        check_database(relation, self.catalog.name)
-        for build in list_builds(self.catalog, [str(relation.schema)]):
-            discard(self.catalog, build)
+        catalog = self.catalog_of(relation)
+        for build in list_builds(catalog, [str(relation.schema)]):
+            discard(catalog, build)
         for contained in self.list_relations_without_caching(relation):
             self.drop_relation(contained)
-        self.catalog.drop_namespace(str(relation.schema))
+        catalog.drop_namespace(str(relation.schema))
         self.cache.drop_schema(relation.database, relation.schema)
 
     @available.parse_none
@@ -260,39 +253,40 @@ class IcebergStreamAdapter(
         if split_staged(name[1]) is None:
             from dbt.adapters.iceberg_stream.tables.clones import drop_table
 
-            drop_table(self.catalog, name)
+            drop_table(self.catalog_of(relation), name)
         else:
             # It shares files with the published one.
-            self.catalog.unregister(name)
-        self.connections.forget_results(name)
+            self.catalog_of(relation).unregister(name)
+        self.connections.forget_results(self.qualified_name(relation))
 
     def rename_relation(self, from_relation: BaseRelation, to_relation: BaseRelation) -> None:
         super().rename_relation(from_relation, to_relation)
-        self._changes.rename(table_name(from_relation), table_name(to_relation))
+        self._changes.rename(self.qualified_name(from_relation), self.qualified_name(to_relation))
 
     @available.parse_none
     def row_drop_warning(self, relation: BaseRelation, model: Mapping[str, Any]) -> str | None:
         """Return the warning of `warn_row_drop` if this run removed too many rows."""
-        return check_row_drop(self._changes, table_name(relation), model)
+        return check_row_drop(self._changes, self.qualified_name(relation), model)
 
     @available.parse_none
     def note_staged(self, relation: BaseRelation) -> None:
         """Note a staged object, to drop it if the model fails before the swap."""
-        self._staged.name = table_name(relation)
+        self._staged.relation = relation
 
     @available.parse_none
     def forget_staged(self) -> None:
-        self._staged.name = None
+        self._staged.relation = None
 
     def post_model_hook(self, config: Mapping[str, Any], context: Any) -> None:
         """Drop the staged object of a model that failed before the swap."""
-        name, self._staged.name = getattr(self._staged, "name", None), None
-        if name is None:
+        relation, self._staged.relation = getattr(self._staged, "relation", None), None
+        if relation is None:
             return
+        name = table_name(relation)
         try:
             from dbt.adapters.iceberg_stream.tables.clones import drop_table
 
-            drop_table(self.catalog, name)
+            drop_table(self.catalog_of(relation), name)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
 
@@ -301,7 +295,7 @@ class IcebergStreamAdapter(
         if relation.schema is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
-        columns = self.catalog.columns(table_name(relation))
+        columns = self.catalog_of(relation).columns(table_name(relation))
         return self._columns((column.name, column.type) for column in columns)
 
     @available.parse(lambda *a, **k: [])
@@ -319,47 +313,6 @@ class IcebergStreamAdapter(
     def expand_column_types(self, goal: BaseRelation, current: BaseRelation) -> None:
         """Do nothing: Spark's strings have no length."""
 
-    # Documentation and freshness, from the catalog
-
-    def _get_one_catalog(
-        self, information_schema: Any, schemas: set[str], used_schemas: frozenset[tuple[str, str]]
-    ) -> agate.Table:
-        from dbt.adapters.iceberg_stream.catalog.docs import catalog_table
-
-        tables = (item for schema in sorted(schemas) for item in self.catalog.describe(schema))
-        return self._catalog_filter_table(catalog_table(self.catalog.name, tables), used_schemas)
-
-    def _get_one_catalog_by_relations(
-        self,
-        information_schema: Any,
-        relations: list[BaseRelation],
-        used_schemas: frozenset[tuple[str, str]],
-    ) -> agate.Table:
-        from dbt.adapters.iceberg_stream.catalog.docs import catalog_table, describe
-
-        described = describe(self.catalog, (published_name(relation) for relation in relations))
-        table = catalog_table(self.catalog.name, described)
-        return self._catalog_filter_table(table, used_schemas)
-
-    def get_catalog_for_single_relation(self, relation: BaseRelation) -> Any:
-        from dbt.adapters.iceberg_stream.catalog.docs import describe, single_relation
-
-        described = describe(self.catalog, [published_name(relation)])
-        return single_relation(self.catalog.name, described[0]) if described else None
-
-    def calculate_freshness_from_metadata_batch(
-        self, sources: list[BaseRelation], macro_resolver: Any = None
-    ) -> tuple[list[AdapterResponse | None], dict[BaseRelation, Any]]:
-        """Return the freshness of tables from their current snapshots, without a statement."""
-        now = datetime.now(timezone.utc)
-        freshness = {
-            source: self._create_freshness_response(
-                self.catalog.last_modified(table_name(source)), now
-            )
-            for source in sources
-        }
-        return [AdapterResponse("OK")], freshness
-
     # For macros
 
     @available.parse(lambda *a, **k: None)
@@ -376,8 +329,8 @@ class IcebergStreamAdapter(
         return classify(sql).verb not in ROW_COMMANDS
 
     @available.parse_none
-    def require_views(self) -> None:
-        self.catalog.require_views()
+    def require_views(self, relation: BaseRelation | None = None) -> None:
+        self.catalogs.get(relation.database if relation else None).require_views()
 
     @available.parse_none
     def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:
@@ -386,7 +339,7 @@ class IcebergStreamAdapter(
             name = table_name(existing)
             # Staging has checked the published table, and the staged one is the user's own.
             if split_staged(name[1]) is None:
-                self.catalog.check_write(name, rows_only)
+                self.catalog_of(existing).check_write(name, rows_only)
 
     @available.parse_none
     def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
@@ -413,11 +366,11 @@ class IcebergStreamAdapter(
         """Return the `alter table` clauses that give a table the layout of its model."""
         if layout.is_default:
             return []
-        return layout.alterations(self.catalog.table(table_name(relation)))
+        return layout.alterations(self.catalog_of(relation).table(table_name(relation)))
 
     @available.parse(lambda *a, **k: False)
     def is_partitioned(self, relation: BaseRelation) -> bool:
-        table = self.catalog.table(table_name(relation))
+        table = self.catalog_of(relation).table(table_name(relation))
         return not table.spec().is_unpartitioned()
 
     @available.parse(lambda *a, **k: False)
@@ -425,7 +378,7 @@ class IcebergStreamAdapter(
         """Return whether a batch of microbatch has only whole partitions."""
         from dbt.adapters.iceberg_stream.catalog.partition_alignment import range_is_aligned
 
-        table = self.catalog.table(table_name(relation))
+        table = self.catalog_of(relation).table(table_name(relation))
         return range_is_aligned(table, column, batch_size)
 
     @available.parse(lambda *a, **k: "")
@@ -435,14 +388,14 @@ class IcebergStreamAdapter(
 
     @available.parse(lambda *a, **k: None)
     def relation_comment(self, relation: BaseRelation) -> str | None:
-        return self.catalog.comment(table_name(relation))
+        return self.catalog_of(relation).comment(table_name(relation))
 
     @available.parse(lambda *a, **k: {})
     def changed_column_comments(
         self, relation: BaseRelation, documented: Mapping[str, Any]
     ) -> dict[str, str]:
         """Return the comments that differ from the table's, by column name."""
-        columns = self.catalog.columns(table_name(relation))
+        columns = self.catalog_of(relation).columns(table_name(relation))
         current = {column.name.lower(): column for column in columns}
         wanted = {name.lower(): column["description"] for name, column in documented.items()}
         return {
@@ -454,25 +407,35 @@ class IcebergStreamAdapter(
     @available.parse_none
     def require_columns(self, relation: BaseRelation, columns: list[str]) -> None:
         """Make columns required, so that every writer must give them a value."""
-        self.catalog.require_columns(table_name(relation), columns)
+        self.catalog_of(relation).require_columns(table_name(relation), columns)
 
     # Materializations with Python
 
-    def context(self) -> MaterializationContext:
-        """Return what the Python of a materialization needs of the adapter."""
-        connections = self.connections
+    def context(self, database: str | None = None) -> MaterializationContext:
+        """Return what the Python of a materialization needs of the adapter.
+
+        Args:
+            database: the catalog of the model; the profile's own by default.
+        """
+        connections, catalog = self.connections, self.catalogs.get(database)
+
+        def after_commit(name: Name, outcome: Outcome) -> None:
+            qualified = self.catalogs.qualified(catalog.name, name)
+            self._after_commit.on_adapter_commit(qualified, outcome)
+
         return MaterializationContext(
-            catalog=self.catalog,
+            catalog=catalog,
+            catalogs=self.catalogs,
             credentials=connections.credentials,
             project_root=connections.project_root,
-            principal=connections.principal,
+            principal=connections.principal_of(catalog.name),
             session=connections.current_session,
             discard_session=connections.discard_session,
             has_default_settings=connections.has_default_settings,
             execute=self._execute_statement,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
-            after_commit=self._after_commit.on_adapter_commit,
+            after_commit=after_commit,
         )
 
     def _execute_statement(self, sql: str) -> IcebergStreamResponse:
@@ -480,9 +443,9 @@ class IcebergStreamAdapter(
         assert isinstance(response, IcebergStreamResponse)
         return response
 
-    def _call_hook(self, name: Name, snapshot_id: int) -> None:
+    def _call_hook(self, name: QualifiedName, snapshot_id: int) -> None:
         """Call `iceberg_stream__on_write`, if the project has such a macro."""
-        if split_staged(name[1]) is not None:
+        if split_staged(name[-1]) is not None:
             return
         resolver = self.get_macro_resolver()
         if resolver is None:
@@ -490,9 +453,9 @@ class IcebergStreamAdapter(
         if resolver.find_macro_by_name(USER_HOOK, self.config.project_name, None) is None:
             return
         relation = self.Relation.create(
-            database=self.catalog.name,
-            schema=name[0],
-            identifier=name[1],
+            database=name[0] if len(name) == 3 else self.catalog.name,
+            schema=name[-2],
+            identifier=name[-1],
             type=RelationType.Table,
         )
         arguments = {"relation": relation, "snapshot_id": snapshot_id}
@@ -510,7 +473,7 @@ class IcebergStreamAdapter(
         if model["config"].get("maintenance"):
             from dbt.adapters.iceberg_stream.materializations.maintenance import maintain_model
 
-            context = self.connections.maintenance_context()
+            context = self.connections.maintenance_context(relation.database)
             self.when_published(relation, partial(maintain_model, context, relation, model))
 
     @available.parse_none
@@ -518,7 +481,8 @@ class IcebergStreamAdapter(
         """Run steps of maintenance on a table, for hooks and operations."""
         from dbt.adapters.iceberg_stream.materializations.maintenance import maintain_table
 
-        maintain_table(self.connections.maintenance_context(), table, config)
+        database = None if isinstance(table, str) else table.database
+        maintain_table(self.connections.maintenance_context(database), table, config)
 
     @available.parse(lambda *a, **k: "__stream_source")
     def declare_stream(
@@ -545,7 +509,7 @@ class IcebergStreamAdapter(
         from dbt.adapters.iceberg_stream.materializations.stream import stream_columns
 
         source = self._stream_of(model)
-        return stream_columns(self.context(), self.prepare(sql), model, source)
+        return stream_columns(self.context(model.get("database")), self.prepare(sql), model, source)
 
     @available.parse_none
     def run_stream(
@@ -566,7 +530,9 @@ class IcebergStreamAdapter(
             grouping.check_runnable(name, self.config.threads)
             group = self._groups.get(name, frozenset(grouping.members[name]))
         query = self.prepare(sql)
-        return run_stream(self.context(), relation, query, model, source, refresh, group)
+        return run_stream(
+            self.context(relation.database), relation, query, model, source, refresh, group
+        )
 
     def _stream_of(self, model: Mapping[str, Any]) -> SourceDefinition:
         source = self._streams.get(str(model["unique_id"]))

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 from dbt.adapters.base.relation import BaseRelation
 from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
-from dbt_common.exceptions import DbtRuntimeError
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
+ActualIdentifier = Callable[[str | None, str, str], str]
 UNQUOTED = {"database": False, "schema": False, "identifier": False}
 
 
@@ -28,7 +28,7 @@ class IcebergStreamRelation(BaseRelation):
 
     Attributes:
         actual_identifier: returns under which identifier a relation is read and written, from its
-            namespace and identifier; None if that is always its own.
+            catalog, namespace and identifier; None if that is always its own.
         as_of: SQL literal of the version in which queries read it; None for the current one.
     """
 
@@ -38,7 +38,7 @@ class IcebergStreamRelation(BaseRelation):
     replaceable_relations: frozenset = frozenset({RelationType.Table, RelationType.View})
     require_alias: bool = False
     as_of: str | None = None
-    actual_identifier: ClassVar[Callable[[str, str], str] | None] = None
+    actual_identifier: ClassVar[ActualIdentifier | None] = None
 
     def quoted(self, identifier: str) -> str:
         return quote(identifier)
@@ -87,7 +87,7 @@ class IcebergStreamRelation(BaseRelation):
 
 
 def staging_relation(
-    actual_identifier: Callable[[str, str], str],
+    actual_identifier: ActualIdentifier,
 ) -> type[IcebergStreamRelation]:
     """Return a class of relations that a run may have staged under other identifiers.
 
@@ -115,8 +115,9 @@ def table_name(relation: BaseRelation) -> tuple[str, str]:
         relation: a table or view.
     """
     namespace, identifier = published_name(relation)
-    actual_identifier = getattr(relation, "actual_identifier", None)
-    return namespace, actual_identifier(namespace, identifier) if actual_identifier else identifier
+    if (actual_identifier := getattr(relation, "actual_identifier", None)) is None:
+        return namespace, identifier
+    return namespace, actual_identifier(relation.database, namespace, identifier)
 
 
 def published_relation(relation: BaseRelation) -> IcebergStreamRelation:
@@ -138,20 +139,3 @@ def published_name(relation: BaseRelation) -> tuple[str, str]:
         relation: a table or view.
     """
     return str(relation.schema), str(relation.identifier)
-
-
-def check_database(relation: BaseRelation, catalog: str) -> None:
-    """Check that a relation is in the profile's catalog.
-
-    Args:
-        relation: a table, view or namespace.
-        catalog: name of the profile's catalog.
-
-    Raises:
-        DbtRuntimeError: it names another catalog.
-    """
-    if relation.database and relation.database.lower() != catalog.lower():
-        raise DbtRuntimeError(
-            f"{relation} names the catalog `{relation.database}`, but this profile has only "
-            f"`{catalog}`. Remove the `database` config, or set it in the profile."
-        )

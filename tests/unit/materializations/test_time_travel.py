@@ -11,6 +11,7 @@ from dbt_common.exceptions import CompilationError, DbtRuntimeError
 from jinja2.sandbox import SandboxedEnvironment
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.materializations.model_config import check_model_config
 from dbt.adapters.iceberg_stream.materializations.stream import source_definition
 from dbt.adapters.iceberg_stream.materializations.time_travel import at_version, read_at
@@ -47,7 +48,7 @@ def ids(lake: IcebergCatalog) -> list[int]:
 
 
 def at(lake: IcebergCatalog, **versions: Any) -> str:
-    return at_version(lake, ORDERS, versions, NODE).render()
+    return at_version(one_catalog(lake), ORDERS, versions, NODE).render()
 
 
 def test_tags_and_branches_are_read_by_name(lake: IcebergCatalog, ids: list[int]) -> None:
@@ -108,17 +109,19 @@ def test_relations_without_versions(lake: IcebergCatalog) -> None:
         IcebergStreamRelation.create(identifier="__dbt__cte__t", type="cte"),
     ):
         with pytest.raises(CompilationError, match="so it has no versions"):
-            at_version(lake, relation, {"tag": "a"}, NODE)
+            at_version(one_catalog(lake), relation, {"tag": "a"}, NODE)
         test = {**NODE, "resource_type": "unit_test"}
-        assert at_version(lake, relation, {"tag": "a"}, test) is relation
+        assert at_version(one_catalog(lake), relation, {"tag": "a"}, test) is relation
     other = IcebergStreamRelation.create(database="other", schema="s", identifier="t")
-    with pytest.raises(DbtRuntimeError, match="names the catalog `other`"):
-        at_version(lake, other, {"tag": "a"}, NODE)
+    with pytest.raises(DbtRuntimeError, match="has no catalog `other`"):
+        at_version(one_catalog(lake), other, {"tag": "a"}, NODE)
 
 
 def test_a_model_in_jinja(lake: IcebergCatalog, ids: list[int]) -> None:
     """Jinja passes its context, with dbt's adapter and node."""
-    adapter = SimpleNamespace(at_version=lambda *arguments: at_version(lake, *arguments))
+    adapter = SimpleNamespace(
+        at_version=lambda *arguments: at_version(one_catalog(lake), *arguments)
+    )
     template = SandboxedEnvironment().from_string("select o.id from {{ orders.at(tag=tag) }} as o")
     context = {"adapter": adapter, "model": NODE, "orders": ORDERS}
     assert template.render(context, tag=None) == f"select o.id from {NAME} as o"
@@ -133,7 +136,7 @@ def test_the_run_can_read_what_it_has_begun_with(lake: IcebergCatalog, ids: list
 
 def read(lake: IcebergCatalog, sql: str, value: Any) -> str:
     own = IcebergStreamRelation.create(database="lake", schema="s", identifier="own")
-    return read_at(lake, sql, own, {**NODE, "config": {"read_at": value}})
+    return read_at(one_catalog(lake), sql, own, {**NODE, "config": {"read_at": value}})
 
 
 def test_all_tables_of_a_model(lake: IcebergCatalog, ids: list[int]) -> None:

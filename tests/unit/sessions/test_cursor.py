@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
@@ -67,8 +68,12 @@ class Session:
 
 def handle_of(session: Session, source: Source, lake: IcebergCatalog) -> Handle:
     identity = Identity(source)
-    renewal = Renewal(identity, identity.token(), lambda token: {"token": token.value})
-    return Handle(session, lake, False, lambda _: None, lambda: None, renewal)  # type: ignore[arg-type]
+    renewal = Renewal(
+        {"lake": identity},
+        {"lake": identity.token()},
+        lambda tokens: {"token": tokens["lake"].value},
+    )
+    return Handle(session, one_catalog(lake), False, lambda _: None, lambda: None, renewal)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sql", ["select 1", "insert into s.t values (1)", "refresh table s.t"])

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from dbt_common.exceptions import CompilationError
 
+from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate
 from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 from dbt.adapters.iceberg_stream.sessions.function_definition import parse_function
@@ -211,7 +212,7 @@ def test_a_session_gets_a_function_once_and_again_when_it_has_changed(lake: Any)
     session, node = Session(), python("loud")
     handle = Handle(
         session,  # type: ignore[arg-type]
-        lake,
+        one_catalog(lake),
         False,
         lambda _: None,
         lambda: None,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.sessions.results import ResultCache, catalog_key
@@ -37,7 +38,7 @@ def store(tmp_path: Path) -> ResultStore:
 
 @pytest.fixture
 def cache(lake: IcebergCatalog, store: ResultStore) -> ResultCache:
-    cache = ResultCache(store, lake, {"warehouse": "here"})
+    cache = ResultCache(store, one_catalog(lake), {"warehouse": "here"})
     keep(cache)
     return cache
 
@@ -66,7 +67,7 @@ def test_not_by_another_asker(cache: ResultCache, other: dict[str, str]) -> None
 def test_not_in_another_catalog(
     cache: ResultCache, store: ResultStore, lake: IcebergCatalog
 ) -> None:
-    assert found(ResultCache(store, lake, {"warehouse": "there"})) is None
+    assert found(ResultCache(store, one_catalog(lake), {"warehouse": "there"})) is None
 
 
 def test_not_with_other_secrets() -> None:
@@ -145,7 +146,7 @@ def test_metadata_that_cannot_be_read(
     assert table is not None
     Path(table.location.removeprefix("file://")).write_text("{}")
     another = IcebergCatalog("lake", SqliteBackend("lake", tmp_path))
-    assert ResultCache(store, another, {}).find(QUERY, UMA) is None
+    assert ResultCache(store, one_catalog(another), {}).find(QUERY, UMA) is None
 
 
 def test_a_store_that_fails_is_left(cache: ResultCache, store: ResultStore) -> None:

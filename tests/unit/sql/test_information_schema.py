@@ -34,7 +34,7 @@ from dbt.adapters.iceberg_stream.sql.information_schema import mentions, with_vi
     ],
 )
 def test_names(sql: str, expected: str | None) -> None:
-    views = [(mention, f"v{index}") for index, mention in enumerate(mentions(sql, "lake"))]
+    views = [(mention, f"v{index}") for index, mention in enumerate(mentions(sql, ["Lake"]))]
     assert with_views(sql, views) == (expected or sql)
 
 
@@ -65,7 +65,7 @@ NAMES = {(namespace, table) for namespace in ("shop", "web") for table in ("orde
     ],
 )
 def test_what_a_query_asks_for(where: str, expected: set[tuple[str, str]]) -> None:
-    (mention,) = mentions(f"select 1 from information_schema.tables where {where}", "lake")
+    (mention,) = mentions(f"select 1 from information_schema.tables where {where}", ["Lake"])
     asked = {
         (namespace, table)
         for namespace, table in NAMES
@@ -100,5 +100,5 @@ def test_conditions_of_joins() -> None:
     ],
 )
 def test_columns(sql: str, columns: set[str] | None) -> None:
-    (mention,) = mentions(sql, "lake")
+    (mention,) = mentions(sql, ["Lake"])
     assert mention.columns == columns

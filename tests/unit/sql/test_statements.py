@@ -41,11 +41,12 @@ def test_split() -> None:
 @pytest.mark.parametrize(
     ("sql", "namespace"),
     [
-        ("drop schema if exists l.s cascade", "s"),
-        ("/* c */ DROP NAMESPACE s CASCADE", "s"),
+        ("drop schema if exists l.s cascade", ("l", "s")),
+        ("/* c */ DROP NAMESPACE s CASCADE", ("s",)),
+        ("drop schema l.`a.b` cascade", ("l", "a.b")),
         ("drop schema s", None),
         ("drop table s.t", None),
     ],
 )
-def test_dropped_namespace(sql: str, namespace: str | None) -> None:
+def test_dropped_namespace(sql: str, namespace: tuple[str, ...] | None) -> None:
     assert dropped_namespace(sql) == namespace

@@ -26,7 +26,7 @@ def ended(
         unique_id=f"{kind}.shop.{alias}",
         resource_type=kind,
         materialized=materialized,
-        node_relation=SimpleNamespace(schema=schema, alias=alias),
+        node_relation=SimpleNamespace(database="Lake", schema=schema, alias=alias),
     )
     result = SimpleNamespace(status=status, execution_time=1.25)
     data = SimpleNamespace(node_info=node, run_result=result)
@@ -39,7 +39,7 @@ class Dbt:
     def __init__(self, in_json: bool = False) -> None:
         self.changes = Changes()
         callbacks: list[Callable[[Any], None]] = []
-        BuildSummary(callbacks.append, self.changes, in_json)
+        BuildSummary(callbacks.append, self.changes, "lake", in_json)
         (self.fire,) = callbacks
         self.lines: list[str] = []
 

@@ -12,7 +12,8 @@ from dbt.adapters.iceberg_stream.unchanged.increments import (
     overwrites_by_key,
 )
 
-OWN = {("s", "t")}
+# The same name in another catalog is another table.
+OWN = {("lake", "s", "t"), ("s", "t")}
 CODE = "{{ config(materialized='incremental') }} select id, v from {{ ref('raw') }}"
 WHERE = "where id > (select max(id) from {{ this }})"
 SQL = "select id, v from s.raw where id > (select max(id) from lake.s.t)"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
     NO_INPUTS,
@@ -142,26 +143,26 @@ class TestInputs:
     def test_tables(self, catalog: IcebergCatalog) -> None:
         make_table(catalog)
         make_table(catalog, name=("s", "u"))
-        before = capture_inputs(catalog, "select * from s.t join s.u", ("s", "new"))
+        before = capture_inputs(one_catalog(catalog), "select * from s.t join s.u", ("s", "new"))
         assert sorted(before.tables) == ["s.t", "s.u"]
         append_row(catalog, 1)
-        after = capture_inputs(catalog, "select * from s.t join s.u", ("s", "new"))
+        after = capture_inputs(one_catalog(catalog), "select * from s.t join s.u", ("s", "new"))
         assert after.change_since(before.as_json()) == "s.t has other rows"
         assert before.change_since(before.as_json()) is None
 
     def test_the_own_table_is_no_input(self, catalog: IcebergCatalog) -> None:
         make_table(catalog)
-        inputs = capture_inputs(catalog, "select * from s.t where id > 5", NAME)
+        inputs = capture_inputs(one_catalog(catalog), "select * from s.t where id > 5", NAME)
         assert inputs == replace(NO_INPUTS, reads_own=True)
 
     def test_staged_tables_count_as_published(self, catalog: IcebergCatalog) -> None:
         make_table(catalog, name=("s", "t__dbt_build_pr-42"))
         sql = "select * from s.`t__dbt_build_pr-42`"
-        inputs = capture_inputs(catalog, sql, ("s", "new"), "pr-42")
+        inputs = capture_inputs(one_catalog(catalog), sql, ("s", "new"), "pr-42")
         assert list(inputs.tables) == ["s.t"]
         assert inputs.reads_staged
         own = replace(NO_INPUTS, reads_own=True, reads_staged=True)
-        assert capture_inputs(catalog, sql, NAME, "pr-42") == own
+        assert capture_inputs(one_catalog(catalog), sql, NAME, "pr-42") == own
 
     def test_fixed_versions(self, catalog: IcebergCatalog) -> None:
         make_table(catalog)
@@ -170,9 +171,9 @@ class TestInputs:
             "select * from s.t version as of 'main'",
             f"select * from s.t version as of {first}",
         )
-        before = [capture_inputs(catalog, sql, ("s", "new")) for sql in (tag, fixed)]
+        before = [capture_inputs(one_catalog(catalog), sql, ("s", "new")) for sql in (tag, fixed)]
         append_row(catalog, 2)
-        after = [capture_inputs(catalog, sql, ("s", "new")) for sql in (tag, fixed)]
+        after = [capture_inputs(one_catalog(catalog), sql, ("s", "new")) for sql in (tag, fixed)]
         changes = [new.change_since(old.as_json()) for new, old in zip(after, before, strict=True)]
         assert changes == ["s.t has other rows", None]
 
@@ -189,7 +190,7 @@ class TestInputs:
     def test_unknown(self, catalog: IcebergCatalog, sql: str, reason: str) -> None:
         make_table(catalog)
         with pytest.raises(UnknownInputs) as raised:
-            capture_inputs(catalog, sql, ("s", "new"))
+            capture_inputs(one_catalog(catalog), sql, ("s", "new"))
         assert str(raised.value).startswith(reason)
 
 

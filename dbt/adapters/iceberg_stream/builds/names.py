@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TypeVar, cast
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
+
+# Of one catalog, or qualified by a catalog's name.
+AnyName = TypeVar("AnyName", bound=tuple[str, ...])
 
 MARK = "__dbt_build_"
 _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
@@ -51,10 +55,10 @@ def split_staged(identifier: str) -> tuple[str, str] | None:
     return (published, build) if mark and published and _NAME.fullmatch(build) else None
 
 
-def without_build(name: Name) -> Name:
+def without_build(name: AnyName) -> AnyName:
     """Return the published name of a relation, which may be staged."""
-    parts = split_staged(name[1])
-    return (name[0], parts[0]) if parts else name
+    parts = split_staged(name[-1])
+    return cast(AnyName, (*name[:-1], parts[0])) if parts else name
 
 
 def published_tables(namespace: str, relations: Iterable[tuple[str, str]]) -> list[Name]:

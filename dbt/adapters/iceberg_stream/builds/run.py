@@ -166,6 +166,8 @@ class BuildRun:
         """
         for statement in split(sql):
             target = classify(statement).target or ()
+            if len(target) == 3 and target[0].lower() != self._catalog().name.lower():
+                continue
             name = (target[-2], target[-1]) if len(target) > 1 else None
             if name in self._relations:
                 raise BuildError(

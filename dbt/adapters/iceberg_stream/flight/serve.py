@@ -12,6 +12,7 @@ from pathlib import Path
 from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
@@ -145,8 +146,19 @@ class _Authenticator:
     def _handle(self, catalog: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
         session = Session(self.engine.endpoint().url, self._settings(token))
-        renewal = Renewal(identity, token, self._settings) if identity and token else None
-        return Handle(session, catalog, False, lambda handle: None, self.engine.abandon, renewal)
+        renewal, name = None, catalog.name
+        if identity and token:
+            renewal = Renewal(
+                {name: identity}, {name: token}, lambda tokens: self._settings(tokens[name])
+            )
+        return Handle(
+            session,
+            one_catalog(catalog),
+            False,
+            lambda handle: None,
+            self.engine.abandon,
+            renewal,
+        )
 
     def _settings(self, token: Token | None) -> dict[str, str]:
         settings = session_settings(self.credentials, self.project_root, token)

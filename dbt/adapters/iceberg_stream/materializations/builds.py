@@ -14,6 +14,7 @@ import click
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.base.meta import AdapterMeta
 from dbt_common.events.event_manager_client import get_event_manager
+from dbt_common.exceptions import CompilationError
 from dbt_common.invocation import get_invocation_id
 
 from dbt.adapters.iceberg_stream.builds.run import TABLE, VIEW, BuildRun
@@ -29,6 +30,7 @@ from dbt.adapters.iceberg_stream.relation import published_name, staging_relatio
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 
 # Commands that read relations, so that they see those of a named build.
@@ -56,7 +58,11 @@ class BuildHooks(metaclass=AdapterMeta):
 
         @property
         def catalog(self) -> IcebergCatalog:
-            """The profile's catalog."""
+            """The profile's own catalog."""
+
+        @property
+        def catalogs(self) -> Catalogs:
+            """The profile's catalogs."""
 
     def open_build(
         self,
@@ -90,8 +96,14 @@ class BuildHooks(metaclass=AdapterMeta):
             again if profile.rebuild_on_conflict else None,
         )
         # dbt asks the instance for its class of relations.
-        self.Relation = staging_relation(self.build.identifier)
+        self.Relation = staging_relation(self._identifier)
         listen(self.build.on_event)
+
+    def _identifier(self, database: str | None, namespace: str, identifier: str) -> str:
+        """Return under which identifier this command reads and writes a relation."""
+        if self.build is None or not self.catalogs.is_own(database):
+            return identifier
+        return self.build.identifier(namespace, identifier)
 
     @contextmanager
     def connection_named(self, name: str, *arguments: Any, **options: Any) -> Iterator[None]:
@@ -122,6 +134,12 @@ class BuildHooks(metaclass=AdapterMeta):
         kind = config.get("materialized")
         if kind == STREAM:
             return
+        if not self.catalogs.is_own(relation.database):
+            raise CompilationError(
+                f"A build publishes tables of the catalog `{self.catalog.name}` in one commit, and "
+                f"{model['unique_id']} is in the catalog `{relation.database}`. Set `publish: "
+                f"{IMMEDIATELY}` for this model, so that each run writes it at once, or exclude it."
+            )
         name = published_name(relation)
         properties: Mapping[str, str] = {}
         if kind != VIEW:

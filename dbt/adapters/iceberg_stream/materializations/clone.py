@@ -8,7 +8,7 @@ from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.iceberg_stream.catalog.metadata import current_snapshot
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
-from dbt.adapters.iceberg_stream.relation import check_database, published_name
+from dbt.adapters.iceberg_stream.relation import published_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.tables import clones
 
@@ -34,11 +34,11 @@ def clone_table(
 
     Raises:
         CatalogError: the table exists, or the catalog refuses or fails.
-        DbtRuntimeError: the original is in another catalog.
     """
-    check_database(origin, context.catalog.name)
     names = [published_name(each) for each in (origin, relation, final)]
     try:
+        if context.catalogs.get(origin.database) is not context.catalog:
+            raise clones.NotClonable(f"it is in the catalog `{origin.database}`")
         clone = clones.clone_table(context.catalog, *names)
     except clones.NotClonable as error:
         shown, source = (".".join(name) for name in (names[2], names[0]))

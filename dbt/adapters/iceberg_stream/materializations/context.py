@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -19,10 +20,11 @@ class MaterializationContext:
     """What the Python of a materialization needs of the adapter, for one node of a run.
 
     Attributes:
-        catalog: the profile's Iceberg catalog, as its user.
+        catalog: the model's Iceberg catalog, as its user.
+        catalogs: all catalogs of the profile.
         credentials: the profile.
         project_root: the project's folder, for relative paths.
-        principal: the owner of the token; empty if the catalog has no users.
+        principal: the owner of the token for the catalog; empty if the catalog has no users.
         session: returns this thread's Spark session, with a valid token.
         discard_session: keeps this thread's session from other nodes, after code of the user ran
             in it.
@@ -37,6 +39,7 @@ class MaterializationContext:
     """
 
     catalog: IcebergCatalog
+    catalogs: Catalogs
     credentials: IcebergStreamCredentials
     project_root: Path
     principal: str

@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.diff.version import (
     find_version,
 )
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
-from dbt.adapters.iceberg_stream.relation import check_database, table_name
+from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.summary.row_drop import is_share
 from dbt.adapters.iceberg_stream.tables.commit.outcome import count_rows
@@ -145,7 +145,6 @@ def _version(
         raise CompilationError(
             f"{relation} is not a table of the catalog, so it has no versions. Test a table."
         )
-    check_database(relation, catalog.name)
     if isinstance(version, date) or (isinstance(version, int) and version in YEARS):
         raise CompilationError(
             f"`{option}` must be text, but YAML has read {version}: put a time in quotes, such as "

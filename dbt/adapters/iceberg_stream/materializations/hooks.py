@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation, Column, available
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import agate
 
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
     from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
 
@@ -26,8 +28,12 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
     @property
     @abstractmethod
-    def catalog(self) -> IcebergCatalog:
-        """The profile's catalog."""
+    def catalogs(self) -> Catalogs:
+        """The profile's catalogs."""
+
+    @abstractmethod
+    def catalog_of(self, relation: BaseRelation) -> IcebergCatalog:
+        """Return the catalog of a relation."""
 
     @abstractmethod
     def when_published(self, relation: BaseRelation, action: Callable[[], None]) -> None:
@@ -38,7 +44,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return a query with what it calls of the project's functions."""
 
     @abstractmethod
-    def context(self) -> MaterializationContext:
+    def context(self, database: str | None = None) -> MaterializationContext:
         """Return what the Python of a materialization works with."""
 
     @available.parse_none
@@ -53,7 +59,9 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Merge by rewriting the files that change, or return why Spark must run the merge."""
         from dbt.adapters.iceberg_stream.materializations.merge import merge_by_rewrite
 
-        return merge_by_rewrite(self.context(), relation, staging, plan, unique_key, model)
+        return merge_by_rewrite(
+            self.context(relation.database), relation, staging, plan, unique_key, model
+        )
 
     @available.parse_none
     def clone_table(
@@ -62,7 +70,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Clone a table; log why and return None if it cannot be cloned."""
         from dbt.adapters.iceberg_stream.materializations.clone import clone_table
 
-        return clone_table(self.context(), origin, relation, final)
+        return clone_table(self.context(relation.database), origin, relation, final)
 
     @available
     @staticmethod
@@ -95,7 +103,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.merge import change_rows
 
         prepared = self.prepare(query)
-        return change_rows(self.context(), relation, prepared, unique_key, action)
+        return change_rows(self.context(relation.database), relation, prepared, unique_key, action)
 
     @available.parse_none
     def build_seed(
@@ -109,7 +117,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Build the table of a seed; return None if Spark must, from the temporary view."""
         from dbt.adapters.iceberg_stream.materializations.seed import build_seed
 
-        return build_seed(self.context(), relation, seed, layout, config, view)
+        return build_seed(self.context(relation.database), relation, seed, layout, config, view)
 
     @available.parse_none
     def build_python_model(
@@ -123,28 +131,30 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Run a Python model and build its table; return None if Spark must, from the view."""
         from dbt.adapters.iceberg_stream.materializations.python_model import build_python_model
 
-        return build_python_model(self.context(), relation, code, layout, model, view)
+        return build_python_model(
+            self.context(relation.database), relation, code, layout, model, view
+        )
 
     @available.parse_none
     def run_python_model(self, model: Mapping[str, Any], code: str, view: str) -> None:
         """Run a Python model, and register its result as a temporary view."""
         from dbt.adapters.iceberg_stream.materializations.python_model import run_to_view
 
-        run_to_view(self.context(), model, code, view)
+        run_to_view(self.context(model.get("database")), model, code, view)
 
     @available.parse(lambda *a, **k: "")
     def relation_at(self, relation: BaseRelation, at: Any) -> str:
         """Return a relation in the version that a data test's config `at` names."""
         from dbt.adapters.iceberg_stream.materializations.data_tests import relation_at
 
-        return relation_at(self.catalog, relation, at)
+        return relation_at(self.catalog_of(relation), relation, at)
 
     @available.parse_none
     def check_tag(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
         """Check that the model's table can get the tag of `tag_on_success`."""
         from dbt.adapters.iceberg_stream.materializations.tag import check_tag
 
-        check_tag(self.catalog, relation, model)
+        check_tag(self.catalog_of(relation), relation, model)
 
     @available.parse_none
     def tag_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
@@ -152,7 +162,9 @@ class MaterializationHooks(metaclass=AdapterMeta):
         if model["config"].get("tag_on_success") is not None:
             from dbt.adapters.iceberg_stream.materializations.tag import tag_table
 
-            self.when_published(relation, lambda: tag_table(self.catalog, relation, model))
+            self.when_published(
+                relation, partial(tag_table, self.catalog_of(relation), relation, model)
+            )
 
     @available.parse(lambda self, relation, *a: relation)
     def at_version(
@@ -164,7 +176,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return a relation in the version that the arguments of its method `at` name."""
         from dbt.adapters.iceberg_stream.materializations.time_travel import at_version
 
-        return at_version(self.catalog, relation, versions, node or {})
+        return at_version(self.catalogs, relation, versions, node or {})
 
     @available.parse(lambda self, sql, *a: sql)
     def read_at(self, sql: str, own: IcebergStreamRelation, model: Mapping[str, Any]) -> str:
@@ -173,7 +185,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
             return sql
         from dbt.adapters.iceberg_stream.materializations.time_travel import read_at
 
-        return read_at(self.catalog, sql, own, model)
+        return read_at(self.catalogs, sql, own, model)
 
     @available.parse(lambda *a, **k: {})
     def row_counts(
@@ -182,7 +194,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return what the data test `row_drop` compares."""
         from dbt.adapters.iceberg_stream.materializations.data_tests import row_counts
 
-        return row_counts(self.catalog, relation, share, since, at, where)
+        return row_counts(self.catalog_of(relation), relation, share, since, at, where)
 
     @available.parse(lambda *a, **k: {})
     def closed_rows(
@@ -191,7 +203,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return what the data test `unchanged_history` compares."""
         from dbt.adapters.iceberg_stream.materializations.data_tests import closed_rows
 
-        return closed_rows(self.catalog, relation, since, at, period)
+        return closed_rows(self.catalog_of(relation), relation, since, at, period)
 
     @available.parse(lambda self, sql, choice: sql)
     def read_deletes_once(self, sql: str, choice: str) -> str:

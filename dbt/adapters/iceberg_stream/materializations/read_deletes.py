@@ -9,7 +9,6 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.maintenance.health import table_health
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
-from dbt.adapters.iceberg_stream.sql.queries import NameParts
 from dbt.adapters.iceberg_stream.sql.versions import at_snapshots, tables_without_version
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
@@ -40,41 +39,38 @@ def read_deletes_once(context: MaterializationContext, sql: str, choice: str) ->
         return sql
     snapshots: dict[int, int | str] = {}
     for parts, offsets in tables_without_version(sql).items():
-        name = _name(context.catalog, parts)
-        snapshot_id = None if name is None else staged_snapshot(context, name, choice)
+        relation = context.catalogs.find(parts)
+        snapshot_id = None if relation is None else staged_snapshot(context, *relation, choice)
         if snapshot_id is not None:
             snapshots |= dict.fromkeys(offsets, snapshot_id)
     return at_snapshots(sql, snapshots)
 
 
-def staged_snapshot(context: MaterializationContext, name: Name, choice: str) -> int | None:
+def staged_snapshot(
+    context: MaterializationContext, catalog: IcebergCatalog, name: Name, choice: str
+) -> int | None:
     """Return a staged snapshot with the rows of a table, and without equality deletes.
 
     Args:
         context: of the model.
+        catalog: of the table.
         name: of the table.
         choice: as for `read_deletes_once`.
 
     Returns:
         The id of the snapshot; None if Spark's own reader reads the table.
     """
-    if choice == "spark" or not _pays(context.catalog, name, choice):
+    if choice == "spark" or not _pays(catalog, name, choice):
         return None
     properties = snapshot_properties(new_write_id(), context.principal)
     try:
-        return stage_conversion(context.catalog, name, properties)
+        return stage_conversion(catalog, name, properties)
     except (CatalogError, OSError) as error:
         logger.warning(
             f"Spark's own reader reads {'.'.join(name)}, and opens each equality delete file again "
             f"for each data file. They cannot be read once: {reason(error)}"
         )
         return None
-
-
-def _name(catalog: IcebergCatalog, parts: NameParts) -> Name | None:
-    if len(parts) == 3 and parts[0].lower() == catalog.name.lower():
-        return parts[1], parts[2]
-    return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
 def _pays(catalog: IcebergCatalog, name: Name, choice: str) -> bool:

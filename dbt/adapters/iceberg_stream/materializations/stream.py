@@ -148,6 +148,7 @@ def _start(
     add_tables: AddTables | None = None,
 ) -> None:
     several = len(tables) > 1 or add_tables is not None
+    _check_one_catalog(tables)
     if several and not context.catalog.commits_together:
         _check_no_transactions(context.catalog.name, tables)
     # A session with a renewed token ends the one before, with the batches that it is writing.
@@ -158,6 +159,16 @@ def _start(
         stream.drain(refresh)
     else:
         stream.follow(running.stop, refresh)
+
+
+def _check_one_catalog(tables: Sequence[TableStream]) -> None:
+    catalogs = {table.sink.catalog.name for table in tables}
+    if len(catalogs) > 1:
+        names = ", ".join(table.status.name for table in tables)
+        raise StreamError(
+            f"The models of a commit group are committed together, but {names} are in the catalogs "
+            f"{', '.join(sorted(catalogs))}. Give the models of each catalog a group of their own."
+        )
 
 
 def _check_no_transactions(catalog: str, tables: Sequence[TableStream]) -> None:
@@ -236,4 +247,5 @@ def source_definition(
             f"`config.meta.stream` of the source {'.'.join(name)} must be a mapping such as "
             f"`type: files`, got `{configured}`."
         )
-    return SourceDefinition(name, relation.render(), {**(configured or {}), **options})
+    spec = {**(configured or {}), **options}
+    return SourceDefinition(name, relation.render(), spec, relation.database)

@@ -115,7 +115,7 @@ class StreamModel:
         required = source_key_columns(self.sql, VIEW, shared)
         return open_source(
             self.source,
-            self.context.catalog,
+            self.context.catalogs.get(self.source.catalog),
             self.context.project_root,
             storage,
             credentials.kafka,
@@ -127,7 +127,8 @@ class StreamModel:
     def _stage(self, name: Name) -> int | None:
         """Return a snapshot in which the equality deletes of a table are read once."""
         choice = self.model["config"].get("read_deletes") or "spark"
-        return staged_snapshot(self.context, name, choice)
+        catalog = self.context.catalogs.get(self.source.catalog)
+        return staged_snapshot(self.context, catalog, name, choice)
 
     @cached_property
     def change_sql(self) -> str:

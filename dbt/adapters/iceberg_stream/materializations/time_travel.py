@@ -11,7 +11,7 @@ from dbt.adapters.contracts.relation import RelationType
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
-from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.catalog.table_config import literal
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -27,7 +27,6 @@ from dbt.adapters.iceberg_stream.diff.version import (
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
-    check_database,
     published_name,
     table_name,
 )
@@ -42,7 +41,7 @@ READ_AT = "read_at"
 
 
 def at_version(
-    catalog: IcebergCatalog,
+    catalogs: Catalogs,
     relation: IcebergStreamRelation,
     versions: Mapping[str, Any],
     node: Mapping[str, Any],
@@ -51,7 +50,7 @@ def at_version(
     """Return a relation that renders with `version as of`.
 
     Args:
-        catalog: the profile's catalog.
+        catalogs: the profile's catalogs.
         relation: the relation.
         versions: the arguments of `at`; those that are None are ignored.
         node: the node whose SQL dbt renders.
@@ -74,7 +73,7 @@ def at_version(
             f"{place}: it is ephemeral or temporary, so it has no versions. Materialize it as a "
             "table, or use `at` where its query reads a table."
         )
-    check_database(relation, catalog.name)
+    catalog = catalogs.get(relation.database)
     try:
         table = replace(load_table(catalog, table_name(relation)), name=name)
         version = _find(table, keyword, value)
@@ -84,12 +83,12 @@ def at_version(
 
 
 def read_at(
-    catalog: IcebergCatalog, sql: str, own: IcebergStreamRelation, model: Mapping[str, Any]
+    catalogs: Catalogs, sql: str, own: IcebergStreamRelation, model: Mapping[str, Any]
 ) -> str:
     """Return a model's query, reading each table in the version of the model's config `read_at`.
 
     Args:
-        catalog: the profile's catalog.
+        catalogs: the profile's catalogs.
         sql: the query; it may itself read tables in versions, which stay.
         own: the model's relation, which the query reads in its current version.
         model: the model's node in dbt's graph.
@@ -108,10 +107,10 @@ def read_at(
     offsets: dict[int, int | str] = {}
     for parts, ends in tables_without_version(sql).items():
         database, schema, identifier = (None, None, *parts)[-3:]
-        if (schema, identifier) == table_name(own):
+        if catalogs.find_qualified(parts) == catalogs.qualified(own.database, table_name(own)):
             continue
         relation = type(own).create(database=database, schema=schema, identifier=identifier)
-        as_of = at_version(catalog, relation, versions, model, READ_AT).as_of
+        as_of = at_version(catalogs, relation, versions, model, READ_AT).as_of
         if as_of is not None:
             offsets |= dict.fromkeys(ends, as_of)
     return at_snapshots(sql, offsets)

@@ -53,7 +53,8 @@ from dbt.adapters.iceberg_stream.unchanged.record import (
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.builds.run import BuildRun
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
+    from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
     from dbt.adapters.iceberg_stream.summary.changes import Changes
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -94,8 +95,8 @@ class UnchangedHooks(metaclass=AdapterMeta):
     if TYPE_CHECKING:
 
         @property
-        def catalog(self) -> IcebergCatalog:
-            """The profile's catalog."""
+        def catalogs(self) -> Catalogs:
+            """The profile's catalogs."""
 
         def get_macro_resolver(self) -> Any:
             """Return dbt's manifest."""
@@ -162,7 +163,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         decision = self._building.pop(str(model["unique_id"]), None)
         if decision is None or (record := decision.record) is None:
             return
-        change = self._changes.get(published_name(relation))
+        change = self._changes.get(self._published(relation))
         if change.commits > decision.commits:
             record = replace(record, snapshot_id=change.snapshot_id)
         record = replace(record, changed_rows=change.rows_changed > decision.rows_changed)
@@ -172,9 +173,18 @@ class UnchangedHooks(metaclass=AdapterMeta):
         name = published_name(relation)
         write = write_view_record if relation.is_view else write_record
         try:
-            write(self.catalog, name, record)
+            write(self.catalogs.get(relation.database), name, record)
         except CatalogError as error:
             logger.info(f"{'.'.join(name)} will be built again, changed or not: {error}")
+
+    def _published(self, relation: BaseRelation) -> QualifiedName:
+        return self.catalogs.qualified(relation.database, published_name(relation))
+
+    def _names_in_sql(self, relation: BaseRelation) -> set[tuple[str, ...]]:
+        """Return the names that a query has for a relation, published and staged."""
+        names = {published_name(relation), table_name(relation)}
+        full = {(relation.database or self.catalogs.own.name, *name) for name in names}
+        return {*full, *(names if self.catalogs.is_own(relation.database) else ())}
 
     def _default_of(self, model: Mapping[str, Any]) -> bool | None:
         """Return whether profile and config say to skip a model; None if nothing may skip it."""
@@ -203,13 +213,13 @@ class UnchangedHooks(metaclass=AdapterMeta):
         order: str | None,
     ) -> _Decision:
         """Decide on a model; `order` is why the command builds it in any case, if it does."""
-        own, is_view = published_name(relation), bool(relation.is_view)
+        own, is_view = self._published(relation), bool(relation.is_view)
         try:
             query = self._query(relation, model)
             inputs = self._inputs(query, own, model)
         except UnknownInputs as unknown:
             return _Decision(str(unknown))
-        metadata, change = self.catalog.metadata(own), self._changes.get(own)
+        metadata, change = self.catalogs.metadata(own), self._changes.get(own)
         record = self._new_record(model, query.text, inputs, is_increment, metadata)
         last = None if metadata is None else read_record(metadata)
         current = Model(
@@ -218,7 +228,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
             "" if model.get("extra_ctes") else str(model.get("raw_code") or ""),
             self._code().macros_of(model),
             query.text,
-            {own, table_name(relation)},
+            self._names_in_sql(relation),
             is_view,
             inputs.reads_own or query.reads_own,
         )
@@ -256,7 +266,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
             raise UnknownInputs("it calls a Python function")
         return ModelQuery(prepared.sql, prepared.sql)
 
-    def _inputs(self, query: ModelQuery, own: tuple[str, str], model: Mapping[str, Any]) -> Inputs:
+    def _inputs(self, query: ModelQuery, own: QualifiedName, model: Mapping[str, Any]) -> Inputs:
         """Return what a model reads.
 
         Raises:
@@ -265,7 +275,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if not query.reading:
             return NO_INPUTS
         build = self.build.name if self.build is not None else None
-        inputs = capture_inputs(self.catalog, query.reading, own, build)
+        inputs = capture_inputs(self.catalogs, query.reading, own, build)
         reads_own = inputs.reads_own or query.reads_own
         if reads_own and model["config"].get("materialized") != "incremental":
             raise UnknownInputs("it reads its own table")
@@ -313,6 +323,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """Return what the rows of all models depend on, in the words of messages."""
         profile = self.connections.credentials
         catalog = profile.catalog_settings()
+        others = {p.name: _address(p) for p in profile.other_catalogs()}
         versions = {
             "the version of the adapter": version,
             "the version of dbt": installed("dbt-core"),
@@ -326,8 +337,14 @@ class UnchangedHooks(metaclass=AdapterMeta):
             "the engine": [profile.method, profile.host, profile.port, profile.spark_conf],
             "the user": self.connections.principal,
             "the catalog": catalog.properties.get("uri") if catalog else "",
+            **({"the other catalogs": others} if others else {}),
             "the target": [self.config.target_name, profile.database],
         }
+
+
+def _address(profile: CatalogProfile) -> str:
+    settings = profile.settings()
+    return str(settings.properties.get("uri")) if settings else profile.warehouse
 
 
 def _as_bool(value: Any) -> bool:

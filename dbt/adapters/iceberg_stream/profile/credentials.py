@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,17 +16,16 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
-from dbt.adapters.iceberg_stream.catalog.identity.sources import (
-    ClientCredentials,
-    LiteralToken,
-    TokenCommand,
-    TokenFile,
-)
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.engines.java import find_java
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES, EngineError
 from dbt.adapters.iceberg_stream.errors.redaction import HIDDEN, without_secrets
-from dbt.adapters.iceberg_stream.profile.validation import OAUTH2_KEYS, profile_errors
+from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
+from dbt.adapters.iceberg_stream.profile.validation import (
+    CATALOG_KEYS,
+    catalog_errors,
+    profile_errors,
+)
 
 WARM_SECONDS = 300
 CONNECT_PORT = 15002
@@ -68,6 +67,8 @@ class IcebergStreamCredentials(Credentials):
         build_summary: print what each command changed, by table.
         catalog_properties: the Iceberg catalog, e.g. `{type: rest, uri: …, warehouse: …}`; without
             it a SQLite file in the warehouse folder.
+        catalogs: further catalogs by name, each with its own `catalog_properties` or `warehouse`,
+            and its own token, e.g. `{partner: {catalog_properties: {uri: …}, token_file: …}}`.
         token: the user's bearer token for the catalog.
         token_file: file with the token, read again when it changes.
         token_command: command that prints the token, run again before it expires.
@@ -104,6 +105,7 @@ class IcebergStreamCredentials(Credentials):
     progress: bool = True
     build_summary: bool = True
     catalog_properties: dict[str, Any] = field(default_factory=dict, repr=False)
+    catalogs: dict[str, Any] = field(default_factory=dict, repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     token_command: str | None = field(default=None, repr=False)
@@ -167,60 +169,85 @@ class IcebergStreamCredentials(Credentials):
             raise DbtRuntimeError(f"The profile of type iceberg_stream has errors:\n{lines}")
         super().validate(data)
 
+    def own_catalog(self) -> CatalogProfile:
+        """Return the catalog of the profile itself, which is `database` where none is named."""
+        return CatalogProfile(
+            self.database,
+            **{key: getattr(self, key) for key in CATALOG_KEYS},
+        )
+
+    def other_catalogs(self) -> list[CatalogProfile]:
+        """Return the catalogs of the profile's `catalogs`."""
+        return [CatalogProfile(str(name), **keys) for name, keys in self.catalogs.items()]
+
+    def add_catalog(self, name: str, keys: Mapping[str, Any]) -> None:
+        """Add a catalog of catalogs.yml to the profile's `catalogs`.
+
+        Args:
+            name: the catalog's name.
+            keys: as in `catalogs`.
+
+        Raises:
+            DbtRuntimeError: the keys have errors, or the profile has a catalog of this name.
+        """
+        errors = catalog_errors({name: keys}, self.database, self.method)
+        if name in self.catalogs:
+            errors.append(f"`catalogs: {name}` of the profile defines it, too: remove one of them")
+        if errors:
+            lines = "\n".join(f"  - {error}" for error in errors)
+            raise DbtRuntimeError(f"The catalog `{name}` of catalogs.yml has errors:\n{lines}")
+        # dbt may share the mapping with the profile that it has parsed.
+        self.catalogs = {**self.catalogs, name: dict(keys)}
+
     def identity(self, project_root: str | Path) -> Identity | None:
-        """Return the user's token for the catalog; None if the profile has none.
+        """Return the user's token for the profile's own catalog; None if there is none.
 
         Args:
             project_root: folder of the dbt project, for a relative `token_file`.
         """
-        if self.token:
-            return Identity(LiteralToken(self.token))
-        if self.token_file:
-            return Identity(TokenFile(Path(project_root) / Path(self.token_file).expanduser()))
-        if self.token_command:
-            return Identity(TokenCommand(self.token_command))
-        if self.oauth2:
-            parameters = {str(k): str(v) for k, v in self.oauth2.items()}
-            uri, client, secret = (parameters.pop(key) for key in OAUTH2_KEYS)
-            return Identity(ClientCredentials(uri, client, secret, parameters))
-        return None
+        return self.own_catalog().identity(project_root)
 
     def catalog_settings(self) -> CatalogSettings | None:
-        """Return the settings of the profile's catalog; None for the SQLite catalog."""
-        if not self.catalog_properties:
-            return None
-        properties = {str(k): _text(v) for k, v in self.catalog_properties.items()}
-        return CatalogSettings(
-            self.database, {"type": "rest"} | properties, self.ambient_credentials
-        )
+        """Return the settings of the profile's own catalog; None for a SQLite catalog."""
+        return self.own_catalog().settings()
 
     def _identity_info(self) -> Iterable[tuple[str, Any]]:
-        catalog = self.catalog_settings()
-        if catalog is None:
-            return
-        secret = secret_properties(catalog.properties)
-        for key, value in catalog.properties.items():
-            yield f"catalog {key}", HIDDEN if key in secret else without_secrets(value)
-        identity = self.identity(Path.cwd())
-        if identity is None:
-            yield "principal", "none: the profile has no token"
-            return
-        try:
-            token = identity.token()
-        except IdentityError as error:
-            yield "principal", str(error)
-            return
-        yield "principal", identity.principal
-        expires = token.expires.strftime("%Y-%m-%d %H:%M:%S UTC") if token.expires else "unknown"
-        yield "token expires", expires
+        yield from _catalog_info(self.own_catalog())
+        for other in self.other_catalogs():
+            if other.settings() is None:
+                yield f"{other.name}: warehouse", other.warehouse
+            for key, value in _catalog_info(other):
+                yield f"{other.name}: {key}", value
 
     def warehouse_path(self, project_root: str | Path) -> Path:
         """Return the absolute path of the folder of tables and catalog."""
-        return (Path(project_root) / Path(self.warehouse).expanduser()).resolve()
+        return self.own_catalog().warehouse_path(project_root)
 
     def engine_path(self, project_root: str | Path) -> Path:
         """Return the absolute path of the folder of the engine's state."""
         return (Path(project_root) / Path(self.engine_home).expanduser()).resolve()
+
+
+def _catalog_info(profile: CatalogProfile) -> Iterable[tuple[str, Any]]:
+    """Iterate over what `dbt debug` shows of a catalog and its user; nothing for a SQLite file."""
+    catalog = profile.settings()
+    if catalog is None:
+        return
+    secret = secret_properties(catalog.properties)
+    for key, value in catalog.properties.items():
+        yield f"catalog {key}", HIDDEN if key in secret else without_secrets(value)
+    identity = profile.identity(Path.cwd())
+    if identity is None:
+        yield "principal", "none: the profile has no token"
+        return
+    try:
+        token = identity.token()
+    except IdentityError as error:
+        yield "principal", str(error)
+        return
+    yield "principal", identity.principal
+    expires = token.expires.strftime("%Y-%m-%d %H:%M:%S UTC") if token.expires else "unknown"
+    yield "token expires", expires
 
 
 def versions(java_home: str | None, embedded: bool) -> Iterable[tuple[str, str]]:
@@ -241,7 +268,3 @@ def versions(java_home: str | None, embedded: bool) -> Iterable[tuple[str, str]]
             yield package, version(package)
     if embedded:
         yield "jars", ", ".join(DEFAULT_PACKAGES)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     Endpoint,
     EngineSettings,
 )
+from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 
 if TYPE_CHECKING:
@@ -25,42 +27,76 @@ if TYPE_CHECKING:
 def make_catalog(
     credentials: IcebergStreamCredentials, project_root: Path, identity: Identity | None = None
 ) -> IcebergCatalog:
-    """Open the profile's catalog.
+    """Open the profile's own catalog.
 
     Args:
         credentials: the profile.
         project_root: folder of the dbt project.
         identity: token for the catalog; the profile's by default.
     """
+    return open_catalog(credentials.own_catalog(), project_root, identity)
+
+
+def open_catalog(
+    profile: CatalogProfile, project_root: Path, identity: Identity | None = None
+) -> IcebergCatalog:
+    """Open a catalog.
+
+    Args:
+        profile: what the profile says of the catalog.
+        project_root: folder of the dbt project.
+        identity: token for the catalog; the profile's by default.
+    """
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 
-    catalog, name = credentials.catalog_settings(), credentials.database
-    if catalog is None:
-        return IcebergCatalog(name, SqliteBackend(name, credentials.warehouse_path(project_root)))
+    settings, name = profile.settings(), profile.name
+    if settings is None:
+        return IcebergCatalog(name, SqliteBackend(name, profile.warehouse_path(project_root)))
     from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 
-    return IcebergCatalog(
-        name, RemoteBackend(catalog, identity or credentials.identity(project_root))
-    )
+    return IcebergCatalog(name, RemoteBackend(settings, identity or profile.identity(project_root)))
 
 
 def session_settings(
     credentials: IcebergStreamCredentials, project_root: Path, token: Token | None
 ) -> dict[str, str]:
-    """Return the settings of a Spark session with the profile's catalog.
+    """Return the settings of a Spark session with the profile's own catalog.
 
     Args:
         credentials: the profile.
         project_root: folder of the dbt project.
         token: token for the catalog, if there is one.
     """
+    return _spark_settings(credentials.own_catalog(), project_root, token)
+
+
+def session_settings_of_all(
+    credentials: IcebergStreamCredentials, project_root: Path, tokens: Mapping[str, Token]
+) -> dict[str, str]:
+    """Return the settings of a Spark session with all catalogs of a profile.
+
+    Args:
+        credentials: the profile.
+        project_root: folder of the dbt project.
+        tokens: by the catalog's name, the tokens of those that have one.
+    """
+    settings: dict[str, str] = {}
+    # The own catalog comes last, so that it is the default one.
+    for profile in (*credentials.other_catalogs(), credentials.own_catalog()):
+        settings |= _spark_settings(profile, project_root, tokens.get(profile.name))
+    return settings
+
+
+def _spark_settings(
+    profile: CatalogProfile, project_root: Path, token: Token | None
+) -> dict[str, str]:
     from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 
-    catalog = credentials.catalog_settings()
-    if catalog is None:
-        return spark_settings(credentials.database, credentials.warehouse_path(project_root))
-    return catalog.spark(token.value if token else None)
+    settings = profile.settings()
+    if settings is None:
+        return spark_settings(profile.name, profile.warehouse_path(project_root))
+    return settings.spark(token.value if token else None)
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:
@@ -88,11 +124,12 @@ def engine_settings(
         project_root: folder of the dbt project.
     """
     conf = {str(k): str(v) for k, v in credentials.spark_conf.items()}
-    catalog = credentials.catalog_settings()
-    if catalog and conf.get("spark.eventLog.enabled", "").lower() == "true":
+    if conf.get("spark.eventLog.enabled", "").lower() == "true":
         # The event log redacts only settings that the server has, too, so it gets empty ones.
-        token = "" if credentials.identity(project_root) else None
-        conf = dict.fromkeys(secret_properties(catalog.spark(token)), "") | conf
+        for profile in (credentials.own_catalog(), *credentials.other_catalogs()):
+            if (catalog := profile.settings()) is not None:
+                token = "" if profile.identity(project_root) else None
+                conf = dict.fromkeys(secret_properties(catalog.spark(token)), "") | conf
     return EngineSettings(
         home=credentials.engine_path(project_root),
         driver_memory=credentials.driver_memory,

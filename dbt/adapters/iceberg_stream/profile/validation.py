@@ -16,11 +16,15 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one
 
 METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
+# The keys that each catalog has for itself.
+CATALOG_KEYS = ("catalog_properties", "warehouse", *TOKEN_KEYS, "ambient_credentials")
+SPARK_CATALOG = "spark_catalog"
 OAUTH2_KEYS = ("token_uri", "client_id", "client_secret")
 # YAML reads a bare `off` as false.
 NO_CACHE = (False, "off")
 CACHES = ("off", "memory", "disk")
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+CATALOG_NAME = re.compile(r"[A-Za-z_]\w*")
 MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
 LOCAL_HOSTS = ("localhost",)
 
@@ -39,7 +43,42 @@ def profile_errors(data: dict[str, Any], keys: Iterable[str]) -> list[str]:
         *_bad_identity(data),
         *_bad_server(data),
         *_bad_kafka(data),
+        *catalog_errors(
+            data.get("catalogs") or {}, data.get("database", "lake"), data.get("method")
+        ),
     ]
+
+
+def catalog_errors(catalogs: Any, database: str, method: str | None) -> list[str]:
+    """Return a message for each error in a profile's `catalogs`.
+
+    Args:
+        catalogs: the catalogs by name.
+        database: name of the profile's own catalog.
+        method: the profile's `method`.
+    """
+    if not isinstance(catalogs, dict) or not all(isinstance(c, dict) for c in catalogs.values()):
+        return ["`catalogs` must be a mapping of names to catalogs, e.g. {partner: {…}}"]
+    errors = []
+    taken = {str(database).lower(): "the profile's own catalog", SPARK_CATALOG: "Spark's own"}
+    for name, keys in catalogs.items():
+        place = f"`catalogs: {name}`"
+        if not CATALOG_NAME.fullmatch(str(name)):
+            errors.append(f"{place}: the name must have only letters, digits and _")
+        if owner := taken.get(str(name).lower()):
+            errors.append(f"{place}: the name is that of {owner}: choose another one")
+        taken[str(name).lower()] = f"the catalog `{name}`"
+        of_catalog = [
+            *_unknown_keys(keys, set(CATALOG_KEYS)),
+            *_bad_catalog(keys | {"method": method}),
+            *_bad_identity(keys),
+        ]
+        if not keys.get("catalog_properties") and not keys.get("warehouse"):
+            of_catalog.append(
+                "`catalog_properties` is missing; or set `warehouse`, the folder of a SQLite file"
+            )
+        errors += [f"{place}: {error}" for error in of_catalog]
+    return errors
 
 
 def in_bytes(size: str) -> int:
@@ -65,11 +104,11 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
     if method not in METHODS:
         errors.append(must_be_one_of("method", method, METHODS))
     database = data.get("database", "lake")
-    if not isinstance(database, str) or not re.fullmatch(r"[A-Za-z_]\w*", database):
+    if not isinstance(database, str) or not CATALOG_NAME.fullmatch(database):
         errors.append(
             f"`database` must be a catalog name of letters, digits and _; got {database!r}"
         )
-    if database == "spark_catalog":
+    if database == SPARK_CATALOG:
         errors.append("`database: spark_catalog` is Spark's own catalog: choose another name")
     memory = data.get("driver_memory", "2g")
     if not isinstance(memory, str) or not MEMORY.match(memory):

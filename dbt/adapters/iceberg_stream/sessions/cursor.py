@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.connect.dataframe import DataFrame
 
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
     from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
     from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
@@ -75,15 +75,15 @@ def _owner(renewal: Renewal | None) -> str:
 
 
 class Handle:
-    """A dbt connection's handle: a session, and the catalog that all connections share.
+    """A dbt connection's handle: a session, and the catalogs that all connections share.
 
     Args:
         session: the session.
-        catalog: the catalog.
+        catalogs: the catalogs.
         show_progress: show the progress of long statements.
         on_close: is called when dbt closes the connection.
         on_lost: is called if the server does not end a canceled statement.
-        renewal: renews the session's token, if it has one.
+        renewal: renews the session's tokens, if it has any.
         results: the result cache, if there is one.
         functions: the functions of the project, if there is one.
         merges: lets one connection at a time merge into a table.
@@ -92,7 +92,7 @@ class Handle:
     def __init__(
         self,
         session: Session,
-        catalog: IcebergCatalog,
+        catalogs: Catalogs,
         show_progress: bool,
         on_close: Callable[[Handle], None],
         on_lost: Callable[[], None],
@@ -102,7 +102,7 @@ class Handle:
         merges: Merges | None = None,
     ) -> None:
         self.session = session
-        self.catalog = catalog
+        self.catalogs = catalogs
         self.merges = merges or Merges()
         # Whether the next merge waits for its turn. Its rows must not depend on the table.
         self.merges_in_turn = False
@@ -115,7 +115,7 @@ class Handle:
         self._on_lost = on_lost
         self._renewal = renewal
         self._functions = functions
-        self._information_schema = InformationSchema(session, catalog)
+        self._information_schema = InformationSchema(session, catalogs)
         # Python functions that the session has, by name.
         self._registered: dict[str, Definition] = {}
         # No method of this object: a cycle would keep closed sessions until Python collects it.
@@ -127,7 +127,7 @@ class Handle:
     @property
     def principal(self) -> str:
         """Name of the token's owner; empty if the catalog has no users."""
-        return self._renewal.identity.principal if self._renewal else ""
+        return self._renewal.name if self._renewal else ""
 
     def refresh_token(self) -> None:
         """Renew the session's token if it expires soon.
@@ -140,7 +140,7 @@ class Handle:
         except IdentityError as error:
             raise StatementError(
                 f"{error}\nThe statement was not run, and nothing was sent to the catalog "
-                f"`{self.catalog.name}`. Models that succeeded before are committed."
+                f"`{self.catalogs.own.name}`. Models that succeeded before are committed."
             ) from error
         if settings is not None:
             self.session.renew(settings)
@@ -193,6 +193,19 @@ class Handle:
                 self._registered[signature.name] = definition
         return prepared.sql
 
+    def drop_relations(self, namespace: Sequence[str]) -> None:
+        """Drop the tables and views of a namespace, unless it is in no catalog of the profile.
+
+        Args:
+            namespace: parts of its name, as in a statement.
+        """
+        # The name of any relation in it.
+        if (relation := self.catalogs.find((*namespace, ""))) is None:
+            return
+        catalog, (schema, _) = relation
+        for name, _ in catalog.relations(schema):
+            catalog.drop((schema, name))
+
     def cursor(self) -> Cursor:
         """Return a new cursor."""
         return Cursor(self)
@@ -240,7 +253,7 @@ class Cursor:
         self._rows: list[tuple[Any, ...]] | None = None
         self._from_cache = False
         self.outcome: Outcome | None = None
-        self.target: Name | None = None
+        self.target: QualifiedName | None = None
 
     def execute(self, sql: str, bindings: Sequence[Any] | None = None) -> None:
         """Run a statement: fetch the rows of a query, or read the outcome of a write.
@@ -274,8 +287,7 @@ class Cursor:
             handle.reusable = False
         if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
             # Iceberg's catalogs can drop only empty namespaces.
-            for name, _ in handle.catalog.relations(namespace):
-                handle.catalog.drop((namespace, name))
+            handle.drop_relations(namespace)
         try:
             handle.refresh_token()
             try:
@@ -345,9 +357,9 @@ class Cursor:
 
     def _run_write(self, sql: str) -> None:
         """Run a write; retry after a conflict while its read set has not changed."""
-        handle, catalog = self._handle, self._handle.catalog
+        handle, catalogs = self._handle, self._handle.catalogs
         rebuilds = self._statement.verb in REBUILDS
-        read_set = None if rebuilds else capture_read_set(catalog, reads(sql), handle.views)
+        read_set = None if rebuilds else capture_read_set(catalogs, reads(sql), handle.views)
 
         def may_retry(error: BaseException) -> bool:
             if not isinstance(error, StatementError):
@@ -361,7 +373,7 @@ class Cursor:
                 return False
             if rebuilds or read_set is None:
                 return rebuilds
-            if changed := read_set.changed(catalog):
+            if changed := read_set.changed(catalogs):
                 error.add(
                     f"The adapter did not retry the statement: {'.'.join(changed)} has changed, "
                     "and the rows were computed from it."
@@ -395,14 +407,11 @@ class Cursor:
 
     def _snapshots(self) -> Iterator[SnapshotSummary]:
         assert self.target is not None
-        return self._handle.catalog.snapshots(self.target)
+        return self._handle.catalogs.snapshots(self.target)
 
-    def _target(self) -> Name | None:
-        """Return the changed relation's name in the catalog; None if it is not in it."""
-        parts = self._statement.target or ()
-        if len(parts) == 3 and parts[0].lower() == self._handle.catalog.name.lower():
-            return parts[1], parts[2]
-        return (parts[0], parts[1]) if len(parts) == 2 else None
+    def _target(self) -> QualifiedName | None:
+        """Return the changed relation's name; None if it is in no catalog of the profile."""
+        return self._handle.catalogs.find_qualified(self._statement.target or ())
 
     def response(self) -> IcebergStreamResponse:
         """Return the outcome, for the status line and run_results.json."""
@@ -413,9 +422,14 @@ class Cursor:
             code = "OK" if rows is None else verb
             cached = self._from_cache or None
             return IcebergStreamResponse(
-                code, code=code, rows_affected=rows, relation=relation, from_cache=cached
+                code,
+                code=code,
+                rows_affected=rows,
+                relation=relation,
+                from_cache=cached,
+                target=self.target,
             )
-        return IcebergStreamResponse.of(self.outcome, verb, relation)
+        return IcebergStreamResponse.of(self.outcome, verb, relation, target=self.target)
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:

@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.sql.information_schema import NAME, Mention, me
 from dbt.adapters.iceberg_stream.sql.statements import classify
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 
@@ -23,12 +23,12 @@ class InformationSchema:
 
     Args:
         session: the session.
-        catalog: the catalog.
+        catalogs: the catalogs.
     """
 
-    def __init__(self, session: Session, catalog: IcebergCatalog) -> None:
+    def __init__(self, session: Session, catalogs: Catalogs) -> None:
         self._session = session
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._numbers = count()
         self._names: list[str] = []
 
@@ -41,9 +41,13 @@ class InformationSchema:
         Raises:
             StatementError: there is no such view, or the statement would keep it.
         """
-        wanted = mentions(sql, self._catalog.name)
         # A namespace of the catalog with this name is the user's own.
-        if not wanted or NAME in self._catalog.namespaces():
+        wanted = [
+            mention
+            for mention in mentions(sql, self._catalogs.names)
+            if NAME not in self._catalogs.get(mention.catalog).namespaces()
+        ]
+        if not wanted:
             return sql
         statement = classify(sql)
         if statement.on_view and statement.writes:
@@ -64,7 +68,7 @@ class InformationSchema:
                 f"`{NAME}` has no view `{mention.view}`. It has {', '.join(sorted(VIEWS))}."
             )
         rows = information_schema(
-            self._catalog,
+            self._catalogs.get(mention.catalog),
             mention.view,
             mention.columns,
             mention.asks_for_namespace,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 
@@ -26,26 +27,26 @@ class AfterCommit:
     """
 
     refresh_spark: Callable[..., None]
-    forget_results: Callable[[Name], None]
-    record: Callable[[Name, Outcome], None]
-    call_hook: Callable[[Name, int], None]
+    forget_results: Callable[[QualifiedName], None]
+    record: Callable[[QualifiedName, Outcome], None]
+    call_hook: Callable[[QualifiedName, int], None]
     _calling: threading.local = field(default_factory=threading.local)
 
-    def on_adapter_commit(self, name: Name, outcome: Outcome) -> None:
+    def on_adapter_commit(self, name: QualifiedName, outcome: Outcome) -> None:
         """Handle a commit by the adapter itself.
 
         Args:
-            name: namespace and identifier of the table.
+            name: the table.
             outcome: the commit's.
         """
         self.refresh_spark(name)
         self.on_spark_commit(name, outcome)
 
-    def on_spark_commit(self, name: Name, outcome: Outcome | None) -> None:
+    def on_spark_commit(self, name: QualifiedName, outcome: Outcome | None) -> None:
         """Handle a statement by which Spark changed a table or view.
 
         Args:
-            name: namespace and identifier of the relation.
+            name: the relation.
             outcome: the commit's; None for a view.
         """
         self.forget_results(name)
@@ -68,7 +69,7 @@ class AfterCommit:
         for name, snapshot_id in tables.items():
             self._call_hook(name, snapshot_id)
 
-    def _call_hook(self, name: Name, snapshot_id: int) -> None:
+    def _call_hook(self, name: QualifiedName, snapshot_id: int) -> None:
         # Writes by the hook itself must not call it again.
         if getattr(self._calling, "active", False):
             return

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.catalog import Name
+    from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 
 
 class Merges:
@@ -21,14 +21,14 @@ class Merges:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: defaultdict[Name, threading.Lock] = defaultdict(threading.Lock)
+        self._locks: defaultdict[QualifiedName, threading.Lock] = defaultdict(threading.Lock)
 
     @contextmanager
-    def turn(self, table: Name) -> Iterator[None]:
+    def turn(self, table: QualifiedName) -> Iterator[None]:
         """Wait until no other thread merges into a table.
 
         Args:
-            table: namespace and identifier.
+            table: the table.
         """
         with self._guard:
             lock = self._locks[table]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbt.adapters.iceberg_stream.profile.factory import make_catalog, make_engine
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.profile.factory import make_engine, open_catalog
 from dbt.adapters.iceberg_stream.profile.validation import NO_CACHE, in_bytes
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
     from dbt.adapters.iceberg_stream.engines.engine import Engine
+    from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
 
@@ -31,8 +35,8 @@ class Resources:
         # Reentrant: the cache needs the catalog, and the catalog the token.
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self._identity: Identity | None = None
-        self._catalog: IcebergCatalog | None = None
+        self._identities: dict[str, Identity] | None = None
+        self._catalogs: Catalogs | None = None
         self._results: ResultCache | None = None
         self._results_opened = False
 
@@ -45,20 +49,41 @@ class Resources:
             return self._engine
 
     @property
-    def identity(self) -> Identity | None:
-        """The user's token for the whole command; None if the profile has none."""
+    def identities(self) -> Mapping[str, Identity]:
+        """The user's tokens for the whole command, by the catalog that gets them.
+
+        The profile's own catalog comes first. Catalogs without a token are left out.
+        """
         with self._lock:
-            if self._identity is None:
-                self._identity = self._credentials.identity(self._project_root)
-            return self._identity
+            if self._identities is None:
+                tokens = {p.name: p.identity(self._project_root) for p in self._profiles()}
+                self._identities = {name: token for name, token in tokens.items() if token}
+            return self._identities
+
+    @property
+    def identity(self) -> Identity | None:
+        """The user's token for the profile's own catalog; None if the profile has none."""
+        return self.identities.get(self._credentials.database)
+
+    @property
+    def catalogs(self) -> Catalogs:
+        """The Iceberg catalogs, each with the user's token for it."""
+        with self._lock:
+            if self._catalogs is None:
+                openers = {p.name: partial(self._open, p) for p in self._profiles()}
+                self._catalogs = Catalogs(self._credentials.database, openers)
+            return self._catalogs
 
     @property
     def catalog(self) -> IcebergCatalog:
-        """The Iceberg catalog, with the user's token."""
-        with self._lock:
-            if self._catalog is None:
-                self._catalog = make_catalog(self._credentials, self._project_root, self.identity)
-            return self._catalog
+        """The profile's own catalog, with the user's token."""
+        return self.catalogs.own
+
+    def _profiles(self) -> list[CatalogProfile]:
+        return [self._credentials.own_catalog(), *self._credentials.other_catalogs()]
+
+    def _open(self, profile: CatalogProfile) -> IcebergCatalog:
+        return open_catalog(profile, self._project_root, self.identities.get(profile.name))
 
     @property
     def results(self) -> ResultCache | None:
@@ -72,18 +97,16 @@ class Resources:
             return self._results
 
     def _open_results(self) -> ResultCache | None:
-        from dbt.adapters.iceberg_stream.sessions.results import catalog_key, open_results
+        from dbt.adapters.iceberg_stream.sessions.results import catalog_keys, open_results
 
         credentials = self._credentials
-        key = catalog_key(
-            credentials.catalog_settings(),
-            credentials.warehouse_path(self._project_root),
-            f"{credentials.host}:{credentials.port}",
-        )
+        root, server = self._project_root, f"{credentials.host}:{credentials.port}"
+        profiles = self._profiles()
+        key = catalog_keys([(p.settings(), p.warehouse_path(root)) for p in profiles], server)
         home = credentials.engine_path(self._project_root)
         path = home / "results.db" if credentials.result_cache == "disk" else None
         limit = in_bytes(credentials.result_cache_size)
-        return open_results(self.catalog, path, limit, key)
+        return open_results(self.catalogs, path, limit, key)
 
     def close(self) -> None:
         """Close all resources; a later use opens them again."""
@@ -91,9 +114,9 @@ class Resources:
             if self._results is not None:
                 self._results.close()
             self._results, self._results_opened = None, False
-            if self._catalog is not None:
-                self._catalog.close()
-                self._catalog = None
+            if self._catalogs is not None:
+                self._catalogs.close()
+                self._catalogs = None
             if self._engine is not None:
                 self._engine.release()
                 self._engine = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from dbt.adapters.contracts.connection import AdapterResponse
 
+from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 
@@ -30,6 +31,8 @@ class IcebergStreamResponse(AdapterResponse):
     from_cache: bool | None = None
     # For the adapter's own use: what the numbers above were read from.
     outcome: Outcome | None = field(default=None, metadata={"serialize": "omit"})
+    # For the adapter's own use, too: the relation that the statement changed.
+    target: QualifiedName | None = field(default=None, metadata={"serialize": "omit"})
 
     @classmethod
     def of(

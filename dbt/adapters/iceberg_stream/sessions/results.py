@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from dbt.adapters.events.logging import AdapterLogger
 
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.engines.settings import prepare_home
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-
 # Errors of a catalog or its metadata; Spark may still be able to run the query.
 CATALOG_ERRORS = (CatalogError, OSError, sqlite3.Error, LookupError, ValueError)
 Answer = TypeVar("Answer")
@@ -42,13 +41,13 @@ class ResultCache:
 
     Args:
         store: the store of results.
-        catalog: the catalog, with the user's token.
-        key: identifies the catalog and Spark's server; see `catalog_key`.
+        catalogs: the catalogs, with the user's tokens.
+        key: identifies the catalogs and Spark's server; see `catalog_keys`.
     """
 
-    def __init__(self, store: ResultStore, catalog: IcebergCatalog, key: Mapping[str, str]) -> None:
+    def __init__(self, store: ResultStore, catalogs: Catalogs, key: Mapping[str, str]) -> None:
         self._store: ResultStore | None = store
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._catalog_key = key
 
     def find(self, sql: str, context: Mapping[str, str]) -> CachedQuery | None:
@@ -97,11 +96,11 @@ class ResultCache:
         relations = [_text(name) for name in query.read_set.versions]
         self._ask(lambda store: store.put(query.key, _as_bytes(rows), relations))
 
-    def forget(self, name: Name) -> None:
+    def forget(self, name: QualifiedName) -> None:
         """Drop all results that read a table or view.
 
         Args:
-            name: namespace and identifier of the relation.
+            name: the relation.
         """
         self._ask(lambda store: store.forget(_text(name)))
 
@@ -115,7 +114,7 @@ class ResultCache:
         """Return the query's read set; None if it is unknown."""
         try:
             # Temporary views belong to one session, so queries of them are not cached.
-            return capture_read_set(self._catalog, reads(sql), {})
+            return capture_read_set(self._catalogs, reads(sql), {})
         except CATALOG_ERRORS as error:
             logger.debug(f"Not cached: {error}")
             return None
@@ -153,15 +152,15 @@ class CachedQuery:
 
 
 def open_results(
-    catalog: IcebergCatalog, path: Path | None, limit: int, key: Mapping[str, str] | None
+    catalogs: Catalogs, path: Path | None, limit: int, key: Mapping[str, str] | None
 ) -> ResultCache | None:
     """Open a result cache.
 
     Args:
-        catalog: the catalog, with the user's token.
+        catalogs: the catalogs, with the user's tokens.
         path: of the file; None for a cache in memory.
         limit: size of all results, in bytes.
-        key: the result of `catalog_key`.
+        key: the result of `catalog_keys`.
 
     Returns:
         The cache; None, after a warning, if it cannot be used.
@@ -175,10 +174,31 @@ def open_results(
     try:
         if path is not None:
             prepare_home(path.parent)
-        return ResultCache(ResultStore(path, limit), catalog, key)
+        return ResultCache(ResultStore(path, limit), catalogs, key)
     except (StoreError, OSError) as error:
         logger.warning(f"Results are not cached: {error}")
         return None
+
+
+def catalog_keys(
+    catalogs: Sequence[tuple[CatalogSettings | None, Path]], server: str
+) -> dict[str, str] | None:
+    """Return what identifies the catalogs of a profile and Spark's server.
+
+    Args:
+        catalogs: settings and warehouse folder of each, the profile's own catalog first.
+        server: address of Spark's server, if it is not the embedded engine.
+
+    Returns:
+        The key; None if results must not be cached with these settings.
+    """
+    keys: list[dict[str, str]] = []
+    for settings, warehouse in catalogs:
+        if (key := catalog_key(settings, warehouse, server)) is None:
+            return None
+        keys.append(key)
+    own, *others = keys
+    return own | ({"others": _digest([sorted(key.items()) for key in others])} if others else {})
 
 
 def catalog_key(
@@ -208,7 +228,7 @@ def _digest(parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _text(name: Name) -> str:
+def _text(name: QualifiedName) -> str:
     return json.dumps(name)
 
 

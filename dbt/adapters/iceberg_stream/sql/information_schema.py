@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sqlglot
@@ -22,6 +22,7 @@ class Mention:
     """A view of `information_schema` in a statement.
 
     Attributes:
+        catalog: the catalog's name, in lower case; None if the statement names none.
         view: its name, in lower case.
         start: where its name begins in the statement.
         end: where its name ends.
@@ -31,6 +32,7 @@ class Mention:
         tables: patterns that match the names of tables and views it asks for.
     """
 
+    catalog: str | None
     view: str
     start: int
     end: int
@@ -48,12 +50,12 @@ class Mention:
         return all(pattern.fullmatch(name) for pattern in self.tables)
 
 
-def mentions(sql: str, catalog: str) -> list[Mention]:
-    """Return the views of a catalog's `information_schema` that a statement reads.
+def mentions(sql: str, catalogs: Iterable[str]) -> list[Mention]:
+    """Return the views of catalogs' `information_schema` that a statement reads.
 
     Args:
         sql: the statement.
-        catalog: the catalog's name, which the statement may leave out.
+        catalogs: the catalogs' names, which the statement may leave out.
     """
     if NAME not in sql.lower():
         return []
@@ -62,7 +64,8 @@ def mentions(sql: str, catalog: str) -> list[Mention]:
     except SqlglotError:
         return []
     columns = _columns(tree)
-    tables = (table for table in tree.find_all(exp.Table) if _is_in_schema(table, catalog))
+    names = {name.lower() for name in catalogs}
+    tables = (table for table in tree.find_all(exp.Table) if _is_in_schema(table, names))
     return sorted((_mention(table, columns) for table in tables), key=lambda mention: mention.start)
 
 
@@ -80,9 +83,9 @@ def with_views(sql: str, views: Iterable[tuple[Mention, str]]) -> str:
     return sql
 
 
-def _is_in_schema(table: exp.Table, catalog: str) -> bool:
+def _is_in_schema(table: exp.Table, catalogs: Collection[str]) -> bool:
     *database, schema, _ = ["", *(part.name.lower() for part in table.parts)][-3:]
-    return schema == NAME and [part for part in database if part] in ([], [catalog.lower()])
+    return schema == NAME and all(part in catalogs for part in database if part)
 
 
 def _columns(tree: exp.Expr) -> frozenset[str] | None:
@@ -100,6 +103,7 @@ def _mention(table: exp.Table, columns: frozenset[str] | None) -> Mention:
     view = table.name.lower()
     namespace_column = "schema_name" if view == SCHEMATA else "table_schema"
     return Mention(
+        first.name.lower() if len(table.parts) > 2 else None,
         view,
         int(first.meta["start"]),
         int(last.meta["end"]) + 1,

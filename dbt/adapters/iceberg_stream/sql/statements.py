@@ -69,8 +69,8 @@ def classify(sql: str) -> Statement:
     return Statement(verb, defines_function=function)
 
 
-def dropped_namespace(sql: str) -> str | None:
-    """Return the namespace of a `drop schema … cascade`; None for other statements.
+def dropped_namespace(sql: str) -> tuple[str, ...] | None:
+    """Return the parts of the name in a `drop schema … cascade`; None for other statements.
 
     Args:
         sql: the statement.
@@ -82,7 +82,7 @@ def dropped_namespace(sql: str) -> str | None:
     if lower[1] not in ("schema", "namespace", "database"):
         return None
     start = 4 if lower[2:4] == ["if", "exists"] else 2
-    return "".join(words[start:-1]).rsplit(".", 1)[-1]
+    return tuple(word for word in words[start:-1] if word != ".")
 
 
 def _main_verb(tokens: list[Token]) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
-from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 from dbt.adapters.iceberg_stream.tables.commit.table_change import TableChange
 
@@ -19,20 +19,20 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._changes: dict[Name, TableChange] = {}
+        self._changes: dict[QualifiedName, TableChange] = {}
         self._lock = threading.Lock()
 
-    def record(self, name: Name, outcome: Outcome) -> None:
+    def record(self, name: QualifiedName, outcome: Outcome) -> None:
         """Add a commit.
 
         Args:
-            name: namespace and identifier of the table.
+            name: the table.
             outcome: the commit's.
         """
         with self._lock:
             self._changes.setdefault(without_build(name), TableChange()).add(outcome)
 
-    def rename(self, name: Name, new_name: Name) -> None:
+    def rename(self, name: QualifiedName, new_name: QualifiedName) -> None:
         """Follow a table that a model built under another name first.
 
         Args:
@@ -43,25 +43,25 @@ class Changes:
             if (change := self._changes.pop(without_build(name), None)) is not None:
                 self._changes[without_build(new_name)] = change
 
-    def get(self, name: Name) -> TableChange:
+    def get(self, name: QualifiedName) -> TableChange:
         """Return a copy of what the commits to a table changed so far.
 
         Args:
-            name: namespace and identifier of the table.
+            name: the table.
         """
         with self._lock:
             return replace(self._changes.get(without_build(name), TableChange()))
 
-    def mark_as_warned(self, name: Name) -> None:
+    def mark_as_warned(self, name: QualifiedName) -> None:
         """Note that a table lost more rows than its model allows.
 
         Args:
-            name: namespace and identifier of a table with a recorded commit.
+            name: a table with a recorded commit.
         """
         with self._lock:
             self._changes[without_build(name)].is_warned = True
 
-    def take(self) -> Mapping[Name, TableChange]:
+    def take(self) -> Mapping[QualifiedName, TableChange]:
         """Remove and return all changes, by table."""
         with self._lock:
             changes, self._changes = self._changes, {}

@@ -10,7 +10,7 @@ from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.functions import fire_event
 from dbt_common.events.types import Formatting, Note
 
-from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.summary.changes import Changes
 from dbt.adapters.iceberg_stream.summary.text import (
     CHANGED,
@@ -39,6 +39,7 @@ class BuildSummary:
     Args:
         listen: registers a callback for dbt's events.
         changes: what the command committed.
+        catalog: name of the profile's own catalog, which names of tables leave out.
         in_json: print JSON objects, for `--log-format json`.
     """
 
@@ -46,9 +47,11 @@ class BuildSummary:
         self,
         listen: Callable[[Callable[[Any], None]], None],
         changes: Changes,
+        catalog: str,
         in_json: bool = False,
     ) -> None:
         self._changes = changes
+        self._catalog = catalog
         self._in_json = in_json
         # The last event of each node: a microbatch model also reports its batches.
         self._ended: dict[str, Any] = {}
@@ -87,7 +90,7 @@ class BuildSummary:
             return
         for node, data in ended.items():
             relation = data.node_info.node_relation
-            name: Name = (relation.schema, relation.alias)
+            name = self._name(relation)
             # Also of tests: what they store of failing rows is no line of its own.
             change = changes.pop(name, None)
             if data.node_info.resource_type not in BUILT:
@@ -98,6 +101,11 @@ class BuildSummary:
             yield Line(".".join(name), result, node, data.run_result.execution_time, change)
         for name, change in changes.items():
             yield Line(".".join(name), CHANGED, change=change)
+
+    def _name(self, relation: Any) -> QualifiedName:
+        is_own = (relation.database or "").lower() in ("", self._catalog.lower())
+        name = (relation.schema, relation.alias)
+        return name if is_own else (relation.database, *name)
 
 
 def _result(status: str, is_changed: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from dbt_common.ui import warning_tag
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
-from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.summary.changes import Changes
 from dbt.adapters.iceberg_stream.tables.commit.table_change import TableChange
@@ -41,12 +41,12 @@ def is_share(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
-def check_row_drop(changes: Changes, name: Name, model: Mapping[str, Any]) -> str | None:
+def check_row_drop(changes: Changes, name: QualifiedName, model: Mapping[str, Any]) -> str | None:
     """Return the warning if the run removed more than `warn_row_drop` of a table's rows.
 
     Args:
         changes: of the command; the table is marked there.
-        name: namespace and identifier of the table.
+        name: the table.
         model: the model's node in dbt's graph.
     """
     change = changes.get(name)

@@ -34,7 +34,7 @@ class Model:
         code: its code; empty if its query contains other models' code.
         macros: texts of the project's macros that it uses, by id.
         query: its compiled query.
-        own: namespaces and names of its relation, published and staged.
+        own: the names that statements have for its relation, published and staged.
         is_view: whether it becomes a view.
         reads_own: whether it reads its own table.
     """
@@ -44,7 +44,7 @@ class Model:
     code: str
     macros: Mapping[str, str]
     query: str
-    own: Collection[tuple[str, str]]
+    own: Collection[tuple[str, ...]]
     is_view: bool
     reads_own: bool
 

@@ -68,7 +68,7 @@ def only_restricts(
         code: the model's code.
         macros: texts of the project's macros that it uses, by id.
         sql: the increment's compiled query.
-        own: namespace and names of the model's own table.
+        own: the names that statements have for the model's own table.
     """
     try:
         template, called = _parse(code), [_parse(text) for text in macros.values()]
@@ -146,7 +146,7 @@ def _reads_own_table_in_where(tree: exp.Expr, own: Collection[tuple[str, ...]]) 
     reads = [
         table
         for table in tree.find_all(exp.Table)
-        if tuple(part.name for part in table.parts)[-2:] in own
+        if tuple(part.name for part in table.parts) in own
     ]
     return bool(reads) and all(_is_below(table, where) for table in reads)
 

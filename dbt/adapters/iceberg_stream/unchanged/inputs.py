@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
     from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 
@@ -70,12 +70,12 @@ class Inputs:
 
 
 def capture_inputs(
-    catalog: IcebergCatalog, sql: str, own: Name, build: str | None = None
+    catalogs: Catalogs, sql: str, own: QualifiedName, build: str | None = None
 ) -> Inputs:
     """Capture the current versions of what a model's query reads, except the model's own table.
 
     Args:
-        catalog: the catalog.
+        catalogs: the catalogs.
         sql: the query.
         own: the model's table, by its published name.
         build: the build of this run, whose staged relations count as published.
@@ -85,10 +85,10 @@ def capture_inputs(
     """
     if part := variable_part(sql):
         raise UnknownInputs(f"its rows may change with `{part}`")
-    relations: dict[Name, Metadata] = {}
-    read_set = capture_read_set(catalog, reads(sql), {}, relations)
+    relations: dict[QualifiedName, Metadata] = {}
+    read_set = capture_read_set(catalogs, reads(sql), {}, relations)
     if read_set is None:
-        raise UnknownInputs("it reads something that is not a table or view of the catalog")
+        raise UnknownInputs("it reads something that is not a table or view of a catalog")
     if part := next(filter(None, map(variable_part, read_set.definitions)), None):
         raise UnknownInputs(f"the rows of a view that it reads may change with `{part}`")
     tables, views = {}, {}

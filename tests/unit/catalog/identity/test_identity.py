@@ -100,7 +100,7 @@ def test_a_command_runs_again_before_the_end(tmp_path: Path) -> None:
     first = identity.source.fetch()
     assert first.principal == "ada1"
     second = identity.token()
-    renewal = Renewal(identity, first, renew)
+    renewal = Renewal({"lake": identity}, {"lake": first}, lambda tokens: renew(tokens["lake"]))
     assert renewal.due() == {"token": second.value}
     assert renewal.due() is None
     assert (second.principal, settings["asked"]) == ("ada2", 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
@@ -50,7 +51,7 @@ class Catalog:
 
 
 def pinned(catalog: Catalog, sql: str, views: dict[str, Reads | None] | None = None) -> Any:
-    return capture_read_set(catalog, reads(sql), views or {})  # type: ignore[arg-type]
+    return capture_read_set(one_catalog(catalog), reads(sql), views or {})  # type: ignore[arg-type]
 
 
 def test_tables() -> None:
@@ -72,7 +73,7 @@ def test_tables() -> None:
 )
 def test_what_cannot_be_told(sql: str) -> None:
     assert pinned(Catalog(a=table(), away="away"), sql) is None
-    assert capture_read_set(Catalog(), None, {}) is None  # type: ignore[arg-type]
+    assert capture_read_set(one_catalog(Catalog()), None, {}) is None  # type: ignore[arg-type]
 
 
 def test_views_are_looked_through() -> None:
@@ -167,3 +168,25 @@ def test_versions(sql: str, now: Any, changed: bool) -> None:
     catalog.relations["s", "a"] = now
     assert actual.changed(catalog) == (("s", "a") if changed else None)
     assert (pinned(catalog, sql).versions != actual.versions) == changed
+
+
+def test_several_catalogs() -> None:
+    """Views of another catalog read its tables, and those of the catalog that they name."""
+    north = Catalog(a=table(7), v=view("select * from a, lake.s.b"), w=view("select 1 from s.a"))
+    north.name = "north"
+    lake = Catalog(a=table(1), b=table(2))
+    catalogs = Catalogs("Lake", {"Lake": lambda: lake, "north": lambda: north})  # type: ignore[dict-item, return-value]
+    actual = capture_read_set(catalogs, reads("select * from NORTH.s.v, s.a, north.s.w"), {})
+    assert actual is not None
+    assert {name: version[1] for name, version in actual.versions.items()} == {
+        ("s", "a"): 1,
+        ("s", "b"): 2,
+        ("north", "s", "a"): 7,
+        ("north", "s", "v"): 2,
+        ("north", "s", "w"): 2,
+    }
+    assert actual.changed(catalogs) is None
+    north.relations["s", "a"] = table(8)
+    assert actual.changed(catalogs) == ("north", "s", "a")
+    # Spark reads the first of two parts as a catalog, and so does not find a namespace of its name.
+    assert capture_read_set(catalogs, reads("select * from north.a"), {}) is None

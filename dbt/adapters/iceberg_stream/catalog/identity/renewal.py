@@ -1,7 +1,8 @@
-"""Renewal of a Spark session's token."""
+"""Renewal of the tokens of a Spark session, one for each catalog that has users."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
@@ -9,58 +10,76 @@ from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 
 
 class Renewal:
-    """Computes the settings that replace the token of one Spark session.
+    """Computes the settings that replace the tokens of one Spark session.
 
     Args:
-        identity: the user's token.
-        token: the token that the session has.
-        settings: returns the session's settings for a token.
+        identities: the user's tokens, by the catalog's name; the profile's own catalog first.
+        tokens: the tokens that the session has.
+        settings: returns the session's settings for tokens.
     """
 
     def __init__(
         self,
-        identity: Identity,
-        token: Token,
-        settings: Callable[[Token], Mapping[str, str]],
+        identities: Mapping[str, Identity],
+        tokens: Mapping[str, Token],
+        settings: Callable[[Mapping[str, Token]], Mapping[str, str]],
     ) -> None:
-        self.identity = identity
-        self._token = token
+        self._identities = dict(identities)
+        self._tokens = dict(tokens)
         self._settings = settings
 
     @property
     def owner(self) -> str:
-        """Digest of the owner of the session's token."""
-        return self._token.owner
+        """Digest of the owners of the session's tokens."""
+        owners = [f"{name}={token.owner}" for name, token in self._tokens.items()]
+        if len(owners) == 1:
+            return next(iter(self._tokens.values())).owner
+        return hashlib.sha256(" ".join(owners).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The owner of the token of the first catalog."""
+        return next(iter(self._identities.values())).principal
 
     @property
     def principal(self) -> str:
-        """The owner of the session's token and when it expires, for messages."""
-        expires = self._token.expires
+        """The owners of the session's tokens and when they expire, for messages."""
+        several = len(self._identities) > 1
+        owners = [self._principal_of(name) for name in self._identities]
+        if not several:
+            return owners[0]
+        pairs = zip(owners, self._identities, strict=True)
+        return ", ".join(f"{owner} (catalog `{name}`)" for owner, name in pairs)
+
+    def _principal_of(self, catalog: str) -> str:
+        principal, expires = self._identities[catalog].principal, self._tokens[catalog].expires
         if expires is None:
-            return self.identity.principal
-        return f"{self.identity.principal}, whose token expires at {expires:%Y-%m-%d %H:%M:%S} UTC"
+            return principal
+        return f"{principal}, whose token expires at {expires:%Y-%m-%d %H:%M:%S} UTC"
 
     def after_refusal(self) -> Mapping[str, str] | None:
-        """Return settings with a new token after the catalog refused the session's.
+        """Return settings with new tokens after a catalog refused the session's.
 
         Returns:
-            The settings; None if the source has no new token.
+            The settings; None if no source has a new token.
 
         Raises:
-            IdentityError: the source of tokens fails.
+            IdentityError: a source of tokens fails.
         """
-        if not self.identity.source.renewable or not self.identity.renew(self._token):
-            return None
-        return self.due()
+        renewed = [
+            identity.source.renewable and identity.renew(self._tokens[name])
+            for name, identity in self._identities.items()
+        ]
+        return self.due() if any(renewed) else None
 
     def due(self) -> Mapping[str, str] | None:
-        """Return settings with the current token; None if the session has it already.
+        """Return settings with the current tokens; None if the session has them already.
 
         Raises:
-            IdentityError: the token has expired and cannot be renewed.
+            IdentityError: a token has expired and cannot be renewed.
         """
-        token = self.identity.token()
-        if token.value == self._token.value:
+        tokens = {name: identity.token() for name, identity in self._identities.items()}
+        if all(tokens[name].value == self._tokens[name].value for name in tokens):
             return None
-        self._token = token
-        return self._settings(token)
+        self._tokens = tokens
+        return self._settings(tokens)

@@ -52,11 +52,13 @@ class SourceDefinition:
         relation: the same relation as text for Spark.
         spec: `type` and its keys, from `config.meta.stream` and from the model's `stream(…)`; an
             Iceberg table if it is empty.
+        catalog: the catalog of an Iceberg table; the profile's own by default.
     """
 
     name: Name
     relation: str
     spec: Mapping[str, Any]
+    catalog: str | None = None
 
     @property
     def identity(self) -> Any:
@@ -69,7 +71,8 @@ class SourceDefinition:
         spec = {str(k): str(v) for k, v in self.spec.items() if k not in ignored}
         if isinstance(topics := self.spec.get("topics"), list | tuple):
             spec["topics"] = str(sorted(set(map(str, topics))))
-        return (self.name if self.spec.get("type", "iceberg") == "iceberg" else None, spec)
+        is_table = self.spec.get("type", "iceberg") == "iceberg"
+        return ((self.catalog, self.name) if is_table else None, spec)
 
 
 def open_source(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
 from dbt.adapters.iceberg_stream.sql.queries import CURRENT, AsOf, NameParts, Reads, reads
@@ -32,18 +32,18 @@ class ReadSet:
         as_of: in which versions the statement reads the tables, as in `Reads`.
     """
 
-    versions: Mapping[Name, Version]
+    versions: Mapping[QualifiedName, Version]
     definitions: tuple[str, ...] = ()
-    as_of: Mapping[Name, frozenset[AsOf]] = field(default_factory=dict)
+    as_of: Mapping[QualifiedName, frozenset[AsOf]] = field(default_factory=dict)
 
-    def changed(self, catalog: IcebergCatalog) -> Name | None:
+    def changed(self, catalogs: Catalogs) -> QualifiedName | None:
         """Return a table or view that has changed; None if none has.
 
         Args:
-            catalog: the catalog of the tables.
+            catalogs: the catalogs of the tables.
         """
         for name, version in self.versions.items():
-            metadata = catalog.metadata(name)
+            metadata = catalogs.metadata(name)
             as_of = self.as_of.get(name, CURRENT)
             # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
             if metadata is None or _version(metadata, as_of)[:3] != version[:3]:
@@ -52,43 +52,44 @@ class ReadSet:
 
 
 def capture_read_set(
-    catalog: IcebergCatalog,
+    catalogs: Catalogs,
     read: Reads | None,
     views: Views,
-    relations: dict[Name, Metadata] | None = None,
+    relations: dict[QualifiedName, Metadata] | None = None,
 ) -> ReadSet | None:
     """Capture the current versions of the tables and views that a statement reads.
 
     Args:
-        catalog: the catalog of the tables.
+        catalogs: the catalogs of the tables.
         read: relations that the statement reads; None if unknown.
         views: relations that temporary views read, by the view's name in lower case.
         relations: gets the metadata of the tables and views.
 
     Returns:
         The read set, with the tables behind views; None if it is unknown: a relation belongs to
-        another catalog, is a file, or is not understood.
+        no catalog of the profile, is a file, or is not understood.
     """
     if read is None:
         return None
     relations = {} if relations is None else relations
-    as_of: dict[Name, frozenset[AsOf]] = {}
+    as_of: dict[QualifiedName, frozenset[AsOf]] = {}
     definitions: list[str] = []
     pending = [read]
     visited: set[NameParts] = set()
     while pending:
         reading = pending.pop()
         for parts in reading.relations:
-            if (name := _name(catalog, parts)) is not None:
+            if (name := catalogs.find_qualified(parts)) is not None:
                 versions = reading.versions.get(parts, CURRENT)
                 as_of[name] = as_of.get(name, frozenset()) | versions
-            if parts in visited:
+            # A view may name the catalog, and the statement not.
+            if (key := name or parts) in visited:
                 continue
-            visited.add(parts)
+            visited.add(key)
             if len(parts) == 1:
                 reads_of_relation = views.get(parts[0].lower())
             else:
-                reads_of_relation = _add_relation(catalog, name, relations, definitions)
+                reads_of_relation = _add_relation(catalogs, name, relations, definitions)
             if reads_of_relation is None:
                 return None
             pending.append(reads_of_relation)
@@ -100,14 +101,14 @@ def capture_read_set(
 
 
 def _add_relation(
-    catalog: IcebergCatalog,
-    name: Name | None,
-    relations: dict[Name, Metadata],
+    catalogs: Catalogs,
+    name: QualifiedName | None,
+    relations: dict[QualifiedName, Metadata],
     definitions: list[str],
 ) -> Reads | None:
     """Add a relation's metadata, and return what the relation itself reads; None if unknown."""
     try:
-        metadata = None if name is None else catalog.metadata(name)
+        metadata = None if name is None else catalogs.metadata(name)
     except CatalogError:
         return None
     if name is None or metadata is None:
@@ -115,33 +116,27 @@ def _add_relation(
     relations[name] = metadata
     if "versions" not in metadata:
         return Reads(frozenset())
-    definition = _definition(catalog, metadata)
+    definition = _definition(metadata)
     if definition is None or (read := reads(definition)) is None:
         return None
     definitions.append(definition)
-    namespace = _namespace(metadata, name)
-    return _in_namespace(read, namespace)
+    catalog, (namespace, _) = catalogs.split(name)
+    default = _view_version(metadata)
+    return _in_namespace(
+        read,
+        default.get("default-catalog") or catalog.name,
+        ".".join(default.get("default-namespace") or ()) or namespace,
+    )
 
 
-def _in_namespace(read: Reads, namespace: str) -> Reads:
-    """Return reads with a namespace before names that have none."""
-    names = {parts: parts if len(parts) > 1 else (namespace, *parts) for parts in read.relations}
+def _in_namespace(read: Reads, catalog: str, namespace: str) -> Reads:
+    """Return reads with a catalog and a namespace before names that have none."""
+    first = (catalog, namespace)
+    names = {parts: (*first[: 3 - len(parts)], *parts) for parts in read.relations}
     as_of: dict[NameParts, frozenset[AsOf]] = {}
     for parts, name in names.items():
         as_of[name] = as_of.get(name, frozenset()) | read.versions.get(parts, CURRENT)
     return Reads(frozenset(as_of), as_of)
-
-
-def _name(catalog: IcebergCatalog, parts: NameParts) -> Name | None:
-    if len(parts) == 3 and parts[0].lower() == catalog.name.lower():
-        return parts[1], parts[2]
-    return (parts[0], parts[1]) if len(parts) == 2 else None
-
-
-def _namespace(view: Metadata, name: Name) -> str:
-    """Return the namespace of relations that a view references without one."""
-    default = _view_version(view).get("default-namespace")
-    return ".".join(default) if default else name[0]
 
 
 def _view_version(view: Metadata) -> Metadata:
@@ -182,13 +177,7 @@ def _snapshot_id(metadata: Metadata, version: int | str) -> int | None:
     return version if version in ids else None
 
 
-def _definition(catalog: IcebergCatalog, view: Metadata) -> str | None:
-    """Return the SQL text of a view's current version (view spec, "Representations").
-
-    None if the view's default catalog is another one.
-    """
-    version = _view_version(view)
-    if (version.get("default-catalog") or catalog.name).lower() != catalog.name.lower():
-        return None
-    representations = version["representations"]
+def _definition(view: Metadata) -> str | None:
+    """Return the SQL text of a view's current version (view spec, "Representations")."""
+    representations = _view_version(view)["representations"]
     return next((r["sql"] for r in representations if r.get("dialect") == "spark"), None)

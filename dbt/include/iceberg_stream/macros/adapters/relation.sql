@@ -38,6 +38,10 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__generate_database_name(custom_database_name=none, node=none) -%}
+  {%- set catalog = adapter.build_catalog_relation(node) if node is not none else none -%}
+  {%- if catalog -%}
+    {{ return(catalog.catalog_database) }}
+  {%- endif -%}
   {{ return(custom_database_name | trim if custom_database_name else target.database) }}
 {%- endmacro %}
 

@@ -3,7 +3,7 @@
   {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='view')) -%}
   {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
 
-  {%- do adapter.require_views() -%}
+  {%- do adapter.require_views(this) -%}
   {%- do adapter.stage_model(this, model) -%}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
