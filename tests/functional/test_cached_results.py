@@ -78,8 +78,9 @@ class TestDoors(Cached):
     def other_session(self, project: Any) -> Iterator[Session]:
         """Somebody else on the same Spark, who does not use the adapter."""
         connections = project.adapter.connections
-        identity = connections.resources.identity
-        settings = connections.session_settings(identity.token() if identity else None)
+        identities = connections.resources.identities
+        tokens = {name: identity.token() for name, identity in identities.items()}
+        settings = connections.session_settings(tokens)
         session = Session(connections.resources.engine.endpoint().url, settings)
         yield session
         session.close()

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from dbt.tests.util import get_artifact, run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from tests.functional.lake import rows, run
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
@@ -180,6 +179,18 @@ class TestCatalogs(Project):
         run_dbt(["build", "--full-refresh", "--select", "stores", "sales", "followed"])
         assert rows(project, query % "sales") == [(2,)]
 
+    def test_snapshots_name_the_user_of_their_catalog(self, project: Any) -> None:
+        catalogs, schema = project.adapter.catalogs, project.test_schema
+        for catalog, table, principal in (
+            ("north", "stores", "nora"),
+            ("south", "sales", "sam"),
+            ("south", "followed", "sam"),
+        ):
+            snapshot = next(catalogs.get(catalog).snapshots((schema, table)))
+            assert snapshot.properties["iceberg-stream.principal"] == principal
+        own = next(catalogs.own.snapshots((schema, "both")))
+        assert "iceberg-stream.principal" not in own.properties
+
     def test_docs_and_freshness(self, project: Any) -> None:
         run_dbt(["docs", "generate"])
         nodes = get_artifact("target", "catalog.json")["nodes"]
@@ -218,10 +229,10 @@ class TestCatalogs(Project):
         path = Path(project.project_root, "models", "lost.sql")
         path.write_text("{{ config(database='west') }} select 1 as id")
         try:
-            with pytest.raises(CatalogError, match="no catalog `west`. It has lake, north, south"):
-                run_dbt(["run", "--select", "lost"])
+            _, output = run_dbt_and_capture(["run", "--select", "lost"], expect_pass=False)
         finally:
             path.unlink()
+        assert "The profile has no catalog `west`. It has lake, north, south." in output
 
 
 class TestSkipUnchanged(Project):
@@ -261,6 +272,39 @@ class TestSkipUnchanged(Project):
         run(project, "insert into north.{schema}.twin values ('more')")
         after = [rows(project, query.format(name)) for name in ("lake", "north")]
         assert after == [[(1,)], [(2,)]]
+
+
+class TestWhatIsNotIceberg(Project):
+    """Sources may be what Spark can read; nothing is written there."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "joined.sql": "select name, v from {{ source('legacy', 'prices') }} "
+            "join {{ ref('cities') }} using (id) join parquet.`{{ var('path') }}` using (id)",
+            "refused.sql": "{{ config(materialized='table', database='spark_catalog') }} select 1",
+            "sources.yml": """
+sources:
+  - name: legacy
+    database: spark_catalog
+    schema: default
+    tables: [{name: prices, columns: [{name: id, data_tests: [unique]}]}]
+""",
+        }
+
+    def test_sources(self, project: Any, tmp_path: Path) -> None:
+        path = str(tmp_path / "prices")
+        run(project, "drop table if exists spark_catalog.default.prices")
+        run(
+            project,
+            f"create table spark_catalog.default.prices using parquet location '{path}' "
+            "as select 1 as id, 9.5D as v",
+        )
+        run_dbt(["build", "--exclude", "refused", "--vars", json.dumps({"path": path})])
+        assert rows(project, "select name from {schema}.joined") == [("Oslo",)]
+        run_dbt(["docs", "generate", "--vars", json.dumps({"path": path})])
+        _, output = run_dbt_and_capture(["run", "--select", "refused"], expect_pass=False)
+        assert "The profile has no catalog `spark_catalog`" in output
 
 
 class TestAtomicRuns(Project):

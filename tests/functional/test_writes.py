@@ -59,8 +59,9 @@ class TestOnWrite:
 def a_session(project: Any) -> Iterator[Session]:
     """Another user's session on the same engine."""
     connections = project.adapter.connections
-    identity = connections.resources.identity
-    settings = connections.session_settings(identity.token() if identity else None)
+    identities = connections.resources.identities
+    tokens = {name: identity.token() for name, identity in identities.items()}
+    settings = connections.session_settings(tokens)
     engine = make_engine(connections.credentials, connections.project_root)
     session = Session(engine.endpoint().url, settings)
     yield session

@@ -209,7 +209,9 @@ class IcebergStreamAdapter(
 
     def list_relations_without_caching(self, schema_relation: BaseRelation) -> list[BaseRelation]:
         namespace = str(schema_relation.schema)
-        catalog = self.catalog_of(schema_relation)
+        if (catalog := self.catalogs.find_catalog(schema_relation.database)) is None:
+            # Sources may be tables that only Spark knows.
+            return []
         relations: Iterable[tuple[str, str]] = catalog.relations(namespace)
         if self.build is not None and catalog is self.catalog:
             relations = self.build.kinds(namespace, relations)
@@ -292,10 +294,11 @@ class IcebergStreamAdapter(
 
     @available.parse_list
     def get_columns_in_relation(self, relation: BaseRelation) -> list[IcebergStreamColumn]:
-        if relation.schema is None:
+        catalog = self.catalogs.find_catalog(relation.database)
+        if relation.schema is None or catalog is None:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
-        columns = self.catalog_of(relation).columns(table_name(relation))
+        columns = catalog.columns(table_name(relation))
         return self._columns((column.name, column.type) for column in columns)
 
     @available.parse(lambda *a, **k: [])

@@ -8,7 +8,7 @@ import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.factory import engine_settings
+from dbt.adapters.iceberg_stream.profile.factory import engine_settings, session_settings_of_all
 
 REST = {"type": "rest", "uri": "http://catalog"}
 
@@ -149,3 +149,64 @@ def test_the_event_log_hides_what_the_server_knows(
     assert "hush" not in given.values()
     secret = {f"spark.sql.catalog.lake.{name}" for name in ("token", "header.X-Api-Key")}
     assert secret & given.keys() == {f"spark.sql.catalog.lake.{name}" for name in hidden}
+
+
+NORTH = {"catalog_properties": REST, "token": "t"}
+
+
+@pytest.mark.parametrize(
+    ("catalogs", "message"),
+    [
+        (["north"], "`catalogs` must be a mapping of names to catalogs"),
+        ({"north": "http://catalog"}, "`catalogs` must be a mapping of names to catalogs"),
+        ({"a-b": NORTH}, "`catalogs: a-b`: the name must have only letters, digits and _"),
+        ({"LAKE": NORTH}, "`catalogs: LAKE`: the name is that of the profile's own catalog"),
+        ({"spark_catalog": NORTH}, "`catalogs: spark_catalog`: the name is that of Spark's own"),
+        ({"a": NORTH, "A": NORTH}, "`catalogs: A`: the name is that of the catalog `a`"),
+        ({"north": NORTH | {"tokn": "t"}}, "`catalogs: north`: unknown key `tokn`: did you mean"),
+        ({"north": {}}, "`catalogs: north`: `catalog_properties` is missing; or set `warehouse`"),
+        ({"north": {"token": "t"}}, "`catalogs: north`: `token` needs a catalog"),
+        ({"north": NORTH | {"token_file": "f"}}, "`token`, `token_file` contradict each other"),
+        (
+            {"north": {"catalog_properties": {"type": "rest"}}},
+            "`catalogs: north`: .*uri. is missin",
+        ),
+    ],
+)
+def test_errors_of_further_catalogs(catalogs: Any, message: str) -> None:
+    with pytest.raises(DbtRuntimeError, match=message):
+        parse(schema="s", catalogs=catalogs)
+
+
+def test_further_catalogs(tmp_path: Path) -> None:
+    """Each has its own address and token; a session has the profile's own as its default."""
+    south = {"warehouse": "files"}
+    actual = parse(schema="s", token="own", catalog_properties=REST, catalogs={"north": NORTH})
+    actual.add_catalog("south", south)
+    north = actual.other_catalogs()[0].identity(tmp_path)
+    own = actual.identity(tmp_path)
+    assert north is not None
+    assert own is not None
+    tokens = {"lake": own.token(), "north": north.token()}
+    settings = session_settings_of_all(actual, tmp_path, tokens)
+    prefix = "spark.sql.catalog"
+    assert settings["spark.sql.defaultCatalog"] == "lake"
+    assert settings[f"{prefix}.lake.token"] == "own"
+    assert settings[f"{prefix}.north.token"] == "t"
+    assert f"{prefix}.south.token" not in settings
+    assert str(tmp_path / "files") in settings[f"{prefix}.south.warehouse"]
+    with pytest.raises(DbtRuntimeError, match="`catalogs: north` of the profile defines it, too"):
+        actual.add_catalog("north", NORTH)
+    with pytest.raises(DbtRuntimeError, match="The catalog `west` of catalogs.yml has errors"):
+        actual.add_catalog("west", {"uri": "http://west"})
+
+
+def test_secrets_of_further_catalogs_are_hidden() -> None:
+    properties = REST | {"s3.secret-access-key": "hush"}
+    catalogs = {"north": {"catalog_properties": properties, "token": "quiet"}}
+    actual = parse(schema="s", catalogs=catalogs)
+    shown = dict(actual.connection_info())
+    assert shown["north: catalog uri"] == "http://catalog"
+    assert not {"hush", "quiet"} & {str(value) for value in shown.values()}
+    assert "hush" not in repr(actual)
+    assert "quiet" not in repr(actual.other_catalogs())

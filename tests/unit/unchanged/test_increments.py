@@ -67,6 +67,7 @@ def increment(code: str) -> str:
         (CODE + increment(WHERE), f"{SQL} union all {SQL}", False),
         (CODE + increment(WHERE), "select id from s.raw where id > 5", False),
         (CODE + increment(WHERE), SQL.replace("s.raw", "s.t"), False),
+        (CODE + increment(WHERE), SQL.replace("lake.s.t", "north.s.t"), False),
         (CODE + increment(WHERE), "not sql (", False),
         ("{% if %}", SQL, False),
     ],

@@ -51,12 +51,22 @@ class Catalogs:
         Raises:
             CatalogError: the profile has no such catalog.
         """
-        actual = self._actual(name) if name else self._own
-        if actual is None:
+        if (catalog := self.find_catalog(name)) is None:
             raise CatalogError(
                 f"The profile has no catalog `{name}`. It has {', '.join(self.names)}. Correct "
                 "`database`, or define the catalog in the profile's `catalogs` or in catalogs.yml."
             )
+        return catalog
+
+    def find_catalog(self, name: str | None) -> IcebergCatalog | None:
+        """Return a catalog; None if it is none of the profile, such as Spark's own.
+
+        Args:
+            name: the catalog's name; the profile's own catalog without one.
+        """
+        actual = self._actual(name) if name else self._own
+        if actual is None:
+            return None
         with self._lock:
             if actual not in self._opened:
                 self._opened[actual] = self._openers[actual]()

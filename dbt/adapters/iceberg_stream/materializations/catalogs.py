@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 
-ICEBERG, PARQUET = "iceberg", "parquet"
+ICEBERG, DEFAULT, PARQUET = "iceberg", "default", "parquet"
 SQLITE = "sqlite"
 # `type` in `catalog_properties` by `catalog_type` in catalogs.yml; a SQLite catalog has none.
 CATALOG_TYPES = {"iceberg_rest": "rest", "glue": "glue", "hive": "hive", "jdbc": "jdbc"}
@@ -55,6 +55,7 @@ class CatalogHooks(metaclass=AdapterMeta):
 
     config: Any
     connections: Any
+    bridge_v2_catalog: Any
     _integrations: dict[str, CatalogIntegration]
     CATALOG_INTEGRATIONS: Iterable[type[CatalogIntegration]] = [
         type(f"{kind}_integration", (IcebergCatalogIntegration,), {"catalog_type": kind})
@@ -85,13 +86,20 @@ class CatalogHooks(metaclass=AdapterMeta):
         self._integrations = {}
         if not (self.connections.project_root / CATALOGS_FILE).is_file():
             return
-        from dbt.config.catalogs import get_active_write_integration, load_catalogs
+        from dbt.config import catalogs as catalogs_yml
+        from dbt.flags import get_flags
 
         config = self.config
-        variables = getattr(config, "cli_vars", None) or {}
-        for catalog in load_catalogs(config.project_root, config.project_name, variables):
-            if (integration := get_active_write_integration(catalog)) is not None:
-                self.add_catalog_integration(integration)
+        place = (config.project_root, config.project_name, getattr(config, "cli_vars", None) or {})
+        if getattr(get_flags(), "USE_CATALOGS_V2", False):
+            # dbt 1.12, which is not the dbt that types are checked with.
+            load_v2: Any = catalogs_yml.load_catalogs_v2  # type: ignore[attr-defined]
+            integrations = [self.bridge_v2_catalog(each) for each in load_v2(*place)]
+        else:
+            active = catalogs_yml.get_active_write_integration
+            integrations = [active(each) for each in catalogs_yml.load_catalogs(*place)]
+        for integration in filter(None, integrations):
+            self.add_catalog_integration(integration)
 
     def add_catalog_integration(
         self, catalog_integration: CatalogIntegrationConfig
@@ -123,8 +131,9 @@ class CatalogHooks(metaclass=AdapterMeta):
     ) -> agate.Table:
         from dbt.adapters.iceberg_stream.catalog.docs import catalog_table
 
-        catalog = self.catalogs.get(information_schema.database)
-        tables = (item for schema in sorted(schemas) for item in catalog.describe(schema))
+        catalog = self.catalogs.find_catalog(information_schema.database)
+        described = (catalog.describe(schema) for schema in sorted(schemas)) if catalog else ()
+        tables = (item for items in described for item in items)
         return self._filtered(catalog_table(information_schema.database, tables), used_schemas)
 
     def _get_one_catalog_by_relations(
@@ -135,8 +144,9 @@ class CatalogHooks(metaclass=AdapterMeta):
     ) -> agate.Table:
         from dbt.adapters.iceberg_stream.catalog.docs import catalog_table, describe
 
-        catalog = self.catalogs.get(information_schema.database)
-        described = describe(catalog, (published_name(relation) for relation in relations))
+        catalog = self.catalogs.find_catalog(information_schema.database)
+        names = (published_name(relation) for relation in relations)
+        described = describe(catalog, names) if catalog else ()
         return self._filtered(catalog_table(information_schema.database, described), used_schemas)
 
     def _filtered(self, table: agate.Table, used_schemas: frozenset[tuple[str, str]]) -> Any:
@@ -146,7 +156,8 @@ class CatalogHooks(metaclass=AdapterMeta):
         """Return what `dbt docs` shows of one relation; None if there is none."""
         from dbt.adapters.iceberg_stream.catalog.docs import describe, single_relation
 
-        catalog = self.catalog_of(relation)
+        if (catalog := self.catalogs.find_catalog(relation.database)) is None:
+            return None
         described = describe(catalog, [published_name(relation)])
         return single_relation(catalog.name, described[0]) if described else None
 
@@ -174,7 +185,7 @@ def catalog_keys(config: CatalogIntegrationConfig) -> dict[str, Any]:
         DbtConfigError: it asks for what this adapter does not have.
     """
     place = f"The write integration `{config.catalog_name}` of `{config.name}` in {CATALOGS_FILE}"
-    if (config.table_format or ICEBERG).lower() != ICEBERG:
+    if (config.table_format or ICEBERG).lower() not in (ICEBERG, DEFAULT):
         raise DbtConfigError(
             f"{place} has `table_format: {config.table_format}`. The adapter writes only Iceberg "
             "tables: remove the key."

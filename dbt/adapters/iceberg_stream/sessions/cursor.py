@@ -124,10 +124,13 @@ class Handle:
         self.progress = Progress(show_progress)
         session.on_progress(self.progress)
 
-    @property
-    def principal(self) -> str:
-        """Name of the token's owner; empty if the catalog has no users."""
-        return self._renewal.name if self._renewal else ""
+    def principal_of(self, catalog: str) -> str:
+        """Return the owner of the token for a catalog; empty if the catalog has no users.
+
+        Args:
+            catalog: the catalog's name, as the profile writes it.
+        """
+        return self._renewal.principal_of(catalog) if self._renewal else ""
 
     def refresh_token(self) -> None:
         """Renew the session's token if it expires soon.
@@ -314,9 +317,11 @@ class Cursor:
 
     def _write(self, sql: str) -> None:
         write_id = new_write_id()
-        properties = snapshot_properties(write_id, self._handle.principal)
-        self._handle.session.configure(spark_settings(properties))
         self.target = self._target()
+        catalogs = self._handle.catalogs
+        catalog = catalogs.split(self.target)[0] if self.target else catalogs.own
+        properties = snapshot_properties(write_id, self._handle.principal_of(catalog.name))
+        self._handle.session.configure(spark_settings(properties))
         try:
             with self._turn():
                 self._run_write(sql)

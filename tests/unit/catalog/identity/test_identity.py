@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -104,6 +105,25 @@ def test_a_command_runs_again_before_the_end(tmp_path: Path) -> None:
     assert renewal.due() == {"token": second.value}
     assert renewal.due() is None
     assert (second.principal, settings["asked"]) == ("ada2", 1)
+
+
+def test_each_catalog_has_its_own_token(tmp_path: Path) -> None:
+    """A new token for one leaves those of the others, and messages say whose each is."""
+    file = tmp_path / "token"
+    file.write_text(make("nora"))
+    identities = {"lake": Identity(LiteralToken("own")), "north": Identity(TokenFile(file))}
+    tokens = {name: identity.token() for name, identity in identities.items()}
+    renewal = Renewal(identities, tokens, lambda new: {n: t.value for n, t in new.items()})
+    assert renewal.due() is None
+    assert re.fullmatch(
+        r".* \(catalog `lake`\), nora, whose token expires at .* UTC \(catalog `north`\)",
+        renewal.principal,
+    )
+    owner = renewal.owner
+    file.write_text(new := make("niko"))
+    os.utime(file, (1, 1))
+    assert renewal.due() == {"lake": "own", "north": new}
+    assert renewal.owner != owner
 
 
 @pytest.mark.parametrize(

@@ -36,22 +36,26 @@ class Renewal:
             return next(iter(self._tokens.values())).owner
         return hashlib.sha256(" ".join(owners).encode()).hexdigest()
 
-    @property
-    def name(self) -> str:
-        """The owner of the token of the first catalog."""
-        return next(iter(self._identities.values())).principal
+    def principal_of(self, catalog: str) -> str:
+        """Return the owner of the token for a catalog; empty if the catalog has no users.
+
+        Args:
+            catalog: the catalog's name, as the profile writes it.
+        """
+        identity = self._identities.get(catalog)
+        return identity.principal if identity else ""
 
     @property
     def principal(self) -> str:
         """The owners of the session's tokens and when they expire, for messages."""
         several = len(self._identities) > 1
-        owners = [self._principal_of(name) for name in self._identities]
+        owners = [self._with_expiry(name) for name in self._identities]
         if not several:
             return owners[0]
         pairs = zip(owners, self._identities, strict=True)
         return ", ".join(f"{owner} (catalog `{name}`)" for owner, name in pairs)
 
-    def _principal_of(self, catalog: str) -> str:
+    def _with_expiry(self, catalog: str) -> str:
         principal, expires = self._identities[catalog].principal, self._tokens[catalog].expires
         if expires is None:
             return principal
