@@ -39,6 +39,7 @@ from dbt.adapters.iceberg_stream.tables.commit.commit_state import resolve
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    PRINCIPAL,
     new_write_id,
     snapshot_properties,
     spark_settings,
@@ -321,6 +322,9 @@ class Cursor:
         catalogs = self._handle.catalogs
         catalog = catalogs.split(self.target)[0] if self.target else catalogs.own
         properties = snapshot_properties(write_id, self._handle.principal_of(catalog.name))
+        if len(catalogs.names) > 1:
+            # The session may have the user of another catalog from the statement before.
+            properties.setdefault(PRINCIPAL, "")
         self._handle.session.configure(spark_settings(properties))
         try:
             with self._turn():

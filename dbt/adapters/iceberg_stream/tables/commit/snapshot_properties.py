@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.__version__ import version
 PREFIX = "iceberg-stream."
 WRITE_ID = f"{PREFIX}write-id"
 INVOCATION_ID = f"{PREFIX}invocation-id"
+PRINCIPAL = f"{PREFIX}principal"
 # Iceberg copies session settings with this prefix into the summaries of snapshots.
 SPARK_PREFIX = "spark.sql.iceberg.snapshot-property."
 
@@ -29,7 +30,7 @@ def snapshot_properties(write_id: str, principal: str = "") -> dict[str, str]:
         principal: name of the catalog's user; empty if unknown.
     """
     node = get_node_info()
-    user = {f"{PREFIX}principal": principal} if principal else {}
+    user = {PRINCIPAL: principal} if principal else {}
     return user | {
         WRITE_ID: write_id,
         INVOCATION_ID: get_invocation_id(),
