@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.functional.lake import rows, run
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
 SOUTH_TOKEN = "DBT_ENV_SECRET_SOUTH_TOKEN"
+SOUTH_TOKEN_TEXT = f"{{{{ env_var('{SOUTH_TOKEN}') }}}}"
 STORES = """
 {{ config(materialized='table', database='north') }}
 select id, name from {{ ref('cities') }} where {{ var('stores', 'true') }}
@@ -93,17 +95,23 @@ class Project:
         target = {**dbt_profile_target, "schema": unique_schema, "catalogs": {"north": other}}
         return {"test": {"outputs": {"default": {**target, **settings}}, "target": "default"}}
 
-    @pytest.fixture(scope="class", autouse=True)
-    def catalogs_yml(self, project_root: Any, south: RestCatalog) -> Iterator[None]:
-        token = f"{{{{ env_var('{SOUTH_TOKEN}') }}}}"
+    @pytest.fixture(scope="class")
+    def catalogs_text(self, south: RestCatalog) -> dict[str, Any]:
+        properties = {"catalog_properties": {"uri": south.uri}, "token": SOUTH_TOKEN_TEXT}
         integration = {
             "name": "south_rest",
             "catalog_type": "iceberg_rest",
             "table_format": "iceberg",
-            "adapter_properties": {"catalog_properties": {"uri": south.uri}, "token": token},
+            "adapter_properties": properties,
         }
-        catalog = {"name": "south", "write_integrations": [integration]}
-        Path(project_root, "catalogs.yml").write_text(yaml.safe_dump({"catalogs": [catalog]}))
+        return {"name": "south", "write_integrations": [integration]}
+
+    @pytest.fixture(scope="class", autouse=True)
+    def catalogs_yml(
+        self, project_root: Any, south: RestCatalog, catalogs_text: dict[str, Any]
+    ) -> Iterator[None]:
+        text = yaml.safe_dump({"catalogs": [catalogs_text]})
+        Path(project_root, "catalogs.yml").write_text(text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(SOUTH_TOKEN, south.token("sam"))
             yield
@@ -189,7 +197,8 @@ class TestCatalogs(Project):
             snapshot = next(catalogs.get(catalog).snapshots((schema, table)))
             assert snapshot.properties["iceberg-stream.principal"] == principal
         own = next(catalogs.own.snapshots((schema, "both")))
-        assert not own.properties.get("iceberg-stream.principal")
+        principal = own.properties.get("iceberg-stream.principal") or ""
+        assert principal == project.adapter.connections.principal
 
     def test_docs_and_freshness(self, project: Any) -> None:
         run_dbt(["docs", "generate"])
@@ -272,6 +281,35 @@ class TestSkipUnchanged(Project):
         run(project, "insert into north.{schema}.twin values ('more')")
         after = [rows(project, query.format(name)) for name in ("lake", "north")]
         assert after == [[(1,)], [(2,)]]
+
+
+@pytest.mark.skipif(
+    installed("dbt-core") < "1.12", reason="dbt has this form of catalogs.yml since 1.12"
+)
+class TestSecondForm(Project):
+    """The form of catalogs.yml that dbt 1.12 reads with the flag `use_catalogs_v2`."""
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        return {"flags": {"use_catalogs_v2": True}}
+
+    @pytest.fixture(scope="class")
+    def catalogs_text(self, south: RestCatalog) -> dict[str, Any]:
+        config = {"catalog_properties": {"uri": south.uri}, "token": SOUTH_TOKEN_TEXT}
+        return {
+            "name": "south",
+            "type": "iceberg_rest",
+            "table_format": "iceberg",
+            "config": {"iceberg_stream": config},
+        }
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"stores.sql": STORES, "sales.sql": SALES}
+
+    def test_models(self, project: Any) -> None:
+        run_dbt(["build"])
+        assert rows(project, "select count(*) from south.{schema}.sales") == [(2,)]
 
 
 class TestWhatIsNotIceberg(Project):

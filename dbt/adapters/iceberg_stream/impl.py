@@ -67,6 +67,8 @@ ENGINE_COMMANDS |= {"run-operation", "freshness", "generate"}
 
 # A macro of the project, called after each commit.
 USER_HOOK = "iceberg_stream__on_write"
+# dbt 1.12 asks whether an adapter reads its form of catalogs.yml; older packages do not know this.
+CATALOGS_V2 = "CatalogsV2"
 # Statements that give rows and are no queries.
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
@@ -88,6 +90,11 @@ class IcebergStreamAdapter(
     }
     _capabilities = CapabilityDict(
         {
+            **{
+                capability: CapabilitySupport(support=Support.Full)
+                for capability in Capability
+                if capability.value == CATALOGS_V2
+            },
             Capability.SchemaMetadataByRelations: CapabilitySupport(support=Support.Full),
             Capability.TableLastModifiedMetadata: CapabilitySupport(support=Support.Full),
             Capability.TableLastModifiedMetadataBatch: CapabilitySupport(support=Support.Full),
