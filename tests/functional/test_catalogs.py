@@ -39,6 +39,11 @@ FOLLOWED = """
 {{ config(materialized='stream', unique_key='id', database='south') }}
 select id, name from {{ stream(ref('stores')) }}
 """
+PYTHON = """
+def model(dbt, session):
+    dbt.config(materialized='table', database='south')
+    return dbt.ref('seen').groupBy('amount').count()
+"""
 HISTORY = """
 {% snapshot history %}
 {{ config(unique_key='id', strategy='check', check_cols='all', target_database='north',
@@ -132,6 +137,9 @@ class TestCatalogs(Project):
             "twin_there.sql": TWIN % ("north", "there"),
             "both.sql": BOTH,
             "followed.sql": FOLLOWED,
+            "seen.sql": "{{ config(materialized='view', database='north') }}"
+            "select * from {{ ref('report') }}",
+            "counted.py": PYTHON,
             "properties.yml": PROPERTIES,
         }
 
@@ -157,6 +165,12 @@ class TestCatalogs(Project):
         followed = "select name from south.{schema}.followed order by 1"
         assert rows(project, followed) == [("Oslo",), ("Rome",)]
         assert rows(project, "select count(*) from north.{schema}.history") == [(2,)]
+        assert rows(project, "select * from south.{schema}.counted") == [(4, 2)]
+        run_dbt(["run", "--select", "seen"])
+        assert rows(project, "select name from north.{schema}.seen order by 1") == [
+            ("Oslo",),
+            ("Rome",),
+        ]
 
     def test_each_table_is_in_its_catalog_only(self, project: Any) -> None:
         adapter, schema = project.adapter, project.test_schema
@@ -165,8 +179,13 @@ class TestCatalogs(Project):
             for name in adapter.catalogs.names
         } == {
             "lake": [("both", "table"), ("cities", "table"), ("report", "view"), ("twin", "table")],
-            "north": [("history", "table"), ("stores", "table"), ("twin", "table")],
-            "south": [("followed", "table"), ("sales", "table")],
+            "north": [
+                ("history", "table"),
+                ("seen", "view"),
+                ("stores", "table"),
+                ("twin", "table"),
+            ],
+            "south": [("counted", "table"), ("followed", "table"), ("sales", "table")],
         }
 
     def test_the_summary_names_the_catalogs(self, project: Any, built: str) -> None:
@@ -213,7 +232,8 @@ class TestCatalogs(Project):
 
     def test_information_schema_of_each_catalog(self, project: Any) -> None:
         query = "select table_name from {}.information_schema.tables order by 1"
-        assert rows(project, query.format("south")) == [("followed",), ("sales",)]
+        names = [("counted",), ("followed",), ("sales",)]
+        assert rows(project, query.format("south")) == names
         query = """select a.table_name from information_schema.tables as a
             join north.information_schema.tables as b using (table_name)"""
         assert rows(project, query) == [("twin",)]
