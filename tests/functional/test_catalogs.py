@@ -339,7 +339,10 @@ class TestWhatIsNotIceberg(Project):
     def models(self) -> dict[str, str]:
         return {
             "joined.sql": "{{ config(materialized='table') }} select name, p.v from {{ source('legacy', 'prices') }} as p "
-            "join {{ ref('cities') }} using (id) join parquet.`{{ var('path') }}` using (id)",
+            "join {{ ref('cities') }} using (id)"
+            # Spark asks the profile's own catalog for the name first, and a server refuses it.
+            "{% if target.method == 'embedded' %} join parquet.`{{ var('path') }}` using (id)"
+            "{% endif %}",
             "refused.sql": "{{ config(materialized='table', database='spark_catalog') }} select 1",
             "sources.yml": """
 sources:
