@@ -100,7 +100,12 @@ def test_no_view_calls_a_python_function(sql: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql", ["create view v as select `s.f`(1)", "create temporary view v as select `s.loud`(1)"]
+    "sql",
+    [
+        "create view v as select `s.f`(1)",
+        "create temporary view v as select `s.loud`(1)",
+        "create view v as select '`s.loud`(1)' as doc -- was `s.loud`(n)\n from t",
+    ],
 )
 def test_other_views(sql: str) -> None:
     assert project(python("loud"), Node("f", "n", [N])).prepare(sql).sql
@@ -121,6 +126,7 @@ ERRORS = {
     "grants": (Node("f", "1", config={"grants": {"select": "me"}}), "`grants` cannot be applied"),
     "twice": (Node("f", "n", [N, {"name": "N", "data_type": "int"}]), "have the name `n`"),
     "default": (Node("f", "n", [N | {"default_value": [1]}]), "must be a SQL expression"),
+    "a column": (Node("f", "n", [N | {"default_value": "id"}]), "got 'id': its SQL uses `id`"),
     "aggregate": (Node("f", "sum(n)", [N]), "set `type: aggregate`"),
     "no version": (python("f", runtime_version=None), "A `runtime_version` is required"),
     "no entry": (python("f", entry_point=None), "An `entry_point` is required"),

@@ -88,6 +88,11 @@ def test_a_comment_at_the_end_of_an_argument() -> None:
     assert "x -- the price\n)" in expand_calls("select `s.taxed`(x -- the price\n)", FUNCTIONS)
 
 
+def test_a_comment_before_an_argument() -> None:
+    call = "`s.taxed`(/* net */ x, -- the rate\n rate => 0.5)"
+    assert expand_calls(call, FUNCTIONS) == expand_calls("`s.taxed`(x, rate => 0.5)", FUNCTIONS)
+
+
 def test_variables_of_a_lambda_get_names_that_no_column_has() -> None:
     prices = Parameter("prices", "array<double>")
     sql = "transform(prices, x -> x + x.rate + rate)"
@@ -104,6 +109,15 @@ def test_a_parameter_is_no_type_and_no_unit() -> None:
     assert "extract(day from cast((d) as date)) + year(cast('1-1-1' as date))" in expand_calls(
         "`s.f`(d)", {"s.f": function}
     )
+
+
+def test_a_parameter_with_the_name_of_a_word_of_sql() -> None:
+    date = Parameter("current_date", "date")
+    with pytest.raises(FunctionError, match="`current_date` has another meaning in its SQL"):
+        parse_expression("year(current_date)", [date])
+    function = sql_function("s.f", "year(`current_date`)", date)
+    assert "year(cast((d) as date))" in expand_calls("`s.f`(d)", {"s.f": function})
+    assert parse_expression("price + s.current_date", [PRICE, date, Parameter("s", "struct<>")])
 
 
 def test_a_function_without_arguments_may_read_tables() -> None:
@@ -124,6 +138,7 @@ WRONG_SQL = {
     "-- price": "its SQL is empty",
     "price; price": "its SQL must be one expression, got 2 statements",
     "'price": "its SQL is not an expression",
+    "price:amount": "its SQL is not an expression: Spark has no `:` in expressions",
 }
 
 

@@ -100,14 +100,20 @@ def _parameters(arguments: Sequence[Mapping[str, Any]], errors: list[str]) -> tu
 
 def _default(argument: Mapping[str, Any], errors: list[str]) -> str | None:
     value = argument.get("default_value")
-    if isinstance(value, dict | list):
+    if value is None:
+        return None
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        if isinstance(value, dict | list):
+            raise FunctionError("it is a list or a mapping")
+        # A name in it would be that of any column where the function is called.
+        parse_expression(text, ())
+    except FunctionError as error:
         errors.append(
             f"`default_value` of `{argument['name']}` must be a SQL expression, e.g. 100 or "
-            f"\"'EUR'\"; got {value!r}"
+            f"\"'EUR'\"; got {value!r}: {error}"
         )
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
+    return text
 
 
 def _expression(

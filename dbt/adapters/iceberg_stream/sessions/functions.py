@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.sessions.function_definition import Definition,
 from dbt.adapters.iceberg_stream.sql.functions import (
     FunctionError,
     called,
+    calls,
     expand_calls,
 )
 from dbt.adapters.iceberg_stream.sql.quoting import quote
@@ -81,7 +82,7 @@ class ProjectFunctions:
             )
         except FunctionError as error:
             raise CompilationError(str(error)) from error
-        used = called(expanded, definitions)
+        used = calls(expanded, definitions)
         python = tuple(definitions[name] for name in used if definitions[name].python)
         if python and (statement := classify(sql)).on_view and statement.writes:
             raise CompilationError(

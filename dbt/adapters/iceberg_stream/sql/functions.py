@@ -19,7 +19,7 @@ from sqlglot.tokens import Token, TokenType
 
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.sql.repeatable import NONDETERMINISTIC, VOLATILE_MARK
+from dbt.adapters.iceberg_stream.sql.repeatable import NONDETERMINISTIC, TEXTS, VOLATILE_MARK
 from dbt.adapters.iceberg_stream.sql.statements import split
 
 # Functions of Spark that return another value for each row.
@@ -120,10 +120,13 @@ def parse_expression(sql: str, parameters: Sequence[Parameter]) -> Expression:
     end = len(query)
     if isinstance(node, exp.Alias):
         alias = node.args["alias"]
+        if "start" not in alias.meta:
+            raise FunctionError("its SQL is not an expression: Spark has no `:` in expressions")
         end = len(re.sub(r"(?i)\bas\s*$", "", query[: alias.meta["start"]]))
         node = node.this
     # Names in the text begin behind the word `select`.
     uses = tuple((start, stop, index) for start, stop, index in _uses(node, parameters))
+    _require_names(tokens, [p for n, p in enumerate(parameters) if n not in {u[2] for u in uses}])
     return Expression(
         query[len("select") : end],
         tuple((start - len("select"), stop - len("select"), index) for start, stop, index in uses),
@@ -153,6 +156,19 @@ def _uses(node: exp.Expr, parameters: Sequence[Parameter]) -> Iterator[tuple[int
             )
 
 
+def _require_names(tokens: Sequence[Token], unused: Sequence[Parameter]) -> None:
+    """Refuse arguments whose names are words of SQL where the SQL means them."""
+    names = {parameter.name.lower() for parameter in unused}
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        is_word = token.token_type not in {TokenType.VAR, TokenType.IDENTIFIER, *TEXTS}
+        is_field = before is not None and before.token_type == TokenType.DOT
+        if token.text.lower() in names and is_word and not is_field:
+            raise FunctionError(
+                f"`{token.text}` has another meaning in its SQL than the argument of this name: "
+                "write it in backticks there, or rename the argument"
+            )
+
+
 def _variables(node: exp.Expr) -> set[tuple[int, int]]:
     """Return where an expression mentions variables of its lambdas."""
     mentions: set[tuple[int, int]] = set()
@@ -176,6 +192,22 @@ def called(sql: str, names: Mapping[str, object]) -> list[str]:
     return [name for name in names if quote(name) in sql] if "`" in sql else []
 
 
+def calls(sql: str, names: Mapping[str, object]) -> list[str]:
+    """Return the functions that a statement calls, without mentions in texts and comments.
+
+    Args:
+        sql: the statement.
+        names: functions by their names.
+    """
+    mentioned = called(sql, names)
+    try:
+        tokens: list[Token] = Spark().tokenize(sql) if mentioned else []
+    except TokenError:
+        return mentioned
+    found = {token.text for index, token in enumerate(tokens) if _is_call(tokens, index)}
+    return [name for name in mentioned if name in found]
+
+
 def expand_calls(sql: str, functions: Mapping[str, Signature]) -> str:
     """Replace the calls of functions in a statement.
 
@@ -196,7 +228,7 @@ def expand_calls(sql: str, functions: Mapping[str, Signature]) -> str:
     parts, position, index = [], 0, 0
     while index < len(tokens):
         token = tokens[index]
-        function = functions.get(token.text) if token.token_type == TokenType.IDENTIFIER else None
+        function = functions.get(token.text)
         if function is not None and _is_call(tokens, index):
             arguments, end = _arguments(sql, tokens, index + 1)
             _refuse_aggregate_clauses(function, arguments, tokens[end + 1 : end + 2])
@@ -208,19 +240,23 @@ def expand_calls(sql: str, functions: Mapping[str, Signature]) -> str:
 
 
 def _is_call(tokens: Sequence[Token], index: int) -> bool:
+    is_name = tokens[index].token_type == TokenType.IDENTIFIER
     follows = index + 1 < len(tokens) and tokens[index + 1].token_type == TokenType.L_PAREN
-    return follows and (index == 0 or tokens[index - 1].token_type != TokenType.DOT)
+    return is_name and follows and (index == 0 or tokens[index - 1].token_type != TokenType.DOT)
 
 
 def _arguments(sql: str, tokens: Sequence[Token], opening: int) -> tuple[list[str], int]:
-    """Return the texts of a call's arguments, and the index of its closing parenthesis."""
-    depth, texts, start = 0, [], tokens[opening].end + 1
+    """Return the texts of a call's arguments, and the index of its closing parenthesis.
+
+    A comment before an argument is no part of it: the name of a named argument comes first.
+    """
+    depth, texts, first = 0, [], opening + 1
     for index in range(opening, len(tokens)):
         token = tokens[index]
         depth += (token.token_type in OPENING) - (token.token_type in CLOSING)
         if depth == 0 or (depth == 1 and token.token_type == TokenType.COMMA):
-            texts.append(sql[start : token.start].strip())
-            start = token.end + 1
+            texts.append(sql[tokens[first].start : token.start].strip())
+            first = index + 1
         if depth == 0:
             return [] if texts == [""] else texts, index
     raise FunctionError(f"The call of {quote(tokens[opening - 1].text)} has no closing parenthesis")
