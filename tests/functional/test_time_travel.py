@@ -92,12 +92,50 @@ class TestTimeTravel:
         run_dbt(["run", "--select", "joined", "--empty"])
         assert published(project, "joined") == []
 
+    def test_columns_of_a_version(self, project: Any) -> None:
+        run(project, "create table {schema}.wide as select 1 as id, 2 as old_name")
+        run(project, "alter table {schema}.wide create tag before")
+        run(project, "alter table {schema}.wide rename column old_name to new_name")
+        columns = (
+            "adapter.get_columns_in_relation(api.Relation.create(schema=target.schema, "
+            "identifier='wide'){}) | map(attribute='name') | join(', ')"
+        )
+        for at, names in ((".at(tag='before')", "id, old_name"), ("", "id, new_name")):
+            query = f"select '{{{{ {columns.format(at)} }}}}' as names"
+            shown = run_dbt(["show", "--inline", query])
+            assert [tuple(row) for row in shown.results[0].agate_table.rows] == [(names,)]
+
     def test_a_missing_tag(self, project: Any) -> None:
         _, log = run_dbt_and_capture(
             ["run", "--select", "joined", "--vars", "tag: gone"], expect_pass=False
         )
         assert "has no tag `gone`. It has it's." in log
         assert "in model.test.joined" in log
+
+
+class TestFunctions:
+    """`read_at` of a model that calls a function which reads a table."""
+
+    @pytest.fixture(scope="class")
+    def functions(self) -> dict[str, str]:
+        return {
+            "last_id.sql": "select max(id) from {{ ref('orders') }}",
+            "functions.yml": "functions: [{name: last_id, returns: {data_type: int}}]",
+        }
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "orders.sql": ORDERS,
+            "report.sql": "{{ config(materialized='table', read_at='first') }} select"
+            " count(*) as orders, {{ function('last_id') }}() as last from {{ ref('orders') }}",
+        }
+
+    def test_one_version(self, project: Any) -> None:
+        run_dbt(["run", "--select", "orders"])
+        run(project, "alter table {schema}.orders create tag first")
+        run_dbt(["run", "--vars", "id: 2"])
+        assert published(project, "report") == [(1, 1)]
 
 
 class TestBuilds(AtomicProject):

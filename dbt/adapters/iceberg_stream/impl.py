@@ -302,7 +302,9 @@ class IcebergStreamAdapter(
     @available.parse_list
     def get_columns_in_relation(self, relation: BaseRelation) -> list[IcebergStreamColumn]:
         catalog = self.catalogs.find_catalog(relation.database)
-        if relation.schema is None or catalog is None:
+        # An earlier version has the columns that the table had then.
+        in_version = getattr(relation, "as_of", None) is not None
+        if relation.schema is None or catalog is None or in_version:
             with self.connections.exception_handler(str(relation)):
                 return self._columns(self.session.schema(f"select * from {relation}"))
         columns = catalog.columns(table_name(relation))

@@ -185,7 +185,8 @@ class MaterializationHooks(metaclass=AdapterMeta):
             return sql
         from dbt.adapters.iceberg_stream.materializations.time_travel import read_at
 
-        return read_at(self.catalogs, sql, own, model)
+        # Functions may read tables, too.
+        return read_at(self.catalogs, self.connections.functions.prepare(sql).sql, own, model)
 
     @available.parse(lambda *a, **k: {})
     def row_counts(
