@@ -86,6 +86,7 @@ def test_no_version_is_the_current_one(lake: IcebergCatalog) -> None:
         ({"tag": "gone"}, r"s\.t has no tag `gone`. It has 2026-01-31, 20260131, it's"),
         ({"branch": 5}, r"s\.t has no branch `5`. It has audit, main"),
         ({"version": "gone"}, r"`gone` is not a version of s\.t.*It has the tags and branches"),
+        ({"version": "²"}, r"`²` is not a version of s\.t"),
         ({"version": 5}, r"s\.t has no snapshot 5: it has expired, or the id is wrong"),
         ({"timestamp": "gone"}, "`timestamp` must be a time such as 2026-01-31T12:00.*got 'gone'"),
         ({"timestamp": "2026-01-09"}, "it did not exist yet.*history begins at 2026-01-10T00:00"),

@@ -202,7 +202,7 @@ def version_of(table: LoadedTable, text: str) -> TableVersion | None:
     refs = metadata.get("refs") or {}
     if text == MAIN or text in refs:
         return _at(table, parent_snapshot(metadata, text), text)
-    if text.isdigit():
+    if text.isdecimal():
         snapshot = _snapshot(table, int(text))
         return None if snapshot is None else _at(table, snapshot)
     time = parse_time(text)
@@ -312,7 +312,7 @@ def unknown_version(table: LoadedTable, text: str) -> str:
         text: what `version_of` does not understand.
     """
     name, metadata = ".".join(table.name), table.metadata
-    if text.isdigit():
+    if text.isdecimal():
         numbers = [str(s["snapshot-id"]) for s in metadata.get("snapshots") or []]
         newest = f" Its newest snapshots are {', '.join(numbers[-3:])}." if numbers else ""
         return f"{name} has no snapshot {text}: it has expired, or the id is wrong.{newest}"

@@ -187,7 +187,7 @@ def _kind(table: LoadedTable, text: str) -> str:
     reference = (table.metadata.get("refs") or {}).get(text)
     if reference is not None or text == MAIN:
         return TAG if (reference or {}).get("type") == TAG else BRANCH
-    return SNAPSHOT_ID if text.isdigit() else TIMESTAMP
+    return SNAPSHOT_ID if text.isdecimal() else TIMESTAMP
 
 
 def _mismatch(table: LoadedTable, keyword: str, text: str, kind: str) -> str:
@@ -207,6 +207,6 @@ def _literal(version: TableVersion) -> str:
 
     Iceberg reads a name of digits as the id of a snapshot.
     """
-    if version.ref and not version.ref.isdigit():
+    if version.ref and not version.ref.isdecimal():
         return literal(version.ref)
     return str(version.snapshot_id)

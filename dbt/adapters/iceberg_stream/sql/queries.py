@@ -126,7 +126,7 @@ def _as_of(table: exp.Table) -> AsOf:
         return None
     text = str(version.expression.name)
     # Iceberg reads a name of digits as an id.
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() else text
 
 
 def _hides_tables(part: exp.Expr) -> bool:
