@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
+from dbt.adapters.iceberg_stream.errors.spark import describe
 
 MEAN = """
 class Mean:
@@ -37,8 +39,13 @@ def test_an_aggregate_starts_anew_for_each_group() -> None:
 
 def test_a_package_that_the_worker_lacks() -> None:
     function = PythonFunction("s.f", "f.py", "import no_such_package\ndef f(): pass", "f")
-    with pytest.raises(ImportError, match=r"`s\.f` imports a package .* Install it there\."):
+    with pytest.raises(
+        ImportError, match=r"`s\.f` imports a package .* Install it there\."
+    ) as raised:
         function()
+    # The user sees no traceback.
+    lines = traceback.format_exception(raised.value)
+    assert describe("".join(lines)).startswith("The function `s.f` imports a package")
 
 
 def test_a_traceback_names_the_file_and_the_line() -> None:

@@ -105,6 +105,15 @@ def test_our_own_words_of_a_task() -> None:
     assert describe(text) == "The file f is gone."
 
 
+def test_a_function_returns_a_value_of_another_type() -> None:
+    text = (
+        "An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        'Traceback (most recent call last):\n  File "pyarrow/error.pxi", line 92, in check\n'
+        "pyarrow.lib.ArrowInvalid: Failed to parse string: 'x' as a scalar of type int32"
+    )
+    assert "correct the function, or the data type of its `returns`" in describe(text)
+
+
 THREADS_THAT_LOAD_SPARK = """
 import sys, threading
 from dbt.adapters.iceberg_stream.errors.spark import explain, load_pyspark

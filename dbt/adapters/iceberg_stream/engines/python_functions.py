@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 
+class MissingPackage(ImportError):
+    """The Python of Spark's workers lacks a package that a function imports."""
+
+
 class PythonFunction:
     """A scalar function: called with the values of a row.
 
@@ -33,14 +37,14 @@ class PythonFunction:
         """Return what the entry point names; the file runs once in each task.
 
         Raises:
-            ImportError: the worker lacks a package.
+            MissingPackage: the worker lacks a package.
         """
         if self._entry is None:
             namespace: dict[str, Any] = {"__name__": f"dbt_{self.name}"}
             try:
                 exec(compile(self.source, self.path, "exec"), namespace)
             except ImportError as error:
-                raise ImportError(
+                raise MissingPackage(
                     f"The function `{self.name}` imports a package that the Python of Spark's "
                     f"workers lacks: {error}. Install it there."
                 ) from error

@@ -90,6 +90,11 @@ ADVICE = (
         "Compute Python aggregates in a query of their own and join its rows, or write the "
         "function in SQL.",
     ),
+    (
+        r"(?s)Python worker.*pyarrow\.lib\.Arrow(Invalid|TypeError)",
+        "If a Python function of the project returned this value: correct the function, or the "
+        "data type of its `returns`.",
+    ),
     (r"No space left on device|Disk quota exceeded", "The disk is full. Free space and run again."),
     (
         r"database is locked|SQLITE_BUSY",
