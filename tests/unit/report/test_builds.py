@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.report import runs
 from dbt.adapters.iceberg_stream.report.contents import Publication, StagedBuild, StagedChange
 from dbt.adapters.iceberg_stream.report.gather import gather
 from dbt.adapters.iceberg_stream.report.render import render
+from tests.unit.catalog.test_views import version
 from tests.unit.local_tables import SCHEMA, evolve, make_table, set_metadata
 from tests.unit.report.lakes import HOSTILE, append, delete, properties, replace_all
 from tests.unit.report.pages import Page
@@ -71,6 +72,38 @@ def test_a_replaced_table_loses_its_rows(orders: IcebergCatalog) -> None:
     change = only_change(orders)
     assert (change.inserted, change.removed) == (10, 44)
     assert (change.rows_before, change.rows_after) == (44, 10)
+
+
+def test_a_table_that_a_build_replaces_twice(orders: IcebergCatalog) -> None:
+    for rows in (10, 12):
+        replace_all(orders, STAGED, rows)
+    change = only_change(orders)
+    assert (change.rows_before, change.inserted, change.removed, change.rows_after) == (
+        44,
+        12,
+        44,
+        12,
+    )
+    append(orders, STAGED, 3)
+    change = only_change(orders)
+    assert (change.inserted, change.removed, change.rows_after) == (15, 44, 15)
+
+
+def test_relations_that_change_their_type(orders: IcebergCatalog) -> None:
+    orders.put_view(staged_name(("s", "t"), "pr-42"), version("select 1"))
+    make_table(orders, name=("s", "t"))
+    orders.put_view(("s", "v"), version("select 1"))
+    new = staged_name(("s", "v"), "pr-42")
+    stage_table(orders, ("s", "v"), "pr-42", {})
+    evolve(orders, SCHEMA, name=new)
+    append(orders, new, 3)
+    build = only_build(orders)
+    assert [(change.table[1], change.kind) for change in build.tables] == [
+        ("orders", "unchanged"),
+        ("v", "replaces a view"),
+    ]
+    assert build.views == [(("s", "t"), "replaces a table")]
+    assert "Views: s.t (replaces a table)." in words(orders)
 
 
 def test_rows_that_equality_deletes_may_hide_are_unknown(orders: IcebergCatalog) -> None:

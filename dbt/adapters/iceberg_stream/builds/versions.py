@@ -14,6 +14,9 @@ from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.diff.version import TableVersion
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
+# What a build does with a view whose published relation is a table, which is dropped then.
+REPLACES_TABLE = "replaces a table"
+
 
 def table_versions(
     catalog: IcebergCatalog, build: Build
@@ -56,7 +59,7 @@ def _without_rows(table: LoadedTable) -> LoadedTable:
 
 
 def view_changes(catalog: IcebergCatalog, build: Build) -> dict[Name, str]:
-    """Return what a build does with each of its views: `new`, `changed` or `unchanged`.
+    """Return what a build does with each of its views, as `view_change` does.
 
     Args:
         catalog: the catalog.
@@ -67,7 +70,7 @@ def view_changes(catalog: IcebergCatalog, build: Build) -> dict[Name, str]:
 
 
 def view_change(catalog: IcebergCatalog, build: str, name: Name) -> str:
-    """Return what a build does with a view: `new`, `changed` or `unchanged`.
+    """Return what a build does with a view: `new`, `changed`, `unchanged` or `replaces a table`.
 
     Args:
         catalog: the catalog.
@@ -75,8 +78,10 @@ def view_change(catalog: IcebergCatalog, build: str, name: Name) -> str:
         name: the view's published name.
     """
     staged, published = catalog.metadata(staged_name(name, build)), catalog.metadata(name)
-    if published is None or "versions" not in published:
+    if published is None:
         return "new"
+    if "versions" not in published:
+        return REPLACES_TABLE
     if staged is None:
         return "unchanged"
     query = with_published_names(view_query(staged), build)

@@ -193,14 +193,15 @@ class _Report:
             click.echo(render.rows_text(difference))
 
     def add_view(self, name: Name, change: str) -> None:
-        """Report a view of a build: `new`, `changed` or `unchanged`."""
+        """Report what a build does with a view."""
         text = {"new": "is new", "changed": "has another query", "unchanged": "is unchanged"}
+        sentence = text.get(change, change)
         if self.output == JSON:
             self._parts.append({"view": ".".join(name), "change": change})
         elif self.output == MARKDOWN:
-            self._parts.append(f"### `{'.'.join(name)}`\n\nThe view {text[change]}.\n")
+            self._parts.append(f"### `{'.'.join(name)}`\n\nThe view {sentence}.\n")
         else:
-            click.echo(f"{'.'.join(name)}\n  the view {text[change]}")
+            click.echo(f"{'.'.join(name)}\n  the view {sentence}")
 
     def end(self) -> None:
         """Print what is not printed yet."""

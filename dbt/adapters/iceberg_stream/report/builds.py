@@ -101,10 +101,12 @@ def _change(catalog: IcebergCatalog, staged: StagedTable) -> StagedChange:
     published = before.table if before.ref else None
     rows = _rows(staged, {} if published is None else _base(staged, published))
     schema = schema_changes(before, after)
-    changed = "changed" if rows.commits or schema else "unchanged"
+    kind = "changed" if rows.commits or schema else "unchanged"
+    if published is None:
+        kind = "new" if catalog.metadata(staged.name) is None else "replaces a view"
     return StagedChange(
         table=staged.name,
-        kind="new" if published is None else changed,
+        kind=kind,
         schema=schema,
         rows_before=None if published is None else _count(before),
         rows_after=_count(after),
@@ -123,13 +125,21 @@ def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
 
 
 def _rows(staged: StagedTable, base: Metadata) -> TableChange:
-    """Add up the snapshots of a build, without those that change no row."""
+    """Add up the snapshots of a build since it replaced all rows, if it did.
+
+    Those that change no row are left out.
+    """
     own = [s["snapshot-id"] for s in staged.new_snapshots(base) if not keeps_rows(s)]
     listed = {snapshot.snapshot_id: snapshot for snapshot in snapshots(staged.metadata)}
-    change = TableChange()
+    change, before = TableChange(), None
     for number in own:
         snapshot = listed[number]
-        change.add(read_outcome(snapshot, listed.get(snapshot.previous_id or 0)))
+        outcome = read_outcome(snapshot, listed.get(snapshot.previous_id or 0))
+        before = before if change.commits else outcome.rows_before
+        if outcome.replaced_all and before is not None:
+            # What the build wrote before this is gone, too.
+            change = TableChange(rows_removed=before - outcome.rows_removed)
+        change.add(outcome)
     return change
 
 

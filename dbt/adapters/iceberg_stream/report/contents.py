@@ -122,7 +122,8 @@ class StagedChange:
 
     Attributes:
         table: namespace and identifier of the published table.
-        kind: `new`, `changed`, `unchanged`, or `not built` if its model has failed before.
+        kind: `new`, `changed`, `unchanged`, `replaces a view`, or `not built` if its model has
+            failed before.
         schema: changes of columns.
         rows_before: of the published table; None if there is none, or if unknown.
         rows_after: of the staged table; None if unknown.
@@ -154,7 +155,7 @@ class StagedBuild:
         has_ended: whether the last command has ended; False if it still runs or was interrupted.
         failed: nodes that failed or were skipped in the last command.
         tables: sorted by name.
-        views: published names, and `new`, `changed` or `unchanged`.
+        views: published names, and the result of `view_change`.
         unreadable: errors by the published name of a table or view.
     """
 
