@@ -31,6 +31,11 @@ NO_KEY = """
 {{ config(materialized='incremental', incremental_strategy='merge') }}
 select 1 as id
 """
+NOTHING_NEW = """
+{{ config(materialized='incremental', incremental_strategy='insert_overwrite',
+    partition_by=['day']) }}
+select * from values (1, 'old') as t(day, v) {% if is_incremental() %} where false {% endif %}
+"""
 OVERWRITE_ALL = """
 {{ config(materialized='incremental', incremental_strategy='insert_overwrite') }}
 select {{ "'new'" if is_incremental() else "'old'" }} as v
@@ -46,6 +51,7 @@ class TestStrategies:
             "no_key_either.sql": NO_KEY,
             "delete_insert.sql": DELETE_INSERT,
             "overwrite.sql": OVERWRITE,
+            "nothing_new.sql": NOTHING_NEW,
             "overwrite_all.sql": OVERWRITE_ALL,
         }
 
@@ -71,6 +77,9 @@ class TestStrategies:
     def test_insert_overwrite_replaces_partitions(self, project: Any) -> None:
         found = rows(project, "select day, v from {schema}.overwrite order by day")
         assert found == [(1, "old"), (2, "new")]
+
+    def test_an_empty_increment_replaces_no_partition(self, project: Any) -> None:
+        assert rows(project, "select day, v from {schema}.nothing_new") == [(1, "old")]
 
     def test_insert_overwrite_without_partitions_replaces_the_table(self, project: Any) -> None:
         assert rows(project, "select v from {schema}.overwrite_all") == [("new",)]
