@@ -289,6 +289,34 @@ class TestMistakes:
         assert "takes (n int); got 2: 1, 2. Correct the call." in messages["many"]
 
 
+class TestHooks:
+    """A hook calls a function before the run has staged the table that the function reads."""
+
+    @pytest.fixture(scope="class")
+    def functions(self) -> dict[str, str]:
+        described = yaml_of(function("last_id", "", "int"))
+        query = "select max(id) + count(t.one) from {{ ref('ids') }}, {{ ref('ones') }} as t"
+        return {"last_id.sql": query, "functions.yml": described}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "ids.sql": "{{ config(materialized='table') }} select {{ var('id', 1) }} as id",
+            "ones.sql": "{{ config(materialized='ephemeral') }} select 1 as one",
+            "last.sql": "{{ config(materialized='table') }} select {{ function('last_id') }}() as n",
+        }
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        hook = "{% if var('hook', false) %}select {{ function('last_id') }}(){% endif %}"
+        return {"on-run-start": [hook]}
+
+    def test_a_model_reads_what_the_run_has_staged(self, project: Any) -> None:
+        run_dbt(["run"])
+        run_dbt(["run", "--vars", "{id: 2, hook: true, iceberg_stream_publish: atomic}"])
+        assert rows(project, "select n from {schema}.last") == [(3,)]
+
+
 class TestPackages:
     @pytest.fixture(scope="class")
     def functions(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ class Node:
     compiled: bool = False
     compiled_code: str | None = None
     defer_function: Any = None
+    depends_on: Any = field(default_factory=lambda: SimpleNamespace(nodes=[]))
 
     def to_dict(self, omit_none: bool) -> dict[str, Any]:
         return vars(self) | {
@@ -73,6 +75,19 @@ def test_the_definition_follows_the_node() -> None:
     assert "+ 1" in functions.prepare("`s.f`(1)").sql
     node.compiled_code = "n + 2"
     assert "+ 2" in functions.prepare("`s.f`(1)").sql
+
+
+def test_a_function_is_compiled_again_if_its_text_may_be_another_one() -> None:
+    node, reading = Node("f", "n + 1", [N]), Node("g", "select 1")
+    reading.depends_on.nodes.append("model.shop.rates")
+    for _ in range(2):
+        # Two commands with one manifest.
+        functions = project(node, reading)
+        assert node.raw_code in functions.prepare("`s.f`(1)").sql.replace("cast((1) as int)", "n")
+        node.raw_code = "n + 2"
+    for query in ("select 1", "select 2"):
+        reading.raw_code = query
+        assert query in functions.prepare("`s.g`()").sql
 
 
 def test_a_deferred_name_is_that_of_the_same_function() -> None:

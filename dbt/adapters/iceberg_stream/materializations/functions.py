@@ -49,7 +49,9 @@ class FunctionHooks(metaclass=AdapterMeta):
         return str(self.connections.functions.get_check_sql(str(model["unique_id"])))
 
     def _compile_node(self, node: Any) -> None:
-        """Compile a function that dbt does not compile, because it is not selected."""
+        """Compile a function, which dbt does only if it is selected."""
         from dbt.compilation import Compiler
 
+        # Otherwise dbt leaves out the queries of ephemeral models the second time.
+        node.extra_ctes, node.extra_ctes_injected = [], False
         Compiler(self.config).compile_node(node, self.get_macro_resolver(), {}, write=False)

@@ -61,6 +61,8 @@ class ProjectFunctions:
         # Reentrant: compiling a function may run statements.
         self._lock = threading.RLock()
         self._definitions: dict[str, tuple[Any, str | None, Definition]] = {}
+        # What another command has compiled may have other variables.
+        self._compiled: set[str] = set()
 
     def prepare(self, sql: str) -> Prepared:
         """Return a statement with the functions that it calls.
@@ -146,10 +148,16 @@ class ProjectFunctions:
     def _define(self, name: str, unique_id: str) -> Definition:
         node = self._nodes()[unique_id]
         with self._lock:
-            if not node.compiled:
+            # The names of the tables that it reads change while the run stages them.
+            if unique_id not in self._compiled or _reads_relations(node):
                 self._compile_node(node)
+                self._compiled.add(unique_id)
             cached, code, definition = self._definitions.get(name, (None, None, None))
             if cached is not node or code != node.compiled_code or definition is None:
                 definition = parse_function(node.to_dict(omit_none=True), name, self._local)
                 self._definitions[name] = (node, node.compiled_code, definition)
             return definition
+
+
+def _reads_relations(node: Any) -> bool:
+    return any(not unique_id.startswith("function.") for unique_id in node.depends_on.nodes)
