@@ -19,7 +19,7 @@ NEXT := .venv-dbt-1.12
 NEXT_NEEDS := 'metricflow>=0.213,<1.0' opentelemetry-api 'python-dotenv>=1.2' 'click>=8.3'
 # A dozen tests with it, for CI.
 NEXT_TESTS := $(addprefix tests/functional/,adapter/test_basic.py adapter/test_empty.py \
-    test_builds.py::TestFailure)
+    test_builds.py::TestFailure test_catalogs.py::TestSecondForm test_dbt_1_12.py)
 
 # Needed by unit tests. Not pinned, because they must work with old versions of the other packages.
 UNIT_TESTS_NEED := confluent-kafka cryptography hypothesis 'moto[s3,server]' pytest pytest-timeout pytest-xdist

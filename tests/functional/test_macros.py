@@ -111,3 +111,17 @@ class TestPublicMacros:
             assert macro["description"]
             assert macro["arguments"]
             assert all(argument["description"] for argument in macro["arguments"])
+
+
+class TestTypesOfArguments:
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        # The default of dbt 1.12.
+        return {"flags": {"validate_macro_args": True}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"m.sql": "select 1 as id"}
+
+    def test_dbt_accepts_them(self, project: Any) -> None:
+        run_dbt(["--warn-error", "parse", "--no-partial-parse"])

@@ -163,6 +163,15 @@ def test_errors_of_read_at(
         read(lake, sql, value)
 
 
+def test_the_view_of_the_latest_version_reads_the_current_rows(lake: IcebergCatalog) -> None:
+    own = IcebergStreamRelation.create(database="lake", schema="s", identifier="own")
+    node = {"unique_id": "model.shop.own.v2__latest_version_pointer"}
+    sql = "select * from s.own_v2"
+    assert (
+        read_at(one_catalog(lake), sql, own, {**node, "config": {"read_at": "2026-01-31"}}) == sql
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -32,6 +32,7 @@ class Node:
     compiled_code: str | None = None
     defer_function: Any = None
     depends_on: Any = field(default_factory=lambda: SimpleNamespace(nodes=[]))
+    overloads: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self, omit_none: bool) -> dict[str, Any]:
         return vars(self) | {
@@ -139,6 +140,7 @@ ERRORS = {
     "no yaml": (Node("f", "1", returns="INVALID_TYPE"), "`returns` is missing"),
     "table": (Node("f", "1", config={"type": "table"}), "`type: table` is not supported"),
     "grants": (Node("f", "1", config={"grants": {"select": "me"}}), "`grants` cannot be applied"),
+    "overloads": (Node("f", "1", overloads=[{"defined_in": "g"}]), "`overloads` are not supported"),
     "twice": (Node("f", "n", [N, {"name": "N", "data_type": "int"}]), "have the name `n`"),
     "default": (Node("f", "n", [N | {"default_value": [1]}]), "must be a SQL expression"),
     "a column": (Node("f", "n", [N | {"default_value": "id"}]), "got 'id': its SQL uses `id`"),

@@ -131,8 +131,7 @@ class BuildHooks(metaclass=AdapterMeta):
         config = model["config"]
         if self.build is None or config.get("publish") == IMMEDIATELY:
             return
-        kind = config.get("materialized")
-        if kind == STREAM:
+        if config.get("materialized") == STREAM:
             return
         if not self.catalogs.is_own(relation.database):
             raise CompilationError(
@@ -142,10 +141,10 @@ class BuildHooks(metaclass=AdapterMeta):
             )
         name = published_name(relation)
         properties: Mapping[str, str] = {}
-        if kind != VIEW:
+        if not relation.is_view:
             self.catalog.check_write(name)
             properties = check_model_config(model).properties
-        exists = self.build.stage(name, VIEW if kind == VIEW else TABLE, properties)
+        exists = self.build.stage(name, VIEW if relation.is_view else TABLE, properties)
         if exists is False:
             # The published relation stays as it is, so the model has nothing to replace.
             self.cache.drop(relation)

@@ -65,6 +65,8 @@ def parse_function(node: Mapping[str, Any], name: str, local: bool) -> Definitio
         errors.append(
             f"`type: {kind}` is not supported: use `scalar` or `aggregate`, and a model for a table"
         )
+    if node.get("overloads"):
+        errors.append("`overloads` are not supported: give each one a function of its own name")
     if config.get("grants"):
         errors.append("`grants` cannot be applied: no catalog keeps the function. Remove them")
     volatility = str(config.get("volatility") or "deterministic")

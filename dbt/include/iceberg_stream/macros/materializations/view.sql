@@ -4,9 +4,9 @@
   {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
 
   {%- do adapter.require_views(this) -%}
-  {%- do adapter.stage_model(this, model) -%}
-  {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
+  {%- do adapter.stage_model(relation, model) -%}
+  {%- set existing = load_cached_relation(this) -%}
 
   {{ run_hooks(pre_hooks) }}
 
