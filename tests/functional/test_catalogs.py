@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
 from dbt.tests.util import get_artifact, run_dbt, run_dbt_and_capture
+from dbt.version import get_installed_version
+from dbt_common.semver import VersionSpecifier
 
 from tests.functional.lake import rows, run
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
@@ -250,9 +253,14 @@ class TestCatalogs(Project):
     ) -> None:
         for server, principal in ((north, "nora"), (south, "sam")):
             requests = server.requests()
-            # Each server asks a client for its settings before it sees a token.
-            assert {who for who, *_ in requests} <= {principal}
+            assert {who for who, *_ in requests} == {principal}
             assert 401 not in {status for *_, status in requests}
+        # The log would show it.
+        stranger = Request(f"{north.uri}/v1/config")
+        stranger.add_header("Authorization", f"Bearer {south.token('sam')}")
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(stranger)
+        assert north.requests()[-1][3] == 401
 
     def test_a_catalog_that_does_not_exist(self, project: Any) -> None:
         path = Path(project.project_root, "models", "lost.sql")
@@ -294,6 +302,14 @@ class TestSkipUnchanged(Project):
         assert self.run() == {"twin_there", "both"}
         assert self.run() == set()
 
+    def test_another_user_of_another_catalog(
+        self, project: Any, south: RestCatalog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.run()
+        assert self.run() == set()
+        monkeypatch.setenv(SOUTH_TOKEN, south.token("sue"))
+        assert "sales" in self.run()
+
     def test_cached_rows_follow_writes_to_any_catalog(self, project: Any) -> None:
         query = "select count(*) from {{schema}}.twin, {0}.{{schema}}.twin as other"
         before = [rows(project, query.format(name)) for name in ("lake", "north")]
@@ -304,7 +320,8 @@ class TestSkipUnchanged(Project):
 
 
 @pytest.mark.skipif(
-    installed("dbt-core") < "1.12", reason="dbt has this form of catalogs.yml since 1.12"
+    get_installed_version().compare(VersionSpecifier.from_version_string("1.12.0")) < 0,
+    reason="dbt has this form of catalogs.yml since 1.12",
 )
 class TestSecondForm(Project):
     """The form of catalogs.yml that dbt 1.12 reads with the flag `use_catalogs_v2`."""
@@ -365,7 +382,33 @@ sources:
         assert rows(project, "select name from {schema}.joined") == [("Oslo",)]
         run_dbt(["docs", "generate", "--vars", json.dumps({"path": path})])
         _, output = run_dbt_and_capture(["run", "--select", "refused"], expect_pass=False)
-        assert "The profile has no catalog `spark_catalog`" in output
+        assert "`spark_catalog` is Spark's own catalog, which the adapter only reads" in output
+
+
+class TestOneCommit(Project):
+    """What is committed together must be in one catalog; what follows a commit follows it there."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        grouped = STORES.replace("'table'", "'table', tag_on_success='built'")
+        stream = "commit_group='both', unique_key='id', database"
+        return {
+            "stores.sql": grouped,
+            "first.sql": FOLLOWED.replace("unique_key='id', database", stream),
+            "second.sql": FOLLOWED.replace("unique_key='id', database='south'", stream + "='lake'"),
+            "kept.sql": "{{ config(materialized='table', database='south',"
+            " maintenance={'steps': ['compute_statistics']}) }} select 1 as id",
+        }
+
+    def test_a_group_in_two_catalogs(self, project: Any) -> None:
+        run_dbt(["build", "--exclude", "first", "second"])
+        _, output = run_dbt_and_capture(["run", "--select", "first", "second"], expect_pass=False)
+        assert "are in the catalogs lake, south" in output
+        assert "Give the models of each catalog a group of their own" in output
+        kept = project.adapter.catalogs.get("south").metadata((project.test_schema, "kept"))
+        assert kept["statistics"]
+        refs = "select count(*) from north.{schema}.stores version as of 'built'"
+        assert rows(project, refs) == [(2,)]
 
 
 class TestAtomicRuns(Project):

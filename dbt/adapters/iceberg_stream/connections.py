@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.engines.embedded import status
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.factory import session_settings_of_all
+from dbt.adapters.iceberg_stream.profile.factory import session_settings
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
@@ -213,7 +213,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         Args:
             tokens: by catalog; without those that have none.
         """
-        return session_settings_of_all(self.credentials, self.project_root, tokens)
+        return session_settings(self.credentials.all_catalogs(), self.project_root, tokens)
 
     def _open_handle(self, on_close: Callable[[Handle], None]) -> Handle:
         from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark

@@ -67,7 +67,7 @@ ENGINE_COMMANDS |= {"run-operation", "freshness", "generate"}
 
 # A macro of the project, called after each commit.
 USER_HOOK = "iceberg_stream__on_write"
-# dbt 1.12 asks whether an adapter reads its form of catalogs.yml; older packages do not know this.
+# dbt 1.12 asks for it before it reads its form of catalogs.yml; dbt-adapters 1.24.0 lacks it.
 CATALOGS_V2 = "CatalogsV2"
 # Statements that give rows and are no queries.
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
@@ -90,11 +90,6 @@ class IcebergStreamAdapter(
     }
     _capabilities = CapabilityDict(
         {
-            **{
-                capability: CapabilitySupport(support=Support.Full)
-                for capability in Capability
-                if capability.value == CATALOGS_V2
-            },
             Capability.SchemaMetadataByRelations: CapabilitySupport(support=Support.Full),
             Capability.TableLastModifiedMetadata: CapabilitySupport(support=Support.Full),
             Capability.TableLastModifiedMetadataBatch: CapabilitySupport(support=Support.Full),
@@ -102,6 +97,8 @@ class IcebergStreamAdapter(
             Capability.MicrobatchConcurrency: CapabilitySupport(support=Support.Full),
         }
     )
+    if hasattr(Capability, CATALOGS_V2):
+        _capabilities[Capability(CATALOGS_V2)] = CapabilitySupport(support=Support.Full)
 
     def __init__(self, config: Any, mp_context: SpawnContext) -> None:
         super().__init__(config, mp_context)
@@ -341,8 +338,8 @@ class IcebergStreamAdapter(
         return classify(sql).verb not in ROW_COMMANDS
 
     @available.parse_none
-    def require_views(self, relation: BaseRelation | None = None) -> None:
-        self.catalogs.get(relation.database if relation else None).require_views()
+    def require_views(self, relation: BaseRelation) -> None:
+        self.catalog_of(relation).require_views()
 
     @available.parse_none
     def check_write(self, existing: BaseRelation | None, rows_only: bool = False) -> None:

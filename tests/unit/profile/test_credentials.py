@@ -8,7 +8,7 @@ import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
-from dbt.adapters.iceberg_stream.profile.factory import engine_settings, session_settings_of_all
+from dbt.adapters.iceberg_stream.profile.factory import engine_settings, session_settings
 
 REST = {"type": "rest", "uri": "http://catalog"}
 
@@ -161,7 +161,10 @@ NORTH = {"catalog_properties": REST, "token": "t"}
         ({"north": "http://catalog"}, "`catalogs` must be a mapping of names to catalogs"),
         ({"a-b": NORTH}, "`catalogs: a-b`: the name must have only letters, digits and _"),
         ({"LAKE": NORTH}, "`catalogs: LAKE`: the name is that of the profile's own catalog"),
-        ({"spark_catalog": NORTH}, "`catalogs: spark_catalog`: the name is that of Spark's own"),
+        (
+            {"spark_catalog": NORTH},
+            "`catalogs: spark_catalog`: the name is that of Spark's own catalog",
+        ),
         ({"a": NORTH, "A": NORTH}, "`catalogs: A`: the name is that of the catalog `a`"),
         ({"north": NORTH | {"tokn": "t"}}, "`catalogs: north`: unknown key `tokn`: did you mean"),
         ({"north": {}}, "`catalogs: north`: `catalog_properties` is missing; or set `warehouse`"),
@@ -188,7 +191,7 @@ def test_further_catalogs(tmp_path: Path) -> None:
     assert north is not None
     assert own is not None
     tokens = {"lake": own.token(), "north": north.token()}
-    settings = session_settings_of_all(actual, tmp_path, tokens)
+    settings = session_settings(actual.all_catalogs(), tmp_path, tokens)
     prefix = "spark.sql.catalog"
     assert settings["spark.sql.defaultCatalog"] == "lake"
     assert settings[f"{prefix}.lake.token"] == "own"

@@ -8,8 +8,8 @@ from dbt.adapters.iceberg_stream.sql.functions import (
     FunctionError,
     Parameter,
     Signature,
-    called,
     expand_calls,
+    mentioned,
     parse_expression,
 )
 from dbt.adapters.iceberg_stream.sql.repeatable import VOLATILE_MARK, normal_form
@@ -160,8 +160,8 @@ def test_aggregates() -> None:
 
 
 def test_which_functions_a_text_mentions() -> None:
-    assert called("select `s.taxed`(1), '`s.slug`'", FUNCTIONS) == ["s.taxed", "s.slug"]
-    assert called("select s.taxed(1)", FUNCTIONS) == []
+    assert mentioned("select `s.taxed`(1), '`s.slug`'", FUNCTIONS) == ["s.taxed", "s.slug"]
+    assert mentioned("select s.taxed(1)", FUNCTIONS) == []
 
 
 def test_what_may_be_cached() -> None:

@@ -1,4 +1,4 @@
-"""The catalogs of a profile: its own one, and those of `catalogs` and catalogs.yml."""
+"""The catalogs of a profile: its own, and those that `catalogs` and catalogs.yml add."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary
 
+# The name of the catalog that Spark always has.
+SPARK_CATALOG = "spark_catalog"
 # Namespace and identifier in the profile's own catalog; in another one, its name comes first.
 QualifiedName = tuple[str, ...]
 
@@ -52,14 +54,20 @@ class Catalogs:
             CatalogError: the profile has no such catalog.
         """
         if (catalog := self.find_catalog(name)) is None:
+            catalogs = ", ".join(self.names)
+            if str(name).lower() == SPARK_CATALOG:
+                raise CatalogError(
+                    f"`{name}` is Spark's own catalog, which the adapter only reads. Set "
+                    f"`database` to a catalog of the profile: {catalogs}."
+                )
             raise CatalogError(
-                f"The profile has no catalog `{name}`. It has {', '.join(self.names)}. Correct "
-                "`database`, or define the catalog in the profile's `catalogs` or in catalogs.yml."
+                f"The profile has no catalog `{name}`. It has {catalogs}. Correct `database`, or "
+                "define the catalog in the profile's `catalogs` or in catalogs.yml."
             )
         return catalog
 
     def find_catalog(self, name: str | None) -> IcebergCatalog | None:
-        """Return a catalog; None if it is none of the profile, such as Spark's own.
+        """Return a catalog; None if the profile does not have it, as with Spark's own.
 
         Args:
             name: the catalog's name; the profile's own catalog without one.
@@ -73,11 +81,11 @@ class Catalogs:
             return self._opened[actual]
 
     def is_own(self, name: str | None) -> bool:
-        """Return whether a name, or none, is that of the profile's own catalog."""
+        """Return whether a name means the profile's own catalog, as no name does."""
         return not name or name.lower() == self._own.lower()
 
     def qualified(self, catalog: str | None, name: Name) -> QualifiedName:
-        """Return the name of a relation as a statement can write it.
+        """Return the name of a relation, with its catalog if that is not the profile's own.
 
         Args:
             catalog: the catalog's name; the profile's own catalog without one.
@@ -156,7 +164,7 @@ class Catalogs:
 
 
 def one_catalog(catalog: IcebergCatalog) -> Catalogs:
-    """Return the catalogs of a program that has opened only one.
+    """Return a single open catalog as the catalogs of a profile.
 
     Args:
         catalog: the catalog.

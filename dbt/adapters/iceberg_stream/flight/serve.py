@@ -131,10 +131,10 @@ class _Authenticator:
         if self.server_token is not None:
             if not same_token(token, self.server_token):
                 raise CatalogError("This server does not accept the token.")
-            catalog = make_catalog(self.credentials, self.project_root)
+            catalog = make_catalog(self.credentials.own_catalog(), self.project_root)
             return Caller(catalog, lambda: self._handle(catalog, None))
         identity = Identity(LiteralToken(token))
-        catalog = make_catalog(self.credentials, self.project_root, identity)
+        catalog = make_catalog(self.credentials.own_catalog(), self.project_root, identity)
         try:
             catalog.namespaces()
         except CatalogError as error:
@@ -161,7 +161,10 @@ class _Authenticator:
         )
 
     def _settings(self, token: Token | None) -> dict[str, str]:
-        settings = session_settings(self.credentials, self.project_root, token)
+        # A caller's token is for this catalog, and those of the others are not the caller's.
+        profile = self.credentials.own_catalog()
+        tokens = {profile.name: token} if token else {}
+        settings = session_settings([profile], self.project_root, tokens)
         return settings | SESSION_SETTINGS
 
 

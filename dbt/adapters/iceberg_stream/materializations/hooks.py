@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class MaterializationHooks(metaclass=AdapterMeta):
     """The part of the adapter that seeds, Python models, merges and queries use."""
 
+    connections: Any
+
     @property
     @abstractmethod
     def catalogs(self) -> Catalogs:

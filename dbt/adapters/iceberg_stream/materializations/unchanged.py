@@ -323,7 +323,10 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """Return what the rows of all models depend on, in the words of messages."""
         profile = self.connections.credentials
         catalog = profile.catalog_settings()
-        others = {p.name: _address(p) for p in profile.other_catalogs()}
+        others = {
+            other.name: [_address(other), self.connections.principal_of(other.name)]
+            for other in profile.other_catalogs()
+        }
         versions = {
             "the version of the adapter": version,
             "the version of dbt": installed("dbt-core"),

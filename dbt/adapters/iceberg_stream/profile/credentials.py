@@ -176,6 +176,10 @@ class IcebergStreamCredentials(Credentials):
             **{key: getattr(self, key) for key in CATALOG_KEYS},
         )
 
+    def all_catalogs(self) -> list[CatalogProfile]:
+        """Return the profile's own catalog, and then the others."""
+        return [self.own_catalog(), *self.other_catalogs()]
+
     def other_catalogs(self) -> list[CatalogProfile]:
         """Return the catalogs of the profile's `catalogs`."""
         return [CatalogProfile(str(name), **keys) for name, keys in self.catalogs.items()]

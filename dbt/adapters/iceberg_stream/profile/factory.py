@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
 
 def make_catalog(
-    credentials: IcebergStreamCredentials, project_root: Path, identity: Identity | None = None
-) -> IcebergCatalog:
-    """Open the profile's own catalog.
-
-    Args:
-        credentials: the profile.
-        project_root: folder of the dbt project.
-        identity: token for the catalog; the profile's by default.
-    """
-    return open_catalog(credentials.own_catalog(), project_root, identity)
-
-
-def open_catalog(
     profile: CatalogProfile, project_root: Path, identity: Identity | None = None
 ) -> IcebergCatalog:
     """Open a catalog.
@@ -59,44 +46,26 @@ def open_catalog(
 
 
 def session_settings(
-    credentials: IcebergStreamCredentials, project_root: Path, token: Token | None
+    profiles: Sequence[CatalogProfile], project_root: Path, tokens: Mapping[str, Token]
 ) -> dict[str, str]:
-    """Return the settings of a Spark session with the profile's own catalog.
+    """Return the settings of a Spark session with catalogs.
 
     Args:
-        credentials: the profile.
-        project_root: folder of the dbt project.
-        token: token for the catalog, if there is one.
-    """
-    return _spark_settings(credentials.own_catalog(), project_root, token)
-
-
-def session_settings_of_all(
-    credentials: IcebergStreamCredentials, project_root: Path, tokens: Mapping[str, Token]
-) -> dict[str, str]:
-    """Return the settings of a Spark session with all catalogs of a profile.
-
-    Args:
-        credentials: the profile.
+        profiles: what the profile says of the catalogs; the first one becomes the default catalog.
         project_root: folder of the dbt project.
         tokens: by the catalog's name, the tokens of those that have one.
     """
-    settings: dict[str, str] = {}
-    # The own catalog comes last, so that it is the default one.
-    for profile in (*credentials.other_catalogs(), credentials.own_catalog()):
-        settings |= _spark_settings(profile, project_root, tokens.get(profile.name))
-    return settings
-
-
-def _spark_settings(
-    profile: CatalogProfile, project_root: Path, token: Token | None
-) -> dict[str, str]:
     from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 
-    settings = profile.settings()
-    if settings is None:
-        return spark_settings(profile.name, profile.warehouse_path(project_root))
-    return settings.spark(token.value if token else None)
+    settings: dict[str, str] = {}
+    # Each sets the default catalog, the last one for good.
+    for profile in reversed(profiles):
+        if (catalog := profile.settings()) is None:
+            settings |= spark_settings(profile.name, profile.warehouse_path(project_root))
+        else:
+            token = tokens.get(profile.name)
+            settings |= catalog.spark(token.value if token else None)
+    return settings
 
 
 def make_engine(credentials: IcebergStreamCredentials, project_root: str | Path) -> Engine:
@@ -126,7 +95,7 @@ def engine_settings(
     conf = {str(k): str(v) for k, v in credentials.spark_conf.items()}
     if conf.get("spark.eventLog.enabled", "").lower() == "true":
         # The event log redacts only settings that the server has, too, so it gets empty ones.
-        for profile in (credentials.own_catalog(), *credentials.other_catalogs()):
+        for profile in credentials.all_catalogs():
             if (catalog := profile.settings()) is not None:
                 token = "" if profile.identity(project_root) else None
                 conf = dict.fromkeys(secret_properties(catalog.spark(token)), "") | conf

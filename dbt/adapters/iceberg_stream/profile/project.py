@@ -29,7 +29,7 @@ def open_catalog(
         DbtRuntimeError: there is no project, profile or target, or the profile has another type.
     """
     credentials = load_credentials(project_dir, profiles_dir, target)
-    return make_catalog(credentials, Path(project_dir))
+    return make_catalog(credentials.own_catalog(), Path(project_dir))
 
 
 def load_credentials(

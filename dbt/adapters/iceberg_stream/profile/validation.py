@@ -10,6 +10,7 @@ from typing import Any
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import check_build_name
 from dbt.adapters.iceberg_stream.builds.settings import PUBLISH_CHOICES
+from dbt.adapters.iceberg_stream.catalog.catalogs import SPARK_CATALOG
 from dbt.adapters.iceberg_stream.catalog.settings import TYPES
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
@@ -18,7 +19,6 @@ METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
 # The keys that each catalog has for itself.
 CATALOG_KEYS = ("catalog_properties", "warehouse", *TOKEN_KEYS, "ambient_credentials")
-SPARK_CATALOG = "spark_catalog"
 OAUTH2_KEYS = ("token_uri", "client_id", "client_secret")
 # YAML reads a bare `off` as false.
 NO_CACHE = (False, "off")
@@ -60,7 +60,8 @@ def catalog_errors(catalogs: Any, database: str, method: str | None) -> list[str
     if not isinstance(catalogs, dict) or not all(isinstance(c, dict) for c in catalogs.values()):
         return ["`catalogs` must be a mapping of names to catalogs, e.g. {partner: {…}}"]
     errors = []
-    taken = {str(database).lower(): "the profile's own catalog", SPARK_CATALOG: "Spark's own"}
+    taken = {SPARK_CATALOG: "Spark's own catalog"}
+    taken[str(database).lower()] = "the profile's own catalog"
     for name, keys in catalogs.items():
         place = f"`catalogs: {name}`"
         if not CATALOG_NAME.fullmatch(str(name)):

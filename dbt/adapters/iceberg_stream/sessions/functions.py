@@ -14,9 +14,9 @@ from dbt_common.exceptions import CompilationError
 from dbt.adapters.iceberg_stream.sessions.function_definition import Definition, parse_function
 from dbt.adapters.iceberg_stream.sql.functions import (
     FunctionError,
-    called,
     calls,
     expand_calls,
+    mentioned,
 )
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify
@@ -138,7 +138,7 @@ class ProjectFunctions:
         self, sql: str, names: Mapping[str, str], definitions: dict[str, Definition]
     ) -> None:
         """Add the functions that a text calls, and those that they call."""
-        for name in called(sql, names):
+        for name in mentioned(sql, names):
             if name not in definitions:
                 definition = self._define(name, names[name])
                 definitions[name] = definition

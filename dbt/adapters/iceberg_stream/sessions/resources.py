@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
-from dbt.adapters.iceberg_stream.profile.factory import make_engine, open_catalog
+from dbt.adapters.iceberg_stream.profile.factory import make_catalog, make_engine
 from dbt.adapters.iceberg_stream.profile.validation import NO_CACHE, in_bytes
 
 if TYPE_CHECKING:
@@ -56,21 +56,17 @@ class Resources:
         """
         with self._lock:
             if self._identities is None:
-                tokens = {p.name: p.identity(self._project_root) for p in self._profiles()}
+                profiles, root = self._credentials.all_catalogs(), self._project_root
+                tokens = {profile.name: profile.identity(root) for profile in profiles}
                 self._identities = {name: token for name, token in tokens.items() if token}
             return self._identities
-
-    @property
-    def identity(self) -> Identity | None:
-        """The user's token for the profile's own catalog; None if the profile has none."""
-        return self.identities.get(self._credentials.database)
 
     @property
     def catalogs(self) -> Catalogs:
         """The Iceberg catalogs, each with the user's token for it."""
         with self._lock:
             if self._catalogs is None:
-                openers = {p.name: partial(self._open, p) for p in self._profiles()}
+                openers = {p.name: partial(self._open, p) for p in self._credentials.all_catalogs()}
                 self._catalogs = Catalogs(self._credentials.database, openers)
             return self._catalogs
 
@@ -79,11 +75,8 @@ class Resources:
         """The profile's own catalog, with the user's token."""
         return self.catalogs.own
 
-    def _profiles(self) -> list[CatalogProfile]:
-        return [self._credentials.own_catalog(), *self._credentials.other_catalogs()]
-
     def _open(self, profile: CatalogProfile) -> IcebergCatalog:
-        return open_catalog(profile, self._project_root, self.identities.get(profile.name))
+        return make_catalog(profile, self._project_root, self.identities.get(profile.name))
 
     @property
     def results(self) -> ResultCache | None:
@@ -101,7 +94,7 @@ class Resources:
 
         credentials = self._credentials
         root, server = self._project_root, f"{credentials.host}:{credentials.port}"
-        profiles = self._profiles()
+        profiles = self._credentials.all_catalogs()
         key = catalog_keys([(p.settings(), p.warehouse_path(root)) for p in profiles], server)
         home = credentials.engine_path(self._project_root)
         path = home / "results.db" if credentials.result_cache == "disk" else None

@@ -182,7 +182,7 @@ def _variables(node: exp.Expr) -> set[tuple[int, int]]:
     return mentions
 
 
-def called(sql: str, names: Mapping[str, object]) -> list[str]:
+def mentioned(sql: str, names: Mapping[str, object]) -> list[str]:
     """Return the functions that a text mentions in backticks, which is fast.
 
     Args:
@@ -199,13 +199,13 @@ def calls(sql: str, names: Mapping[str, object]) -> list[str]:
         sql: the statement.
         names: functions by their names.
     """
-    mentioned = called(sql, names)
+    candidates = mentioned(sql, names)
     try:
-        tokens: list[Token] = Spark().tokenize(sql) if mentioned else []
+        tokens: list[Token] = Spark().tokenize(sql) if candidates else []
     except TokenError:
-        return mentioned
-    found = {token.text for index, token in enumerate(tokens) if _is_call(tokens, index)}
-    return [name for name in mentioned if name in found]
+        return candidates
+    names_of_calls = {t.text for index, t in enumerate(tokens) if _is_call(tokens, index)}
+    return [name for name in candidates if name in names_of_calls]
 
 
 def expand_calls(sql: str, functions: Mapping[str, Signature]) -> str:

@@ -10,7 +10,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 
 
 class Renewal:
-    """Computes the settings that replace the tokens of one Spark session.
+    """Computes the settings with which one Spark session gets new tokens.
 
     Args:
         identities: the user's tokens, by the catalog's name; the profile's own catalog first.
@@ -31,9 +31,9 @@ class Renewal:
     @property
     def owner(self) -> str:
         """Digest of the owners of the session's tokens."""
-        owners = [f"{name}={token.owner}" for name, token in self._tokens.items()]
-        if len(owners) == 1:
+        if len(self._tokens) == 1:
             return next(iter(self._tokens.values())).owner
+        owners = [f"{name}={token.owner}" for name, token in self._tokens.items()]
         return hashlib.sha256(" ".join(owners).encode()).hexdigest()
 
     def principal_of(self, catalog: str) -> str:
@@ -48,12 +48,10 @@ class Renewal:
     @property
     def principal(self) -> str:
         """The owners of the session's tokens and when they expire, for messages."""
-        several = len(self._identities) > 1
-        owners = [self._with_expiry(name) for name in self._identities]
-        if not several:
-            return owners[0]
-        pairs = zip(owners, self._identities, strict=True)
-        return ", ".join(f"{owner} (catalog `{name}`)" for owner, name in pairs)
+        if len(self._identities) == 1:
+            return self._with_expiry(next(iter(self._identities)))
+        owners = (f"{self._with_expiry(n)} (catalog `{n}`)" for n in self._identities)
+        return ", ".join(owners)
 
     def _with_expiry(self, catalog: str) -> str:
         principal, expires = self._identities[catalog].principal, self._tokens[catalog].expires
