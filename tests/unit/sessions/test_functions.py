@@ -79,16 +79,16 @@ def test_the_definition_follows_the_node() -> None:
 
 
 def test_a_function_is_compiled_again_if_its_text_may_be_another_one() -> None:
-    node, reading = Node("f", "n + 1", [N]), Node("g", "select 1")
+    node, reading = Node("f", "n + 1", [N]), Node("g", "select max(n) from s.rates")
     reading.depends_on.nodes.append("model.shop.rates")
     for _ in range(2):
         # Two commands with one manifest.
         functions = project(node, reading)
         assert node.raw_code in functions.prepare("`s.f`(1)").sql.replace("cast((1) as int)", "n")
         node.raw_code = "n + 2"
-    for query in ("select 1", "select 2"):
-        reading.raw_code = query
-        assert query in functions.prepare("`s.g`()").sql
+    for table in ("rates", "rates__dbt_build_pr"):
+        reading.raw_code = f"select max(n) from s.{table}"
+        assert functions.prepare("`s.g`()").sql == f"cast((select max(n) from s.{table}) as int)"
 
 
 def test_a_deferred_name_is_that_of_the_same_function() -> None:
