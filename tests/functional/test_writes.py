@@ -15,10 +15,10 @@ from tests.functional.lake import rows, run, snapshot_ids, summary, table
 
 HOOK = """
 {% macro iceberg_stream__on_write(relation, snapshot_id) %}
-  {% do run_query("insert into " ~ target.schema ~ ".told values ('" ~ relation.identifier ~ "', " ~ snapshot_id ~ ")") %}
+  {% do run_query("insert into " ~ target.schema ~ ".written values ('" ~ relation.identifier ~ "', " ~ snapshot_id ~ ")") %}
 {% endmacro %}
-{% macro an_operation() %}
-  {% do run_query("insert into " ~ target.schema ~ ".a_table values (3)") %}
+{% macro an_operation(sql) %}
+  {% do run_query(sql) %}
 {% endmacro %}
 """
 HOOKED = """
@@ -37,14 +37,24 @@ class TestOnWrite:
         return {"on_write.sql": HOOK}
 
     def test_the_hook_hears_of_every_write(self, project: Any) -> None:
-        run(project, "create table {schema}.told (name string, snapshot bigint) using iceberg")
+        run(project, "create table {schema}.written (name string, snapshot bigint) using iceberg")
         run_dbt(["run"])
-        run_dbt(["run-operation", "an_operation"])
-        told = rows(project, "select name, snapshot from {schema}.told")
-        assert sorted(told) == sorted(("a_table", s) for s in snapshot_ids(project, "a_table"))
-        assert len(told) == 3
+        # Spark deletes whole files by metadata, and a part of one by a job.
+        for sql in (
+            "insert into {} values (3), (4)",
+            "insert into {} select /*+ coalesce(1) */ id from values (5), (6) as new(id)",
+            "delete from {} where id = 2",
+            "delete from {} where id = 5",
+            "delete from {} where id = 99",
+            "truncate table {}",
+        ):
+            statement = sql.format(f"{project.test_schema}.a_table")
+            run_dbt(["run-operation", "an_operation", "--args", f"{{sql: '{statement}'}}"])
+        written = rows(project, "select name, snapshot from {schema}.written")
+        assert sorted(written) == sorted(("a_table", s) for s in snapshot_ids(project, "a_table"))
+        assert len(written) == 8
 
-    def test_stamps_say_who_wrote(self, project: Any) -> None:
+    def test_snapshots_name_the_writer(self, project: Any) -> None:
         result = run_dbt(["run"])[0]
         first = table(project, "a_table").metadata.snapshots[-2].summary.additional_properties
         assert first["iceberg-stream.node-id"] == result.node.unique_id

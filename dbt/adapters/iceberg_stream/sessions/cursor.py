@@ -36,7 +36,11 @@ from dbt.adapters.iceberg_stream.sql.statements import (
     split,
 )
 from dbt.adapters.iceberg_stream.tables.commit.commit_state import resolve
-from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
+from dbt.adapters.iceberg_stream.tables.commit.outcome import (
+    Outcome,
+    find_file_delete,
+    find_outcome,
+)
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     PRINCIPAL,
@@ -61,6 +65,8 @@ logger = AdapterLogger("Iceberg_Stream")
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 # These statements can always be retried: they replace the whole relation.
 REBUILDS = {"create", "replace"}
+# Their snapshots have no write id if Spark deletes whole files.
+DELETE_VERBS = {"delete", "truncate"}
 VIEW_VERBS = {"create", "cache"}
 STATEMENT_ATTEMPTS = 5
 TABLE_EXISTS = "table already exists"
@@ -326,13 +332,14 @@ class Cursor:
             # The session may have the user of another catalog from the statement before.
             properties.setdefault(PRINCIPAL, "")
         self._handle.session.configure(spark_settings(properties))
+        find = self._find_outcome(write_id)
         try:
             with self._turn():
                 self._run_write(sql)
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
                 raise
-            self.outcome = resolve(error, self._snapshots, write_id)
+            self.outcome = resolve(error, find, write_id)
             if error.engine_gone:
                 raise StatementError(
                     f"{error}\nThe statement was committed as snapshot {self.outcome.snapshot_id}.",
@@ -344,12 +351,26 @@ class Cursor:
             )
             return
         if self._commits_snapshot():
-            self.outcome = self._committed(write_id)
+            self.outcome = self._committed(find)
 
-    def _committed(self, write_id: str) -> Outcome | None:
+    def _find_outcome(self, write_id: str) -> Callable[[], Outcome | None]:
+        """Return what finds the outcome of a write that begins now among the table's snapshots."""
+        deletes = self._commits_snapshot() and self._statement.verb in DELETE_VERBS
+        latest = next(iter(self._snapshots()), None) if deletes else None
+        since = latest.snapshot_id if latest else None
+
+        def find() -> Outcome | None:
+            outcome = find_outcome(self._snapshots(), write_id)
+            if outcome is None and deletes:
+                return find_file_delete(self._snapshots(), since)
+            return outcome
+
+        return find
+
+    def _committed(self, find: Callable[[], Outcome | None]) -> Outcome | None:
         """Return the statement's outcome, read from the snapshot that it committed."""
         try:
-            return find_outcome(self._snapshots(), write_id)
+            return find()
         except CatalogError as error:
             # The token may have expired since. Not a StatementError, which could cause a retry.
             raise CatalogError(

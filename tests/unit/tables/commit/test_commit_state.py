@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.tables.commit import committer as under_test
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, commit_together
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
 from tests.unit.local_tables import (
     NAME,
@@ -367,10 +368,10 @@ class TestStatements:
         others = SnapshotSummary(1, 1, {WRITE_ID: "other"})
         ours = SnapshotSummary(7, 1, {WRITE_ID: "w", "operation": "append", "added-records": "3"})
 
-        def snapshots() -> list[SnapshotSummary]:
-            return [others, ours] if len(pauses) >= look else [others]
+        def find() -> Outcome | None:
+            return find_outcome([others, ours] if len(pauses) >= look else [others], "w")
 
-        found = commit_state.resolve(StatementError(self.ERROR), snapshots, "w")
+        found = commit_state.resolve(StatementError(self.ERROR), find, "w")
         assert (found.snapshot_id, found.rows_affected) == (7, 3)
         assert len(pauses) == look
         assert pauses[0] == 0
@@ -379,7 +380,7 @@ class TestStatements:
     def test_it_does_not_show(self, gone: bool, pauses: list[float]) -> None:
         error = StatementError(self.ERROR, engine_gone=gone)
         with pytest.raises(StatementError, match="no snapshot of this write so far") as raised:
-            commit_state.resolve(error, list, "w")
+            commit_state.resolve(error, lambda: None, "w")
         assert str(raised.value).startswith("Connection reset\nThe table has")
         assert raised.value.engine_gone is gone
         assert ("cancels it" in str(raised.value)) is gone
@@ -388,9 +389,9 @@ class TestStatements:
 
     @pytest.mark.parametrize("gone", [True, False])
     def test_the_catalog_is_away(self, gone: bool) -> None:
-        def snapshots() -> list[SnapshotSummary]:
+        def find() -> Outcome | None:
             raise CatalogError("The catalog is away.")
 
         with pytest.raises(StatementError, match=r"is unknown(?s:.*)The catalog is away") as raised:
-            commit_state.resolve(StatementError(self.ERROR, engine_gone=gone), snapshots, "w")
+            commit_state.resolve(StatementError(self.ERROR, engine_gone=gone), find, "w")
         assert raised.value.engine_gone is gone

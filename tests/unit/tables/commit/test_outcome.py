@@ -4,7 +4,11 @@ import pytest
 from dbt_common.events.contextvars import log_contextvars
 
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
-from dbt.adapters.iceberg_stream.tables.commit.outcome import find_outcome, read_outcome
+from dbt.adapters.iceberg_stream.tables.commit.outcome import (
+    find_file_delete,
+    find_outcome,
+    read_outcome,
+)
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     WRITE_ID,
     new_write_id,
@@ -121,3 +125,28 @@ def test_a_replaced_table() -> None:
     assert created is not None
     assert (created.rows_before, created.replaced_all) == (0, False)
     assert find_outcome([staged, before], "w") is None
+
+
+def test_a_delete_of_whole_files() -> None:
+    """It has no write id; other snapshots since the statement began may have one, or none."""
+
+    def commit(number: int, operation: str, **properties: str) -> SnapshotSummary:
+        summary = {"operation": operation, "deleted-records": str(number), **properties}
+        return SnapshotSummary(number, number, summary)
+
+    spark = {"spark.app.id": "app-1"}
+    before = commit(1, "delete", **spark)
+    history = [
+        commit(5, "append", **spark),
+        commit(4, "delete", **spark, **{WRITE_ID: "other"}),
+        commit(3, "delete", **spark),
+        commit(2, "delete"),
+        before,
+    ]
+    deleted = find_file_delete(history, since=1)
+    assert deleted is not None
+    assert (deleted.snapshot_id, deleted.rows_deleted) == (3, 3)
+    assert find_file_delete([*history[:2], *history[3:]], since=1) is None
+    first = find_file_delete([before], since=None)
+    assert first is not None
+    assert first.snapshot_id == 1

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.errors.spark import COMMIT_STATE_UNKNOWN, StatementError
-from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, find_outcome
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
 
 # Seconds before each check: after a gateway's time-out the commit may still be running.
 PAUSES = (0.0, 1.0, 2.0, 2.0)
 
 
-def resolve(
-    error: StatementError, snapshots: Callable[[], Iterable[SnapshotSummary]], write_id: str
-) -> Outcome:
+def resolve(error: StatementError, find: Callable[[], Outcome | None], write_id: str) -> Outcome:
     """Return the outcome of a write that was committed although its statement failed.
 
     Args:
         error: the statement's error.
-        snapshots: returns the table's current snapshots.
+        find: returns the write's outcome, read from the table; None if it has none.
         write_id: the id in the snapshot's properties.
 
     Raises:
@@ -33,7 +30,7 @@ def resolve(
     try:
         for pause in PAUSES:
             time.sleep(pause)
-            outcome = find_outcome(snapshots(), write_id)
+            outcome = find()
             if outcome is not None:
                 return outcome
     except CatalogError as unknown:

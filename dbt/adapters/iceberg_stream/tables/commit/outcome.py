@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
 
+SPARK_APPLICATION = "spark.app.id"
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
 
 
@@ -61,6 +63,24 @@ def find_outcome(snapshots: Iterable[SnapshotSummary], write_id: str) -> Outcome
         if snapshot.properties.get(WRITE_ID) == write_id:
             previous = (s for s in remaining if s.snapshot_id == snapshot.previous_id)
             return read_outcome(snapshot, next(previous, None))
+    return None
+
+
+def find_file_delete(snapshots: Iterable[SnapshotSummary], since: int | None) -> Outcome | None:
+    """Return the outcome of Spark's last delete of whole files; None if there is none.
+
+    Spark deletes whole files without a job, and Iceberg writes no properties of the session into
+    the snapshot then (`SparkTable.deleteWhere`), so it has no write id.
+
+    Args:
+        snapshots: the table's snapshots, newest first.
+        since: the snapshot that was current before the statement; None if there was none.
+    """
+    remaining = takewhile(lambda snapshot: snapshot.snapshot_id != since, snapshots)
+    for snapshot in remaining:
+        by_spark = SPARK_APPLICATION in snapshot.properties and WRITE_ID not in snapshot.properties
+        if by_spark and snapshot.operation == "delete":
+            return read_outcome(snapshot)
     return None
 
 
