@@ -27,7 +27,8 @@ MODELS = {
     "\"{{ delete_rows(this, 'select 0 as id', 'id') }}\"]) }}" + KEYED,
     "as_python.py": "import pandas\n\n\ndef model(dbt, session):\n"
     "    dbt.config(materialized='table')\n"
-    "    rows = sorted((row.id, row.version) for row in dbt.ref('merged').collect())\n"
+    "    merged = dbt.ref('merged')\n"
+    "    rows = sorted((row.id, row.version) for row in merged.collect())\n"
     "    return pandas.DataFrame(rows, columns=['id', 'version'])\n",
     "joined.sql": "{{ config(materialized='table', tag_on_success='joined_' ~ var('version', 1)) }}"
     " select merged.id, merged.version, seeded.name from {{ ref('merged') }}"

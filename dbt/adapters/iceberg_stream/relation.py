@@ -96,7 +96,10 @@ class IcebergStreamRelation(BaseRelation):
             return name
         if self.as_of is not None:
             return f"{name} version as of {self.as_of}"
-        return name if self.branch is None else f"{name}.{quote(BRANCH_PREFIX + self.branch)}"
+        if self.branch is None:
+            return name
+        branch = f"{BRANCH_PREFIX}{self.branch}"
+        return f"{name}.{self.quoted(branch) if self.quote_policy.identifier else branch}"
 
     def __str__(self) -> str:
         """Return the name in SQL; a `ref` keeps the table's name as that of its columns."""
