@@ -131,6 +131,7 @@ class TestEveryMaterialization(OnBranches):
         merged = next(r for r in results if r.node.name == "merged").adapter_response
         head = table(project, "merged").metadata.refs["audit"].snapshot_id
         assert (merged["branch"], merged["snapshot_id"]) == ("audit", head)
+        assert merged["merge_engine"] in ("rewrite", "spark")
         assert (merged["rows_before"], merged["rows_after"]) == (3, 5)
 
         # Publish: main takes the snapshots of the branch.
@@ -154,7 +155,7 @@ class TestFirstBuild(OnBranches):
         assert on_main(project, "merged") == []
         # A model that is not built on another branch is read on main.
         run_dbt(["run", "-s", "merged"])
-        run_dbt(["run", "-s", "joined", *variables(branch="other")])
+        run_dbt(["run", "-s", "joined", *variables(branch="other", version=3)])
         assert on_branch(project, "joined", "other") == []
         listed = rows(project, "show tables in {schema}")
         assert {row[1] for row in listed} == set(ALL)
@@ -182,21 +183,21 @@ class TestColumns(OnBranches):
 
     def test_changes_are_refused(self, project: Any) -> None:
         run_dbt(["build", "--exclude", "seeded"])
-        new = "1 as id, 2 as more"
-        for select, arguments, message in (
-            ("built", {"columns": new}, "not those of the table: `more` is new."),
-            ("built", {"columns": "'a' as id"}, "`id` is string instead of int."),
-            ("built", {"columns": "1 as more"}, "`more` is new, `id` is missing."),
-            ("grown", {"columns": new, "change": "append_new_columns"}, "`more` is new."),
-            ("grown", {"columns": "2 as more", "change": "sync_all_columns"}, "`id` is missing"),
-            ("read", {}, "is a view of"),
+        run_dbt(["run", "-s", "grown", *variables(**AUDIT)])
+        new, both = "1 as id, 2 as more", ("built", "grown")
+        for nodes, arguments, *messages in (
+            (both, {"columns": new, "change": "append_new_columns"}, "table: `more` is new. "),
+            (both, {"columns": "2 as more", "change": "sync_all_columns"}, "`id` is missing. "),
+            (("built", "read"), {"columns": "'a' as id"}, "string instead of int.", "is a view of"),
         ):
-            run_dbt(["run", "-s", "grown", *variables(**AUDIT)])
             _, log = run_dbt_and_capture(
-                ["run", "-s", select, *variables(**AUDIT, **arguments)], expect_pass=False
+                ["run", "-s", *nodes, *variables(**AUDIT, **arguments)], expect_pass=False
             )
-            assert message in log, (select, arguments)
-            assert f"model.test.{select}" in log
+            for message in messages:
+                assert message in log, (arguments, message)
+            assert f"ERROR={len(nodes)}" in log
+            assert all(f"model.test.{node}" in log for node in nodes)
+        # The columns that the table has are written, as in every run with `ignore`.
         run_dbt(["run", "-s", "grown", *variables(columns=new, **AUDIT)])
         assert [f.name for f in table(project, "grown").schema().fields] == ["id"]
         assert on_main(project, "grown") == [(1,)]
