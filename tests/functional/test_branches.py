@@ -226,7 +226,8 @@ class TestHook:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         return {
-            "source.sql": "{{ config(materialized='table', event_time='at') }} select * from values"
+            "source.sql": "{{ config(materialized='table', event_time='at', skip_unchanged=true,"
+            " write_branch=var('branch', '')) }} select * from values"
             " (1, timestamp '2026-01-01 05:00:00'), (2, timestamp '2026-01-02 05:00:00') t (id, at)",
             "batches.sql": "{{ config(materialized='incremental', event_time='at', begin='2026-01-01',"
             " incremental_strategy='microbatch', batch_size='day', unique_key='id',"
@@ -250,3 +251,11 @@ class TestHook:
         assert "`batches`.`branch_audit`" in log.split("written: ")[1].splitlines()[0]
         assert [row[2] for row in on_branch(project, "batches")] == [2, 2]
         assert [row[2] for row in on_main(project, "batches")] == [1, 1]
+
+    def test_skip_unchanged(self, project: Any) -> None:
+        """A build on the branch does not count as a build of main, and is never left out."""
+        run_dbt(["run", "-s", "source"])
+        for _ in range(2):
+            on_audit = run_dbt(["run", "-s", "source", *variables(**AUDIT)])
+            assert on_audit.results[0].message == "INSERT 2 rows"
+        assert "unchanged since" in str(run_dbt(["run", "-s", "source"]).results[0].message)

@@ -8,7 +8,6 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from dbt.adapters.iceberg_stream.sql.branches import split_branch
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT, NameParts, is_common_table
 
 
@@ -39,10 +38,8 @@ def _mentions(tree: exp.Expr) -> Iterator[tuple[NameParts, int]]:
             len(parts) > 1 or not is_common_table(table)
         )
         end = parts[-1].meta.get("end") if is_name else None
-        names = tuple(part.name for part in parts)
-        has_version = table.args.get("version") is not None or split_branch(names)[1] is not None
-        if end is not None and not has_version:
-            yield names, int(end) + 1
+        if end is not None and table.args.get("version") is None:
+            yield tuple(part.name for part in parts), int(end) + 1
 
 
 def at_snapshots(sql: str, snapshots: Mapping[int, int | str]) -> str:
