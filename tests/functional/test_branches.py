@@ -220,15 +220,16 @@ class TestColumns(OnBranches):
         assert "model.test.built writes to the branch `audit`" in log
 
 
-class TestHook:
-    """`iceberg_stream__on_write` gets the branch, and a batch replaces its range there."""
+class TestOtherFeatures:
+    """Microbatch, `iceberg_stream__on_write` and `skip_unchanged` on a branch."""
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         return {
-            "source.sql": "{{ config(materialized='table', event_time='at', skip_unchanged=true,"
-            " write_branch=var('branch', '')) }} select * from values"
+            "source.sql": "{{ config(materialized='table', event_time='at') }} select * from values"
             " (1, timestamp '2026-01-01 05:00:00'), (2, timestamp '2026-01-02 05:00:00') t (id, at)",
+            "kept.sql": "{{ config(materialized='table', skip_unchanged=true,"
+            " write_branch=var('branch', '')) }} select 1 as id",
             "batches.sql": "{{ config(materialized='incremental', event_time='at', begin='2026-01-01',"
             " incremental_strategy='microbatch', batch_size='day', unique_key='id',"
             " write_branch=var('branch', '')) }}"
@@ -254,8 +255,8 @@ class TestHook:
 
     def test_skip_unchanged(self, project: Any) -> None:
         """A build on the branch does not count as a build of main, and is never left out."""
-        run_dbt(["run", "-s", "source"])
+        run_dbt(["run", "-s", "kept"])
         for _ in range(2):
-            on_audit = run_dbt(["run", "-s", "source", *variables(**AUDIT)])
-            assert on_audit.results[0].message == "INSERT 2 rows"
-        assert "unchanged since" in str(run_dbt(["run", "-s", "source"]).results[0].message)
+            on_audit = run_dbt(["run", "-s", "kept", *variables(**AUDIT)])
+            assert on_audit.results[0].message == "INSERT 1 rows"
+        assert "unchanged since" in str(run_dbt(["run", "-s", "kept"]).results[0].message)
