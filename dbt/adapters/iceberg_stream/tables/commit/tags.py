@@ -13,7 +13,6 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
-from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
 ATTEMPTS = 5
 
@@ -50,6 +49,8 @@ def set_tag(catalog: IcebergCatalog, name: Name, tag: Tag, branch: str = MAIN) -
             the time.
     """
     from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+
+    from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
     snapshot_id: int | None = None
     for _ in range(ATTEMPTS):
