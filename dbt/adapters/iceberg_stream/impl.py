@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from dbt.adapters.iceberg_stream.materializations.branches import BranchHooks
 from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
 from dbt.adapters.iceberg_stream.materializations.catalogs import CatalogHooks
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
@@ -38,6 +39,7 @@ from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, 
 from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
+    branching_relation,
     table_name,
 )
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
@@ -74,7 +76,13 @@ ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
 class IcebergStreamAdapter(
-    BuildHooks, CatalogHooks, FunctionHooks, MaterializationHooks, UnchangedHooks, SQLAdapter
+    BranchHooks,
+    BuildHooks,
+    CatalogHooks,
+    FunctionHooks,
+    MaterializationHooks,
+    UnchangedHooks,
+    SQLAdapter,
 ):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager
@@ -104,6 +112,8 @@ class IcebergStreamAdapter(
         super().__init__(config, mp_context)
         self._changes = Changes()
         self.open_catalogs()
+        # dbt asks the instance for its class of relations.
+        self.Relation = branching_relation(self.has_branch)
         if self.connections.credentials.build_summary:
             own = self.connections.credentials.database
             BuildSummary(listen, self._changes, own, _logs_json(config))
@@ -375,7 +385,16 @@ class IcebergStreamAdapter(
         """Return the `alter table` clauses that give a table the layout of its model."""
         if layout.is_default:
             return []
-        return layout.alterations(self.catalog_of(relation).table(table_name(relation)))
+        alterations: list[str] = layout.alterations(
+            self.catalog_of(relation).table(table_name(relation))
+        )
+        if alterations and (branch := getattr(relation, "branch", None)) is not None:
+            logger.info(
+                f"{'.'.join(table_name(relation))} keeps its layout, which is that of all its "
+                f"branches, because this run writes to the branch `{branch}`."
+            )
+            return []
+        return alterations
 
     @available.parse(lambda *a, **k: False)
     def is_partitioned(self, relation: BaseRelation) -> bool:
@@ -452,7 +471,7 @@ class IcebergStreamAdapter(
         assert isinstance(response, IcebergStreamResponse)
         return response
 
-    def _call_hook(self, name: QualifiedName, snapshot_id: int) -> None:
+    def _call_hook(self, name: QualifiedName, snapshot_id: int, branch: str | None) -> None:
         """Call `iceberg_stream__on_write`, if the project has such a macro."""
         if split_staged(name[-1]) is not None:
             return
@@ -466,6 +485,7 @@ class IcebergStreamAdapter(
             schema=name[-2],
             identifier=name[-1],
             type=RelationType.Table,
+            branch=branch,
         )
         arguments = {"relation": relation, "snapshot_id": snapshot_id}
         self.execute_macro(USER_HOOK, kwargs=arguments)
@@ -479,7 +499,8 @@ class IcebergStreamAdapter(
     @available.parse_none
     def maintain_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
         """Run the steps of the model's config `maintenance` that pay."""
-        if model["config"].get("maintenance"):
+        # It would change the layout of main; a branch has the files of main and its own.
+        if model["config"].get("maintenance") and getattr(relation, "branch", None) is None:
             from dbt.adapters.iceberg_stream.materializations.maintenance import maintain_model
 
             context = self.connections.maintenance_context(relation.database)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -9,9 +9,16 @@ from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.sql.branches import BRANCH_PREFIX
+from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 
 ActualIdentifier = Callable[[str | None, str, str], str]
+WRITE_BRANCH = "write_branch"
+# How dbt 1.12 ends the id of the view of a model's latest version, which has the model's config.
+POINTER = "__latest_version_pointer"
+# Their tables have branches.
+BUILT_AS_TABLES = ("table", "incremental", "seed", "snapshot")
 UNQUOTED = {"database": False, "schema": False, "identifier": False}
 
 
@@ -30,6 +37,9 @@ class IcebergStreamRelation(BaseRelation):
         actual_identifier: returns under which identifier a relation is read and written, from its
             catalog, namespace and identifier; None if that is always its own.
         as_of: SQL literal of the version in which queries read it; None for the current one.
+        branch: the branch that statements read and write; None for main.
+        is_read: whether the relation is that of a `ref`, which queries only read.
+        has_branch: returns whether a relation's table has the branch.
     """
 
     quote_policy: Policy = field(default_factory=lambda: IcebergStreamQuotePolicy())
@@ -38,7 +48,28 @@ class IcebergStreamRelation(BaseRelation):
     replaceable_relations: frozenset = frozenset({RelationType.Table, RelationType.View})
     require_alias: bool = False
     as_of: str | None = None
+    branch: str | None = None
+    is_read: bool = False
     actual_identifier: ClassVar[ActualIdentifier | None] = None
+    has_branch: ClassVar[Callable[[IcebergStreamRelation], bool] | None] = None
+
+    @classmethod
+    def create_from(cls, quoting: Any, relation_config: Any, **options: Any) -> Any:
+        """Return a node's relation, on the branch of its config `write_branch`.
+
+        A `ref` reads main as long as its table does not have the branch: the branch would begin
+        there.
+        """
+        relation = super().create_from(quoting, relation_config, **options)
+        if (branch := branch_of(relation_config)) is None:
+            return relation
+        on_branch = relation.replace(branch=branch)
+        # Only a `ref` in a node that runs has this option.
+        if "limit" not in options:
+            return on_branch
+        if cls.has_branch is None or not cls.has_branch(on_branch):
+            return relation
+        return on_branch.replace(is_read=True)
 
     def quoted(self, identifier: str) -> str:
         return quote(identifier)
@@ -59,11 +90,24 @@ class IcebergStreamRelation(BaseRelation):
         return relation
 
     def render(self) -> str:
-        """Return the name in SQL, with the version that queries read."""
+        """Return the name in SQL, with the version that queries read or the branch."""
         name = super().render()
-        if self.as_of is None or not self.include_policy.identifier:
+        if not self.include_policy.identifier or not self.schema:
             return name
-        return f"{name} version as of {self.as_of}"
+        if self.as_of is not None:
+            return f"{name} version as of {self.as_of}"
+        if self.branch is None:
+            return name
+        branch = f"{BRANCH_PREFIX}{self.branch}"
+        return f"{name}.{self.quoted(branch) if self.quote_policy.identifier else branch}"
+
+    def __str__(self) -> str:
+        """Return the name in SQL; a `ref` keeps the table's name as that of its columns."""
+        if self.branch is None or not self.is_read or self.as_of is not None:
+            return super().__str__()
+        if self.limit is not None or self.event_time_filter is not None:
+            return super().__str__()
+        return str(self.replace(as_of=literal(self.branch)))
 
     def _render_iterator(self) -> Iterator[tuple[ComponentName | None, str | None]]:
         """Yield the parts of the name; temporary views have neither a schema nor a catalog.
@@ -86,16 +130,58 @@ class IcebergStreamRelation(BaseRelation):
                 yield component, text
 
 
+def branch_of(node: Any) -> str | None:
+    """Return the branch that a node writes; None for main, and for nodes without a table.
+
+    Args:
+        node: a node of dbt's graph.
+    """
+    config = getattr(node, "config", None)
+    if config is None or getattr(node, "resource_type", None) not in ("model", "seed", "snapshot"):
+        return None
+    if str(getattr(node, "unique_id", "")).endswith(POINTER):
+        return None
+    return configured_branch(config) if config.get("materialized") in BUILT_AS_TABLES else None
+
+
+def configured_branch(config: Mapping[str, Any]) -> str | None:
+    """Return the branch of the config `write_branch`; None for main.
+
+    Args:
+        config: a node's config; a value that is wrong is refused before the node runs.
+    """
+    branch = config.get(WRITE_BRANCH)
+    return branch if isinstance(branch, str) and branch not in ("", MAIN) else None
+
+
+def branching_relation(
+    has_branch: Callable[[IcebergStreamRelation], bool],
+) -> type[IcebergStreamRelation]:
+    """Return a class of relations that knows which tables have which branches.
+
+    Args:
+        has_branch: see `IcebergStreamRelation`.
+    """
+
+    class BranchingRelation(IcebergStreamRelation):
+        pass
+
+    BranchingRelation.has_branch = staticmethod(has_branch)
+    return BranchingRelation
+
+
 def staging_relation(
     actual_identifier: ActualIdentifier,
+    base: type[IcebergStreamRelation] = IcebergStreamRelation,
 ) -> type[IcebergStreamRelation]:
     """Return a class of relations that a run may have staged under other identifiers.
 
     Args:
         actual_identifier: see `IcebergStreamRelation`.
+        base: the class of relations that are not staged.
     """
 
-    class StagingRelation(IcebergStreamRelation):
+    class StagingRelation(base):  # type: ignore[valid-type, misc]
         @classmethod
         def create_from(cls, quoting: Any, relation_config: Any, **options: Any) -> Any:
             """Return a node's relation; the published one for dbt's lines about a node."""

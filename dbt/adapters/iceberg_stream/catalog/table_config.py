@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
+from dbt.adapters.iceberg_stream.sql.quoting import literal
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField as IcebergPartitionField
@@ -188,11 +189,6 @@ def parse_term(text: str) -> Term | None:
 def properties_sql(properties: Mapping[str, str]) -> str:
     """Return properties as Spark SQL, without the parentheses."""
     return ", ".join(f"{literal(k)} = {literal(v)}" for k, v in sorted(properties.items()))
-
-
-def literal(text: str) -> str:
-    """Return a Spark SQL string literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _terms(value: Any, errors: list[str]) -> tuple[Term, ...] | None:

@@ -26,7 +26,13 @@ from dbt.adapters.iceberg_stream.builds.settings import (
 )
 from dbt.adapters.iceberg_stream.materializations.model_config import check_model_config
 from dbt.adapters.iceberg_stream.materializations.rebuild import rebuild
-from dbt.adapters.iceberg_stream.relation import published_name, staging_relation, table_name
+from dbt.adapters.iceberg_stream.relation import (
+    WRITE_BRANCH,
+    IcebergStreamRelation,
+    published_name,
+    staging_relation,
+    table_name,
+)
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
@@ -53,6 +59,7 @@ class BuildHooks(metaclass=AdapterMeta):
     cache: Any
     command: str
     build: BuildRun | None = None
+    Relation: type[IcebergStreamRelation]
 
     if TYPE_CHECKING:
 
@@ -96,7 +103,7 @@ class BuildHooks(metaclass=AdapterMeta):
             again if profile.rebuild_on_conflict else None,
         )
         # dbt asks the instance for its class of relations.
-        self.Relation = staging_relation(self._identifier)
+        self.Relation = staging_relation(self._identifier, self.Relation)
         listen(self.build.on_event)
 
     def _identifier(self, database: str | None, namespace: str, identifier: str) -> str:
@@ -133,6 +140,12 @@ class BuildHooks(metaclass=AdapterMeta):
             return
         if config.get("materialized") == STREAM:
             return
+        if (branch := getattr(relation, "branch", None)) is not None:
+            raise CompilationError(
+                f"{model['unique_id']} writes to the branch `{branch}` (`{WRITE_BRANCH}`), which a "
+                "build does not publish. Remove the config in runs with `publish: atomic`, or set "
+                f"`publish: {IMMEDIATELY}` for this model."
+            )
         if not self.catalogs.is_own(relation.database):
             raise CompilationError(
                 f"A build publishes tables of the catalog `{self.catalog.name}` in one commit, and "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.base import BaseRelation, Column, available
 from dbt.adapters.base.meta import AdapterMeta
 
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
@@ -197,6 +198,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return what the data test `row_drop` compares."""
         from dbt.adapters.iceberg_stream.materializations.data_tests import row_counts
 
+        since, at = _versions_on_branch(relation, since, at)
         return row_counts(self.catalog_of(relation), relation, share, since, at, where)
 
     @available.parse(lambda *a, **k: {})
@@ -206,6 +208,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return what the data test `unchanged_history` compares."""
         from dbt.adapters.iceberg_stream.materializations.data_tests import closed_rows
 
+        since, at = _versions_on_branch(relation, since, at)
         return closed_rows(self.catalog_of(relation), relation, since, at, period)
 
     @available.parse(lambda self, sql, choice: sql)
@@ -214,3 +217,10 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.read_deletes import read_deletes_once
 
         return read_deletes_once(self.context(), sql, choice)
+
+
+def _versions_on_branch(relation: BaseRelation, since: Any, at: Any) -> tuple[Any, Any]:
+    """Return what a test compares: a branch with main, unless the test names versions."""
+    if (branch := getattr(relation, "branch", None)) is None:
+        return since, at
+    return (MAIN if since is None else since), (branch if at is None else at)

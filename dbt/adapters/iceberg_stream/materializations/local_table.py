@@ -60,7 +60,10 @@ def build_from_rows(
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     name = table_name(relation)
-    if (reason := _why_spark(context, name, rows, layout, config)) is not None:
+    reason = _why_spark(context, name, rows, layout, config)
+    if getattr(relation, "branch", None) is not None:
+        reason = "it writes to a branch, whose columns must be those of the table"
+    if reason is not None:
         logger.debug(f"Spark writes the rows of {relation}: {reason}")
         return None
     properties = snapshot_properties(new_write_id(), context.principal)

@@ -167,7 +167,7 @@ def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Co
         deletes=plan.deletes is Deletes.MATCHED,
     )
     # The query may end with a comment, so the parenthesis is on a new line.
-    return merge_sql(str(relation), f"(\n{query}\n)", clauses)
+    return merge_sql(relation.render(), f"(\n{query}\n)", clauses)
 
 
 def _merge(
@@ -191,6 +191,7 @@ def _merge(
                 write_id,
                 snapshot_properties(write_id, context.principal),
                 runner,
+                getattr(relation, "branch", None),
             )
         except DuplicateKeys:
             return MergeResult(

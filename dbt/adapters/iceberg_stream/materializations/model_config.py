@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.builds.settings import ATOMIC, PUBLISH_CHOICES
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig, parse_table_config
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled, must_be, must_be_one_of
 from dbt.adapters.iceberg_stream.maintenance.settings import parse_maintenance
+from dbt.adapters.iceberg_stream.materializations.branches import branch_errors
 from dbt.adapters.iceberg_stream.materializations.other_adapters import translate_config
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
@@ -52,6 +53,7 @@ def check_model_config(model: Mapping[str, Any]) -> TableConfig:
     errors += _maintenance_errors(config)
     errors += row_drop_errors(config)
     errors += parse_tag(config)[1]
+    errors += branch_errors(model)
     for key in ("deterministic", "skip_unchanged"):
         if not isinstance(value := config.get(key, False), bool):
             errors.append(must_be(key, value, "true or false"))

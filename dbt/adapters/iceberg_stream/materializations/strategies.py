@@ -48,6 +48,7 @@ FURTHER_OPTIONS = (
     "skip_unchanged",
     "tag_on_success",
     "warn_row_drop",
+    "write_branch",
 )
 OPTIONS = (*MERGE_OPTIONS, *TABLE_OPTIONS, *INCREMENTAL_OPTIONS, *FURTHER_OPTIONS)
 # Steps of a merge that need a key to match rows.

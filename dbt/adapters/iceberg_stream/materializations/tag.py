@@ -12,6 +12,7 @@ from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import published_name, table_name
 from dbt.adapters.iceberg_stream.tables.commit.tags import Tag, set_tag, tag_error
@@ -101,5 +102,6 @@ def tag_table(catalog: IcebergCatalog, relation: BaseRelation, model: Mapping[st
     tag, _ = parse_tag(model["config"])
     if tag is not None:
         name = table_name(relation)
-        snapshot_id = set_tag(catalog, name, tag)
+        branch = getattr(relation, "branch", None)
+        snapshot_id = set_tag(catalog, name, tag, branch or MAIN)
         logger.info(f"Tagged snapshot {snapshot_id} of {'.'.join(name)} as `{tag.name}`")

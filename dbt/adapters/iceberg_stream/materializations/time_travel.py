@@ -13,7 +13,6 @@ from dbt_common.exceptions import CompilationError
 from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
-from dbt.adapters.iceberg_stream.catalog.table_config import literal
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.diff.errors import DiffError
 from dbt.adapters.iceberg_stream.diff.version import (
@@ -26,11 +25,13 @@ from dbt.adapters.iceberg_stream.diff.version import (
 )
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import (
+    POINTER,
     IcebergStreamRelation,
     published_name,
     table_name,
 )
 from dbt.adapters.iceberg_stream.sql.queries import reads
+from dbt.adapters.iceberg_stream.sql.quoting import literal
 from dbt.adapters.iceberg_stream.sql.versions import at_snapshots, tables_without_version
 
 VERSION, TAG, BRANCH, SNAPSHOT_ID, TIMESTAMP = KEYWORDS = (
@@ -38,8 +39,6 @@ VERSION, TAG, BRANCH, SNAPSHOT_ID, TIMESTAMP = KEYWORDS = (
 )  # fmt: skip
 
 READ_AT = "read_at"
-# How dbt 1.12 ends the id of the view of a model's latest version, which has the model's config.
-POINTER = "__latest_version_pointer"
 
 
 def at_version(

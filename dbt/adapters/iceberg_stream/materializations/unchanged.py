@@ -136,6 +136,9 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """
         node = str(model["unique_id"])
         self._building.pop(node, None)
+        if getattr(relation, "branch", None) is not None:
+            # The record in the table's properties is that of main.
+            return None
         is_default, command = self._default_of(model), self._command_option()
         skips = is_default if command is None else _as_bool(command)
         if is_partial or is_default is None or not (is_default or skips):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -339,7 +340,7 @@ class Cursor:
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
                 raise
-            self.outcome = resolve(error, find, write_id)
+            self.outcome = self._on_branch(resolve(error, find, write_id))
             if error.engine_gone:
                 raise StatementError(
                     f"{error}\nThe statement was committed as snapshot {self.outcome.snapshot_id}.",
@@ -370,13 +371,17 @@ class Cursor:
     def _committed(self, find: Callable[[], Outcome | None]) -> Outcome | None:
         """Return the statement's outcome, read from the snapshot that it committed."""
         try:
-            return find()
+            outcome = find()
+            return None if outcome is None else self._on_branch(outcome)
         except CatalogError as error:
             # The token may have expired since. Not a StatementError, which could cause a retry.
             raise CatalogError(
                 f"The statement was committed to {'.'.join(self.target or ())}, but its snapshot "
                 f"cannot be read: {error}"
             ) from error
+
+    def _on_branch(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, branch=self._statement.branch)
 
     def _turn(self) -> AbstractContextManager[None]:
         """Wait for other batches' merges into the table, which would conflict with this one."""

@@ -23,13 +23,14 @@ class AfterCommit:
         refresh_spark: refreshes Spark's caches of tables, each an argument.
         forget_results: drops cached results of queries that read a table.
         record: records what a commit changed in a table.
-        call_hook: calls the project's hook, if there is one, with the table and the snapshot id.
+        call_hook: calls the project's hook, if there is one, with the table, snapshot id and
+            branch.
     """
 
     refresh_spark: Callable[..., None]
     forget_results: Callable[[QualifiedName], None]
     record: Callable[[QualifiedName, Outcome], None]
-    call_hook: Callable[[QualifiedName, int], None]
+    call_hook: Callable[[QualifiedName, int, str | None], None]
     _calling: threading.local = field(default_factory=threading.local)
 
     def on_adapter_commit(self, name: QualifiedName, outcome: Outcome) -> None:
@@ -53,7 +54,7 @@ class AfterCommit:
         if outcome is None:
             return
         self.record(name, outcome)
-        self._call_hook(name, outcome.snapshot_id)
+        self._call_hook(name, outcome.snapshot_id, outcome.branch)
 
     def on_publication(self, tables: Mapping[Name, int], views: Iterable[Name]) -> None:
         """Handle the publication of a build, whose commits were recorded when it was staged.
@@ -69,12 +70,12 @@ class AfterCommit:
         for name, snapshot_id in tables.items():
             self._call_hook(name, snapshot_id)
 
-    def _call_hook(self, name: QualifiedName, snapshot_id: int) -> None:
+    def _call_hook(self, name: QualifiedName, snapshot_id: int, branch: str | None = None) -> None:
         # Writes by the hook itself must not call it again.
         if getattr(self._calling, "active", False):
             return
         self._calling.active = True
         try:
-            self.call_hook(name, snapshot_id)
+            self.call_hook(name, snapshot_id, branch)
         finally:
             self._calling.active = False

@@ -26,6 +26,7 @@ class IcebergStreamResponse(AdapterResponse):
     rows_before: int | None = None
     rows_after: int | None = None
     relation: str | None = None
+    branch: str | None = None
     merge_engine: str | None = None
     merge_engine_reason: str | None = None
     from_cache: bool | None = None

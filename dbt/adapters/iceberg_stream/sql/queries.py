@@ -11,6 +11,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from dbt.adapters.iceberg_stream.sql.branches import split_branch
+
 DIALECT = "spark"
 NameParts = tuple[str, ...]
 # A snapshot's id, the name of a tag or branch, or None for the current version.
@@ -105,13 +107,15 @@ def _in(*parts: exp.Expr) -> Reads | None:
         if part.find(exp.Command) is not None or _hides_tables(part):
             return None
         for table in part.find_all(exp.Table):
-            if not isinstance(table.this, exp.Identifier):
+            # With a branch, the name has more parts than a name in SQL has.
+            if not isinstance(table.this, exp.Identifier | exp.Dot):
                 if table.this.sql(dialect=DIALECT).split("(")[0].lower() not in GENERATORS:
                     return None
                 continue
-            name = tuple(p.name for p in table.parts)
+            name, branch = split_branch(tuple(p.name for p in table.parts))
             if len(name) > 1 or not is_common_table(table):
-                names[name] = names.get(name, frozenset()) | {_as_of(table)}
+                as_of = _as_of(table) if branch is None else branch
+                names[name] = names.get(name, frozenset()) | {as_of}
     versions = {name: read for name, read in names.items() if read != CURRENT}
     return Reads(frozenset(names), versions)
 

@@ -8,6 +8,8 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
+from dbt.adapters.iceberg_stream.sql.branches import split_branch
+
 # Words between the verb and the relation's name.
 FILLERS = {
     "into", "overwrite", "from", "table", "view", "or", "replace", "if", "not", "exists", "only",
@@ -25,6 +27,7 @@ class Statement:
     Attributes:
         verb: first keyword, lower case, e.g. `merge`, `create`, `select`.
         target: name parts of the relation it changes, None if it changes none.
+        branch: the branch of the table that it changes; None for main.
         on_view: whether it defines a view.
         replaces: whether it replaces an existing relation.
         defines_function: whether it changes the session's functions.
@@ -35,6 +38,7 @@ class Statement:
     on_view: bool = False
     replaces: bool = False
     defines_function: bool = False
+    branch: str | None = None
 
     @property
     def writes(self) -> bool:
@@ -63,7 +67,8 @@ def classify(sql: str) -> Statement:
     if verb in WRITE_VERBS or (verb in DEFINITION_VERBS and _defines_relation(words)):
         on_view = verb in DEFINITION_VERBS and "view" in words
         replaces = verb in DEFINITION_VERBS and "replace" in words
-        return Statement(verb, _name(tokens, start + 1), on_view, replaces)
+        target, branch = split_branch(_name(tokens, start + 1))
+        return Statement(verb, target or None, on_view, replaces, branch=branch)
     # `create or replace temporary function`
     function = verb in DEFINITION_VERBS and "function" in [t.text.lower() for t in tokens[:5]]
     return Statement(verb, defines_function=function)
@@ -108,7 +113,7 @@ def _defines_relation(words: list[str]) -> bool:
     return "table" in words or "view" in words
 
 
-def _name(tokens: list[Token], index: int) -> tuple[str, ...] | None:
+def _name(tokens: list[Token], index: int) -> tuple[str, ...]:
     while index < len(tokens) and tokens[index].text.lower() in FILLERS:
         if tokens[index].token_type == TokenType.IDENTIFIER:
             break
@@ -119,7 +124,7 @@ def _name(tokens: list[Token], index: int) -> tuple[str, ...] | None:
         if index + 2 >= len(tokens) or tokens[index + 1].token_type != TokenType.DOT:
             break
         index += 2
-    return tuple(parts) or None
+    return tuple(parts)
 
 
 def split(sql: str) -> list[str]:

@@ -89,6 +89,7 @@ def as_json(line: Line) -> str:
             "bytes_written": change.bytes_written,
             "commits": change.commits,
             "warned": change.is_warned,
+            **({} if change.branch is None else {"branch": change.branch}),
         }
     seconds = None if line.seconds is None else round(line.seconds, 3)
     return json.dumps({"build_summary": {**fields, **figures, "seconds": seconds}})
@@ -98,7 +99,7 @@ def _cells(line: Line) -> list[str]:
     change = line.change
     assert change is not None
     return [
-        line.table,
+        line.table if change.branch is None else f"{line.table} (branch {change.branch})",
         _number(change.rows_before),
         _number(change.rows_after),
         _number(change.rows_inserted),

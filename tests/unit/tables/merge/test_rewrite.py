@@ -5,14 +5,25 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
-from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    SetDefaultSortOrderUpdate,
+    SetSnapshotRefUpdate,
+)
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Merged, RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
-from tests.unit.local_tables import NAME, insert, live, load, make_table, rows
+from tests.unit.local_tables import NAME, commit, insert, live, load, make_table, rows, write
+
+
+def branch_rows(lake: IcebergCatalog) -> list[tuple[object, ...]]:
+    snapshot_id = lake.table(NAME).metadata.refs["audit"].snapshot_id
+    found = lake.table(NAME).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in found)
 
 
 def merge(lake: IcebergCatalog, source: pa.Table, plan: MergePlan) -> Merged:
@@ -54,3 +65,25 @@ def test_rows_that_go_leave_the_order_as_it_is(ordered: IcebergCatalog) -> None:
     merge(ordered, pa.table({"x": ["b"], "id": [0]}), plan)
     assert rows(ordered) == [(1, "a"), (3, "c")]
     assert [file.sort_order_id for file in live(ordered)] == [1]
+
+
+@pytest.mark.parametrize("other_branch", ["main", "audit"])
+def test_a_branch_while_another_writer_commits(ordered: IcebergCatalog, other_branch: str) -> None:
+    """Main stays as it is, and only the other writer of the branch makes the merge run again."""
+    head = ordered.table(NAME).metadata.current_snapshot_id
+    branch = {"ref-name": "audit", "type": "branch", "snapshot-id": head}
+    ordered.commit(load(ordered), (), (SetSnapshotRefUpdate.model_validate(branch),))
+    source = Source(pa.table({"id": [2, 9], "x": ["new", "nine"]}), ("id",))
+    plan = MergePlan(("id",), ("x",), True)
+    run = RewriteMerge(ordered, NAME, source, plan, lambda _: None, "w", {}, branch="audit")
+    base = load(ordered)
+    files = write(ordered, pa.table({"id": [2, 4], "x": ["other", "four"]}))
+    commit(ordered, append(*files, properties={}, branch=other_branch))
+    main = rows(ordered)
+    merged = run.run(base)
+    assert rows(ordered) == main
+    expected = [(1, "a"), (2, "new"), (3, "c"), (9, "nine")]
+    if other_branch == "audit":
+        expected += [(2, "new"), (4, "four")]
+    assert branch_rows(ordered) == sorted(expected)
+    assert merged.rewritten == (2 if other_branch == "audit" else 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dbt.adapters.iceberg_stream.catalog.table_config import literal
-from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import NO_RECORD, bad_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 

@@ -20,7 +20,8 @@ class Outcome:
 
     `total_delete_files` are those of the whole table after the write, which each scan has to apply;
     None if the summary lacks them. `rows_before` and `rows_after` are the rows of the table; None
-    if the summary cannot tell: an equality delete deletes any number of rows.
+    if the summary cannot tell: an equality delete deletes any number of rows. `branch` got the
+    snapshot; None for main.
     """
 
     snapshot_id: int
@@ -36,6 +37,7 @@ class Outcome:
     rows_before: int | None = None
     rows_after: int | None = None
     timestamp_ms: int = 0
+    branch: str | None = None
 
     @property
     def replaced_all(self) -> bool:

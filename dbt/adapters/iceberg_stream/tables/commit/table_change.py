@@ -23,6 +23,7 @@ class TableChange:
         is_rebuilt: whether a commit replaced all rows.
         is_warned: whether the table lost more rows than `warn_row_drop` of its model allows.
         snapshot_id: of the last commit; None without one.
+        branch: that got the last commit; None for main.
     """
 
     rows_before: int | None = None
@@ -35,6 +36,7 @@ class TableChange:
     is_rebuilt: bool = False
     is_warned: bool = False
     snapshot_id: int | None = None
+    branch: str | None = None
     _first_ms: int = 0
     _last_ms: int = 0
 
@@ -48,7 +50,7 @@ class TableChange:
             self.rows_before, self._first_ms = outcome.rows_before, outcome.timestamp_ms
         if not self.commits or outcome.timestamp_ms >= self._last_ms:
             self.rows_after, self._last_ms = outcome.rows_after, outcome.timestamp_ms
-            self.snapshot_id = outcome.snapshot_id
+            self.snapshot_id, self.branch = outcome.snapshot_id, outcome.branch
         self.rows_inserted += outcome.rows_inserted
         self.rows_updated += outcome.rows_updated
         self.rows_removed += outcome.rows_removed

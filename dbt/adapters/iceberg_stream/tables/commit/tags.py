@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, current_snapshot
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 
 ATTEMPTS = 5
 
@@ -32,13 +32,14 @@ class Tag:
     replace: bool = False
 
 
-def set_tag(catalog: IcebergCatalog, name: Name, tag: Tag) -> int:
-    """Set a tag on the current snapshot of a table.
+def set_tag(catalog: IcebergCatalog, name: Name, tag: Tag, branch: str = MAIN) -> int:
+    """Set a tag on the newest snapshot of a branch.
 
     Args:
         catalog: the profile's catalog.
         name: namespace and identifier of the table.
         tag: the tag.
+        branch: the branch.
 
     Returns:
         The id of the snapshot.
@@ -49,14 +50,16 @@ def set_tag(catalog: IcebergCatalog, name: Name, tag: Tag) -> int:
     """
     from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
+    from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
+
     snapshot_id: int | None = None
     for _ in range(ATTEMPTS):
         table = catalog.load(name)
-        snapshot = None if table is None else current_snapshot(table.metadata)
+        snapshot = None if table is None else parent_snapshot(table.metadata, branch)
         if table is None or snapshot is None:
             raise CatalogError(f"{'.'.join(name)} has no snapshot to tag as `{tag.name}`.")
         # Another writer's commit between two attempts is not what this run has built.
-        snapshot_id = snapshot_id or snapshot.snapshot_id
+        snapshot_id = snapshot_id or int(snapshot["snapshot-id"])
         reference = _references(table.metadata).get(tag.name)
         wanted = _reference(tag, snapshot_id)
         if reference == wanted:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
@@ -45,6 +46,7 @@ def merge(
     write_id: str,
     properties: dict[str, str],
     runner: Runner = in_threads,
+    branch: str | None = None,
 ) -> MergeResult:
     """Merge rows into a table by rewriting files.
 
@@ -57,6 +59,7 @@ def merge(
         write_id: id of the write.
         properties: snapshot properties.
         runner: processes files, in threads or in Spark's tasks.
+        branch: the branch that is merged into; None for main.
 
     Raises:
         DuplicateKeys: several rows of the source have the same key; nothing was written.
@@ -82,13 +85,17 @@ def merge(
     if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
         return MergeResult()
     try:
-        rewrite = RewriteMerge(catalog, name, source, plan, refuses, write_id, properties, runner)
+        rewrite = RewriteMerge(
+            catalog, name, source, plan, refuses, write_id, properties, runner, branch or MAIN
+        )
         merged = rewrite.run(base)
     except NotByRewriting as error:
         return MergeResult(spark_because=str(error))
     except ColumnError as error:
         return MergeResult(spark_because=error.clause)
-    return MergeResult(read_outcome(merged.committed.snapshot) if merged.committed else None)
+    if merged.committed is None:
+        return MergeResult()
+    return MergeResult(replace(read_outcome(merged.committed.snapshot), branch=branch))
 
 
 def _source_schema(plan: MergePlan, schema: pa.Schema) -> pa.Schema:

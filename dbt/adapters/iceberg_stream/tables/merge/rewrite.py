@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
@@ -112,6 +112,7 @@ class RewriteMerge:
         write_id: id of the write.
         properties: snapshot properties.
         runner: processes files.
+        branch: the branch that is merged into.
         rewrites: number of rewritten files in all attempts.
     """
 
@@ -123,6 +124,7 @@ class RewriteMerge:
     write_id: str
     properties: dict[str, str]
     runner: Runner = in_threads
+    branch: str = MAIN
     rewrites: int = 0
     _attempt: int = 0
     _results: dict[str, Rewritten] = field(default_factory=dict)
@@ -161,12 +163,14 @@ class RewriteMerge:
         """Process the files; return the result, and the change to commit if there is one."""
         if reason := self.refuses(base.metadata):
             raise NotByRewriting(reason)
-        if has_deletes(base.io, base.metadata):
+        if has_deletes(base.io, base.metadata, self.branch):
             raise NotByRewriting("the table has delete files")
         target = WriteTarget.of(base.metadata, base.io)
         may_change = self._file_test(target)
         may_list = self._manifest_test(base.metadata)
-        candidates = live_files(base.io, base.metadata, test=may_change, manifests=may_list)
+        candidates = live_files(
+            base.io, base.metadata, self.branch, test=may_change, manifests=may_list
+        )
         if unsupported := next(
             (f for f in candidates if f.file_format != FileFormat.PARQUET), None
         ):
@@ -236,7 +240,7 @@ class RewriteMerge:
         merged: Merged,
         may_change: Callable[[DataFile], bool],
     ) -> Change:
-        snapshot = parent_snapshot(base.metadata, "main")
+        snapshot = parent_snapshot(base.metadata, self.branch)
         new_files = [
             new for file in replaced for new in self._describe(base.metadata, target, file)
         ]
@@ -251,6 +255,7 @@ class RewriteMerge:
                 f"{MERGE_PREFIX}deleted": str(merged.deleted),
             },
             validation=Validation(snapshot["snapshot-id"] if snapshot else None, may_change),
+            branch=self.branch,
         )
 
     def _describe(self, metadata: Metadata, target: WriteTarget, file: DataFile) -> list[DataFile]:

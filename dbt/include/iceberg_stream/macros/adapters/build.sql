@@ -2,6 +2,10 @@
     commit. For another type, the new relation is built beside the old one, which is dropped
     afterwards: no catalog can replace a table by a view in one step. -#}
 {% macro iceberg_stream__build_table(existing, relation, select, layout) %}
+  {%- if relation.branch -%}
+    {% do iceberg_stream__build_on_branch(existing, relation, select, layout) %}
+    {{ return(none) }}
+  {%- endif -%}
   {%- set staged = iceberg_stream__make_staged_relation(relation) if existing is not none and existing.is_view else none -%}
   {% call statement('main') -%}
     {{ get_create_table_as_sql(False, staged or relation, select) }}

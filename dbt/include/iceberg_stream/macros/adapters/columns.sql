@@ -1,4 +1,12 @@
 {% macro iceberg_stream__alter_relation_add_remove_columns(relation, add_columns, remove_columns) %}
+  {%- set added = add_columns or [] -%}
+  {%- set removed = remove_columns or [] -%}
+  {% if added or removed %}
+    {%- set changes = [] -%}
+    {%- for column in added -%}{%- do changes.append('`' ~ column.name ~ '` is new') -%}{%- endfor -%}
+    {%- for column in removed -%}{%- do changes.append('`' ~ column.name ~ '` is missing') -%}{%- endfor -%}
+    {% do adapter.refuse_on_branch(relation, model, changes | join(', ')) %}
+  {% endif %}
   {% if add_columns %}
     {% do run_query(iceberg_stream__get_add_columns_sql(relation, add_columns)) %}
   {% endif %}
@@ -25,12 +33,14 @@
 
 {% macro iceberg_stream__create_columns(relation, columns) %}
   {% if columns %}
+    {% do adapter.refuse_on_branch(relation, model, '`' ~ columns | map(attribute='name') | join('`, `') ~ '` is new') %}
     {% do run_query(iceberg_stream__get_add_columns_sql(relation, columns)) %}
   {% endif %}
 {% endmacro %}
 
 {% macro iceberg_stream__alter_column_type(relation, column_name, new_column_type) -%}
   {%- if execute -%}
+    {% do adapter.refuse_on_branch(relation, model, '`' ~ column_name ~ '` is ' ~ new_column_type) %}
     {% do iceberg_stream__check_column_type_change(relation, column_name, new_column_type) %}
     {% call statement('alter_column_type') -%}
       alter table {{ relation.render() }} alter column {{ adapter.quote(column_name) }} type {{ new_column_type }}

@@ -9,9 +9,10 @@
 {%- endmacro %}
 
 {#- Views and new tables are created with their comments. This sets the comments of columns of tables
-    and of existing tables, if they differ. -#}
+    and of existing tables, if they differ. All branches share the comments, so a run that writes to a
+    branch leaves them. -#}
 {% macro iceberg_stream__persist_docs(relation, model, for_relation, for_columns) -%}
-  {%- if not relation.is_view -%}
+  {%- if not relation.is_view and not relation.branch -%}
     {%- if for_relation and config.persist_relation_docs() and model.description -%}
       {%- if adapter.relation_comment(relation) != model.description -%}
         {% do run_query(alter_relation_comment(relation, model.description)) %}

@@ -59,6 +59,9 @@
   {% do adapter.check_tag(relation, model) %}
   {% do adapter.stage_model(relation, model) %}
   {%- set existing = load_cached_relation(relation) -%}
-  {% do adapter.check_write(existing, rows_only) %}
+  {% do adapter.check_write(existing, rows_only or relation.branch is not none) %}
+  {% if relation.branch and existing is not none and existing.is_table and adapter.needs_branch(relation, model) %}
+    {% do iceberg_stream__create_branch(relation) %}
+  {% endif %}
   {{ return(existing) }}
 {% endmacro %}

@@ -4,6 +4,10 @@
     {{ log('No relation found in state manifest for ' ~ model.unique_id, info=True) }}
     {{ return({'relations': []}) }}
   {%- endif -%}
+  {%- if this.branch -%}
+    {% do exceptions.raise_compiler_error(
+        model.unique_id ~ ' cannot be cloned to the branch `' ~ this.branch ~ '`: remove `write_branch` from this run.') %}
+  {%- endif -%}
   {%- set existing = load_cached_relation(this) -%}
   {%- if existing and not flags.FULL_REFRESH -%}
     {{ log('Relation ' ~ existing ~ ' already exists', info=True) }}

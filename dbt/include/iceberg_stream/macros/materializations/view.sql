@@ -1,5 +1,6 @@
 {% materialization view, adapter='iceberg_stream' %}
   {%- do adapter.check_model(model) -%}
+  {%- do adapter.check_view(model, graph.nodes) -%}
   {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='view')) -%}
   {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
 
