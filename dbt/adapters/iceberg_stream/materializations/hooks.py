@@ -47,6 +47,10 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return a query with what it calls of the project's functions."""
 
     @abstractmethod
+    def get_column_schema_from_query(self, sql: str) -> Sequence[Column]:
+        """Return the columns of a query."""
+
+    @abstractmethod
     def context(self, database: str | None = None) -> MaterializationContext:
         """Return what the Python of a materialization works with."""
 
@@ -190,6 +194,18 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         # Functions may read tables, too.
         return read_at(self.catalogs, self.connections.functions.prepare(sql).sql, own, model)
+
+    @available.parse(lambda *a, **k: [])
+    def snapshot_versions(
+        self, sql: str, model: Mapping[str, Any], columns: Sequence[Column], since_ms: int | None
+    ) -> list[list[dict[str, Any]]]:
+        """Return what the snapshot strategy `iceberg_history` reads, by statement."""
+        from dbt.adapters.iceberg_stream.materializations import snapshot_history
+
+        versions = snapshot_history.source_versions(self.catalogs, sql, model, since_ms)
+        return snapshot_history.statements(
+            versions, columns, self.get_column_schema_from_query, model["unique_id"]
+        )
 
     @available.parse(lambda *a, **k: {})
     def row_counts(

@@ -13,11 +13,15 @@
 
   {%- set make_strategy = strategy_dispatch(config.get('strategy')) -%}
   {%- set strategy = make_strategy(model, 'snapshotted_data', 'source_data', model['config'], existing is not none) -%}
-  {% if existing is none %}
+  {% if config.get('strategy') == 'iceberg_history' %}
+    {% do iceberg_stream__snapshot_history(existing, relation, strategy, layout) %}
+  {% elif existing is none %}
     {%- set query = iceberg_stream__get_reading_sql(model['compiled_code']) -%}
     {% do iceberg_stream__build_table(none, relation, build_snapshot_table(strategy, query), layout) %}
   {% else %}
-    {% do iceberg_stream__apply_snapshot_changes(relation, strategy) %}
+    {%- set query = iceberg_stream__get_reading_sql(sql) -%}
+    {% do iceberg_stream__apply_snapshot_changes(
+        relation, strategy, snapshot_staging_table(strategy, query, relation)) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 
@@ -30,11 +34,11 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro iceberg_stream__apply_snapshot_changes(relation, strategy) %}
+{% macro iceberg_stream__apply_snapshot_changes(relation, strategy, changes) %}
   {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {% do adapter.assert_valid_snapshot_target_given_strategy(relation, columns, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
-  {% do run_query('cache table ' ~ staging.render() ~ ' as ' ~ snapshot_staging_table(strategy, iceberg_stream__get_reading_sql(sql), relation)) %}
+  {% do run_query('cache table ' ~ staging.render() ~ ' as ' ~ changes) %}
   {%- set helpers = iceberg_stream__get_snapshot_helper_columns(strategy.unique_key) -%}
   {% do create_columns(relation, adapter.get_missing_columns(staging, relation)
         | rejectattr('name', 'in', helpers) | list) %}
