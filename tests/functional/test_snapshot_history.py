@@ -31,7 +31,7 @@ RENAMED = """dbt_valid_to_current: "timestamp '9999-12-31'"
       snapshot_meta_column_names: {dbt_valid_to: until, dbt_valid_from: since, dbt_is_deleted: gone}"""
 JOINED = """
 {{ config(materialized='ephemeral') }}
-select a.id from {{ ref('over') }} as a join {{ ref('over') }}_other as b using (id)
+select a.id from {{ ref('over') }} as a join {{ ref('other') }} as b using (id)
 """
 State = Mapping[int, tuple[Any, ...]]
 Version = tuple[int, tuple[Any, ...], int, int | None, bool]
@@ -90,7 +90,7 @@ class Source:
         ]
         if earlier:
             back = self.random.choice(earlier)
-            changes.append(f"call lake.system.rollback_to_snapshot('{{schema}}.people', {back})")
+            changes.append(f"call lake.system.set_current_snapshot('{{schema}}.people', {back})")
         run(self.project, self.random.choice(changes))
         self.note()
 
@@ -166,6 +166,7 @@ class TestChangedSources:
         return {
             "sources.yml": SOURCES,
             "over.sql": "select 1 as id, 'x' as name",
+            "other.sql": "select 1 as id",
             "joined.sql": JOINED,
         }
 
