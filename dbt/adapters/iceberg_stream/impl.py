@@ -34,8 +34,8 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
 )
+from dbt.adapters.iceberg_stream.materializations.reused_tests import DataTestHooks
 from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
     table_name,
@@ -74,7 +74,7 @@ ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
 class IcebergStreamAdapter(
-    BuildHooks, CatalogHooks, FunctionHooks, MaterializationHooks, UnchangedHooks, SQLAdapter
+    BuildHooks, CatalogHooks, FunctionHooks, MaterializationHooks, DataTestHooks, SQLAdapter
 ):
     ConnectionManager = IcebergStreamConnectionManager
     connections: IcebergStreamConnectionManager

@@ -1,4 +1,4 @@
-"""`iceberg-stream why`: why the last run built a model, or did not."""
+"""`iceberg-stream why`: why the last run built a model or ran a data test, or did not."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # dbt names a node by its kind, package, name and, for some models, version.
 BUILT = ("model", "seed", "snapshot")
+TEST = "test"
 
 
 @click.command()
@@ -33,13 +34,16 @@ BUILT = ("model", "seed", "snapshot")
 def why(model: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
     """Say why the last run of dbt built MODEL, or left it unchanged (`skip_unchanged`).
 
-    Then list the tables that its last build read, and whether they have other rows now.
+    Then list the tables that its last build read, and whether they have other rows now. MODEL may
+    also be a data test.
     """
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     results = _read_results(project_dir)
     result = _find(results, model)
     click.echo(_outcome(result, results["metadata"]["generated_at"]))
+    if _kind(result) == TEST:
+        return
     name = _table(project_dir, result["unique_id"])
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         for line in _inputs(catalog, name):
@@ -67,7 +71,7 @@ def _target_path(project_dir: Path) -> Path:
 
 def _find(results: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     """Return the result of a model, by its name or its id."""
-    built = [r for r in results["results"] if r["unique_id"].split(".")[0] in BUILT]
+    built = [r for r in results["results"] if _kind(r) in (*BUILT, TEST)]
     matching = [r for r in built if model in (r["unique_id"], r["unique_id"].split(".")[2])]
     if len(matching) == 1:
         return dict(matching[0])
@@ -78,21 +82,25 @@ def _find(results: Mapping[str, Any], model: str) -> Mapping[str, Any]:
         )
     names = ", ".join(sorted(r["unique_id"].split(".")[2] for r in built)) or "nothing"
     raise click.ClickException(
-        f"The last run of dbt had no model, seed or snapshot {model}; it had {names}. Correct the "
-        "name, or run dbt for this one first."
+        f"The last run of dbt had no model, seed, snapshot or data test {model}; it had {names}. "
+        "Correct the name, or run dbt for this one first."
     )
+
+
+def _kind(result: Mapping[str, Any]) -> str:
+    return str(result["unique_id"]).split(".")[0]
 
 
 def _outcome(result: Mapping[str, Any], generated_at: str) -> str:
     node, response = result["unique_id"], result.get("adapter_response") or {}
-    when = _utc(generated_at)
+    when, done = _utc(generated_at), "run" if _kind(result) == TEST else "built"
     if response.get("code") == "NO-OP":
-        return f"{node} was not built at {when}: {result['message']}."
-    if reason := response.get("built_because"):
-        return f"{node} was built at {when}: {reason}."
+        return f"{node} was not {done} at {when}: {result['message']}."
+    if reason := response.get("built_because") or response.get("run_because"):
+        return f"{node} was {done} at {when}: {reason}."
     if result["status"] in ("error", "skipped"):
-        return f"{node} was not built at {when}: {result.get('message') or result['status']}"
-    return f"{node} was built at {when}: the run did not use `skip_unchanged` for it."
+        return f"{node} was not {done} at {when}: {result.get('message') or result['status']}"
+    return f"{node} was {done} at {when}: the run did not use `skip_unchanged` for it."
 
 
 def _utc(time: str) -> str:
