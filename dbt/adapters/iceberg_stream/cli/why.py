@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    get_catalog,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -19,7 +20,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 
 # dbt names a node by its kind, package, name and, for some models, version.
 BUILT = ("model", "seed", "snapshot")
@@ -37,16 +38,17 @@ def why(model: str, project_dir: Path, profiles_dir: Path | None, target: str | 
     Then list the tables that its last build read, and whether they have other rows now. MODEL may
     also be a data test.
     """
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     results = _read_results(project_dir)
     result = _find(results, model)
     click.echo(_outcome(result, results["metadata"]["generated_at"]))
     if _kind(result) == TEST:
         return
-    name = _table(project_dir, result["unique_id"])
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        for line in _inputs(catalog, name):
+    database, name = _table(project_dir, result["unique_id"])
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog = get_catalog(catalogs, database)
+        for line in _inputs(catalogs, catalogs.qualified(catalog.name, name)):
             click.echo(line)
 
 
@@ -108,7 +110,8 @@ def _utc(time: str) -> str:
     return f"{time[:16].replace('T', ' ')} UTC"
 
 
-def _table(project_dir: Path, unique_id: str) -> tuple[str, str]:
+def _table(project_dir: Path, unique_id: str) -> tuple[str | None, tuple[str, str]]:
+    """Return the catalog of a node, and its namespace and identifier."""
     path = _target_path(project_dir) / "manifest.json"
     try:
         node = json.loads(path.read_text())["nodes"][unique_id]
@@ -117,14 +120,14 @@ def _table(project_dir: Path, unique_id: str) -> tuple[str, str]:
             f"{path} does not describe {unique_id}, which was removed or renamed since the last "
             "run. Run `dbt build` again."
         ) from error
-    return node["schema"], node["alias"]
+    return node.get("database"), (node["schema"], node["alias"])
 
 
-def _inputs(catalog: IcebergCatalog, name: tuple[str, str]) -> list[str]:
+def _inputs(catalogs: Catalogs, name: QualifiedName) -> list[str]:
     from dbt.adapters.iceberg_stream.unchanged.inputs import same_rows
     from dbt.adapters.iceberg_stream.unchanged.record import is_as_left, read_record
 
-    metadata = catalog.metadata(name)
+    metadata = catalogs.metadata(name)
     if metadata is None:
         return [f"{'.'.join(name)} does not exist."]
     if (record := read_record(metadata)) is None:
@@ -132,8 +135,8 @@ def _inputs(catalog: IcebergCatalog, name: tuple[str, str]) -> list[str]:
     state = "as that build left it" if is_as_left(metadata, record) else "changed since"
     lines = [f"{'.'.join(name)} was last built at {_utc(record.built_at)}, and is {state}."]
     for table, (snapshot_id, _) in record.inputs["tables"].items():
-        namespace, identifier = table.rsplit(".", 1)
-        current = catalog.metadata((namespace, identifier))
+        qualified = catalogs.find_qualified(table.split("."))
+        current = None if qualified is None else catalogs.metadata(qualified)
         if isinstance(snapshot_id, str):
             lines.append(f"  {table}: read in the version that the query names")
         elif current is None:
