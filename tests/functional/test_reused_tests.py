@@ -289,7 +289,7 @@ class TestOutcomes(Skipping):
         return {
             "passes.sql": base,
             "fails.sql": "{{ config(tags='failing') }} select * from {{ ref('base') }}",
-            "warns.sql": "{{ config(severity='warn') }} select * from {{ ref('base') }}",
+            "warns.sql": "{{ config(warn_if='> 0', error_if='> 100') }} select * from {{ ref('base') }}",
             "timed.sql": base + " and current_date() > date '2000-01-01'",
             "random.sql": base + " and rand() < 2",
             "of_timed_view.sql": "select * from {{ ref('timed_view') }} where v < 0",

@@ -134,7 +134,7 @@ class DataTestHooks(UnchangedHooks):
         except UnknownInputs as unknown:
             logger.debug(f"{node} will run again: {unknown}")
             return
-        if inputs != run.inputs:
+        if (inputs, inputs.changes) != (run.inputs, run.inputs.changes):
             # The query may have read the rows of either version, or of one between them.
             logger.debug(f"{node} will run again: its tables changed while it ran")
             return

@@ -46,7 +46,7 @@ class Inputs:
     views: str
     reads_own: bool = False
     reads_staged: bool = False
-    changes: Mapping[QualifiedName, Any] = field(default_factory=dict)
+    changes: Mapping[QualifiedName, Any] = field(default_factory=dict, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """Return what a record keeps."""
