@@ -167,6 +167,25 @@ class TestChanges(EveryKind):
         edit(project, "models/d_table.sql", "3 as one", "1 as one")
         assert built() == {"d_table", "e_table"}
 
+    @pytest.mark.parametrize(
+        "target, value",
+        [
+            ("connections.IcebergStreamConnectionManager.principal_of", lambda *_: "rita"),
+            ("materializations.unchanged.installed", lambda package: f"{package} 1.0"),
+            ("materializations.unchanged.DEFAULT_PACKAGES", ("org.apache.iceberg:other:1.0",)),
+        ],
+    )
+    def test_user_and_engine(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch, target: str, value: Any
+    ) -> None:
+        """Another user, another version of dbt and Spark, and other packages of the engine."""
+        with monkeypatch.context() as patched:
+            patched.setattr(f"dbt.adapters.iceberg_stream.{target}", value)
+            assert built() == ALL
+            assert built() <= {"c_increment"}
+            assert built() == set()
+        assert built() == ALL
+
     def test_full_refresh(self, project: Any) -> None:
         assert built("--full-refresh") == ALL
 
@@ -271,7 +290,7 @@ class TestNeverSkipped(Skipping):
             assert reason in result.output
         result = CliRunner().invoke(main, ["why", "no_model", *folders])
         assert result.exit_code == 1
-        assert "had no model, seed or snapshot no_model" in result.output
+        assert "had no model, seed, snapshot or data test no_model" in result.output
 
     def test_python_model_reads_other_rows(self, project: Any) -> None:
         run(project, "insert into {schema}.base values (8, 8)")

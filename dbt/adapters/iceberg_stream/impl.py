@@ -35,8 +35,8 @@ from dbt.adapters.iceberg_stream.materializations.model_config import (
     check_key_columns,
     check_model_config,
 )
+from dbt.adapters.iceberg_stream.materializations.reused_tests import DataTestHooks
 from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
-from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
     branching_relation,
@@ -81,7 +81,7 @@ class IcebergStreamAdapter(
     CatalogHooks,
     FunctionHooks,
     MaterializationHooks,
-    UnchangedHooks,
+    DataTestHooks,
     SQLAdapter,
 ):
     ConnectionManager = IcebergStreamConnectionManager

@@ -119,7 +119,7 @@ def test_metadata_alone(orders: Path) -> None:
         (("s.v",), "s.v is a view, which has no snapshots. Give a table."),
         (("nothing",), "The model `nothing` does not exist in the project."),
         (("seen",), "The model `seen` is materialized as view, which has no snapshots."),
-        (("a.b.c",), "`a.b.c` must have the form schema.name."),
+        (("a.b.c",), "The profile has no catalog `a`. It has lake."),
         (("s.t", "--key", "nothing"), "has no key column `nothing`. It has `id`, `amount`, `note`"),
         (("s.t", "--key", "id,,x"), "must be column names separated by commas, got `id,,x`."),
         (("s.t", "--key", "id", "--whole-rows"), "Give either --key or --whole-rows, not both."),

@@ -149,7 +149,7 @@ def test_names_that_do_not_exist(lake: IcebergCatalog, tmp_path: Path) -> None:
     for name, message in (
         ("nowhere", "The namespace nowhere does not exist. Give a table as schema.name, or one"),
         ("s.nothing", "There is no table s.nothing in the catalog `lake`."),
-        ("a.b.c", "must have the form schema.name"),
+        ("a.b.c", "The profile has no catalog `a`. It has lake."),
     ):
         result = call(tmp_path, name)
         assert result.exit_code != 0

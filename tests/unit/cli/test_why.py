@@ -22,8 +22,11 @@ def results(*ids: str) -> str:
     [
         (None, "where dbt describes its last run. Run `dbt build` first"),
         ("{", "is not valid JSON"),
-        (results("model.shop.users"), "no model, seed or snapshot orders; it had users."),
-        (results("test.shop.orders"), "no model, seed or snapshot orders; it had nothing."),
+        (
+            results("model.shop.users"),
+            "no model, seed, snapshot or data test orders; it had users.",
+        ),
+        (results("operation.shop.orders"), "or data test orders; it had nothing."),
         (
             results("model.shop.orders", "model.web.orders"),
             "Several nodes are named orders: model.shop.orders, model.web.orders.",

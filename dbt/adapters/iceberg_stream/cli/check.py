@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    find_catalog,
+    in_catalog,
     load_table,
     plain_errors,
     profiles_dir,
@@ -37,6 +39,7 @@ EXAMPLES = 5
 @project_dir
 @profiles_dir
 @target
+@in_catalog
 def check(
     name: str,
     data: bool,
@@ -44,8 +47,9 @@ def check(
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
+    catalog_name: str | None,
 ) -> None:
-    """Check TABLE (schema.name), or all tables of NAMESPACE, for damage.
+    """Check TABLE ([catalog.]schema.name), or all tables of NAMESPACE, for damage.
 
     Reads the metadata of all snapshots and looks up every file in the storage; changes nothing.
     Each finding says what is wrong, what readers notice, and how to cure it.
@@ -53,10 +57,11 @@ def check(
     Exit codes: 0 if there are no findings except notes, 1 if there are errors or warnings.
     """
     from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     reports: list[Report] = []
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog, name = find_catalog(catalogs, name, catalog_name)
         for table in table_names(catalog, name):
             report = check_table(load_table(catalog, table), data, _progress)
             reports.append(report)

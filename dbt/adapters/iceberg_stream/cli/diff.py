@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    find_catalog,
+    get_catalog,
+    in_catalog,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -75,6 +78,7 @@ VERSION = "Snapshot id, tag, branch, ISO 8601 time (UTC), or another table: sche
 @project_dir
 @profiles_dir
 @target
+@in_catalog
 def diff(
     name: str | None,
     build: str | None,
@@ -88,8 +92,9 @@ def diff(
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
+    catalog_name: str | None,
 ) -> None:
-    """Show what changed in TABLE (schema.name) or MODEL, or what a build would change.
+    """Show what changed in TABLE ([catalog.]schema.name) or MODEL, or what a build would change.
 
     Compares two versions of a table, or, with --build, the staged version of each table of the
     build with the published one. Shows changes of columns, files and rows. Reads only data files
@@ -97,7 +102,7 @@ def diff(
 
     Exit codes: 0 whether or not there are differences, 1 after an error.
     """
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     if key is not None and whole_rows:
         raise click.UsageError("Give either --key or --whole-rows, not both.")
@@ -109,13 +114,17 @@ def diff(
         raise click.UsageError("Give a table as schema.name, a model, or --build.")
     keys = [] if whole_rows else None if key is None else _columns(key)
     project = _Project(project_dir, profiles_dir, target)
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog = get_catalog(catalogs, catalog_name)
+        if name is not None and "." in name:
+            catalog, name = find_catalog(catalogs, name, catalog_name)
         report = _Report(output, None if metadata else rows)
         if build is not None:
             _diff_build(catalog, project, build, name, keys, report)
         else:
             assert name is not None, "checked above"
-            table, own_key = project.table(name)
+            table, own_key, database = project.table(name)
+            catalog = catalog if database is None else get_catalog(catalogs, database)
             report.add(_versions(catalog, table, before, after), own_key if keys is None else keys)
     report.end()
 
@@ -226,10 +235,10 @@ class _Project:
     profiles_dir: Path | None
     target: str | None
 
-    def table(self, name: str) -> tuple[Name, list[str] | None]:
-        """Return the table of a name or a model, and the model's key; None if it has none."""
+    def table(self, name: str) -> tuple[Name, list[str] | None, str | None]:
+        """Return the table of a name or a model, and the model's key and catalog, if it has one."""
         if "." in name:
-            return table_name(name), None
+            return table_name(name), None, None
         nodes = [node for node in self._listed("--select", name) if node["name"] == name]
         if len(nodes) != 1:
             many = ", ".join(str(node["unique_id"]) for node in nodes)
@@ -244,7 +253,7 @@ class _Project:
                 f"The model `{name}` is materialized as {config['materialized']}, which has no "
                 "snapshots. Give a table, or a model that is one."
             )
-        return (nodes[0]["schema"], nodes[0]["alias"]), _key(nodes[0])
+        return (nodes[0]["schema"], nodes[0]["alias"]), _key(nodes[0]), nodes[0].get("database")
 
     def keys(self) -> dict[Name, list[str]]:
         """Return the keys of the project's tables."""
@@ -261,7 +270,7 @@ class _Project:
         arguments += ["--project-dir", str(self.project_dir)]
         arguments += ["--profiles-dir", str(self.profiles_dir)] if self.profiles_dir else []
         arguments += ["--target", self.target] if self.target else []
-        keys = ["unique_id", "resource_type", "name", "schema", "alias", "config"]
+        keys = ["unique_id", "resource_type", "name", "database", "schema", "alias", "config"]
         listing = dbtRunner().invoke([*arguments, "--output", "json", "--output-keys", *keys])
         if listing.exception is not None:
             raise click.ClickException(

@@ -13,6 +13,9 @@ import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
     catalog_options,
+    find_catalog,
+    get_catalog,
+    in_catalog,
     load_table,
     plain_errors,
     profiles_dir,
@@ -50,6 +53,7 @@ Name = tuple[str, str]
 @project_dir
 @profiles_dir
 @target
+@in_catalog
 def doctor(
     name: str | None,
     as_json: bool,
@@ -58,8 +62,9 @@ def doctor(
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
+    catalog_name: str | None,
 ) -> None:
-    """List what is worth doing for TABLE (schema.name), NAMESPACE or all tables.
+    """List what is worth doing for TABLE ([catalog.]schema.name), NAMESPACE or all tables.
 
     The largest gain comes first. It is an estimate for a full scan with Spark on two cores. Reads
     metadata only, and changes nothing.
@@ -68,12 +73,17 @@ def doctor(
     read.
     """
     from dbt.adapters.iceberg_stream.maintenance.advice import Thresholds, advise
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        if name is not None:
+            catalog, name = find_catalog(catalogs, name, catalog_name)
+        else:
+            catalog = get_catalog(catalogs, catalog_name)
         tables, unreadable = _examine(catalog, name)
+        named = None if catalogs.is_own(catalog.name) else catalog.name
     advice = advise(tables, Thresholds(min_gain, max_stream_age))
-    options = catalog_options(project_dir, profiles_dir, target)
+    options = catalog_options(project_dir, profiles_dir, target, named)
     if as_json:
         click.echo(json.dumps(_document(tables, advice, unreadable, options), indent=2))
     else:

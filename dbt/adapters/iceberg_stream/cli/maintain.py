@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    find_catalog,
+    in_catalog,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -79,6 +81,7 @@ STEP_WIDTH = max(map(len, STEP_NAMES)) + 1
 @project_dir
 @profiles_dir
 @target
+@in_catalog
 def maintain(
     name: str,
     only: tuple[str, ...],
@@ -91,8 +94,9 @@ def maintain(
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
+    catalog_name: str | None,
 ) -> None:
-    """Maintain TABLE (schema.name), or all tables of NAMESPACE.
+    """Maintain TABLE ([catalog.]schema.name), or all tables of NAMESPACE.
 
     Runs the steps that pay, in a fixed order; each is a commit of its own, so you can stop the
     command and run it again. The default steps keep all rows and all snapshots.
@@ -112,7 +116,8 @@ def maintain(
     )
     failed = False
     with plain_errors(), _connections(project_dir, profiles_dir, target) as connections:
-        context = connections.maintenance_context()
+        catalog, name = find_catalog(connections.resources.catalogs, name, catalog_name)
+        context = connections.maintenance_context(catalog.name)
         for table in table_names(context.catalog, name):
             click.echo(".".join(table))
             for report in maintenance.maintain(context, table, settings, dry_run):

@@ -13,6 +13,7 @@ from dbt_common.exceptions import DbtRuntimeError
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
 project_dir = click.option(
@@ -27,10 +28,64 @@ profiles_dir = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of profiles.yml.  [default: as for dbt]",
 )
+in_catalog = click.option(
+    "--catalog",
+    "catalog_name",
+    metavar="NAME",
+    help="Catalog of the profile, for tables without one in their name.  [default: the profile's "
+    "own]",
+)
 PORT = click.IntRange(0, 65535)
 target = click.option(
     "--target", "-t", help="Target of the profile.  [default: `target` of the profile]"
 )
+
+
+def get_catalog(catalogs: Catalogs, name: str | None) -> IcebergCatalog:
+    """Return a catalog of the profile; its own without a name.
+
+    Args:
+        catalogs: the profile's catalogs.
+        name: of the catalog.
+
+    Raises:
+        click.ClickException: the profile has no such catalog.
+    """
+    catalog = catalogs.find_catalog(name)
+    if catalog is None:
+        raise click.ClickException(
+            f"The profile has no catalog `{name}`. It has {', '.join(catalogs.names)}. Correct the "
+            "name, or define the catalog in the profile's `catalogs`: commands do not read "
+            "catalogs.yml."
+        )
+    return catalog
+
+
+def find_catalog(
+    catalogs: Catalogs, name: str, catalog_name: str | None
+) -> tuple[IcebergCatalog, str]:
+    """Return the catalog of a table or namespace, and its name within the catalog.
+
+    Args:
+        catalogs: the profile's catalogs.
+        name: `schema.name`, `catalog.schema.name`, or a namespace.
+        catalog_name: the option `--catalog`.
+
+    Raises:
+        click.ClickException: the profile has no such catalog, or the name and the option are of
+            different catalogs.
+    """
+    catalog = get_catalog(catalogs, catalog_name)
+    first, _, rest = name.partition(".")
+    if "." not in rest or name in catalog.namespaces():
+        return catalog, name
+    named = get_catalog(catalogs, first)
+    if catalog_name is not None and named is not catalog:
+        raise click.ClickException(
+            f"`{name}` is in the catalog `{first}`, and `--catalog` is `{catalog_name}`. Give one "
+            "of them."
+        )
+    return named, rest
 
 
 def table_name(table: str) -> tuple[str, str]:
@@ -41,7 +96,9 @@ def table_name(table: str) -> tuple[str, str]:
     """
     parts = table.split(".")
     if len(parts) != 2:
-        raise click.BadParameter(f"`{table}` must have the form schema.name.")
+        raise click.BadParameter(
+            f"`{table}` must have the form schema.name or catalog.schema.name."
+        )
     return parts[0], parts[1]
 
 
@@ -84,13 +141,16 @@ def load_table(catalog: IcebergCatalog, name: tuple[str, str]) -> LoadedTable:
     if table is None:
         raise click.ClickException(
             f"There is no table {'.'.join(name)} in the catalog `{catalog.name}`. Check the name "
-            "(schema.name), and `--target`, which selects the profile's catalog."
+            "(schema.name), `--catalog`, and `--target`, which selects the profile's own catalog."
         )
     return table
 
 
 def catalog_options(
-    project_dir: Path, profiles_dir: Path | None, target: str | None
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+    catalog_name: str | None = None,
 ) -> tuple[str, ...]:
     """Return the options that a printed command needs to find the same catalog.
 
@@ -98,10 +158,12 @@ def catalog_options(
         project_dir: the option `--project-dir`.
         profiles_dir: the option `--profiles-dir`.
         target: the option `--target`.
+        catalog_name: the option `--catalog`, or the catalog of the tables' names.
     """
+    catalog = () if catalog_name is None else ("--catalog", catalog_name)
     project = () if project_dir == Path() else ("--project-dir", str(project_dir))
     profiles = () if profiles_dir is None else ("--profiles-dir", str(profiles_dir))
-    return (*project, *profiles, *(() if target is None else ("--target", target)))
+    return (*project, *profiles, *(() if target is None else ("--target", target)), *catalog)
 
 
 def artifacts(project_dir: Path) -> Path:

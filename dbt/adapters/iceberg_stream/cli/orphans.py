@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    find_catalog,
+    in_catalog,
     load_table,
     plain_errors,
     profiles_dir,
@@ -31,6 +33,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
 @project_dir
 @profiles_dir
 @target
+@in_catalog
 def orphans(
     table: str,
     older_than: float,
@@ -38,8 +41,9 @@ def orphans(
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
+    catalog_name: str | None,
 ) -> None:
-    """List the files of TABLE (schema.name) that none of its snapshots references."""
+    """List the files of TABLE ([catalog.]schema.name) that none of its snapshots references."""
     from dbt.adapters.iceberg_stream.builds.names import split_staged
     from dbt.adapters.iceberg_stream.maintenance.orphans import (
         find_orphans,
@@ -47,12 +51,13 @@ def orphans(
         shares_folder,
         without_clones,
     )
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        loaded = load_table(catalog, table_name(table))
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog, name = find_catalog(catalogs, table, catalog_name)
+        loaded = load_table(catalog, table_name(name))
         names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s)]
-        others = [other for name in names if (other := catalog.load(name)) is not None]
+        others = [other for each in names if (other := catalog.load(each)) is not None]
         if remove and (nested := shares_folder(loaded, others)) is not None:
             problem = f"{'.'.join(nested.name)} has its files in the same folder."
             if (parts := split_staged(nested.name[1])) is not None:

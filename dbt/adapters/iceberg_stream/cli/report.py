@@ -11,6 +11,8 @@ import click
 from dbt.adapters.iceberg_stream.cli.options import (
     artifacts,
     catalog_options,
+    get_catalog,
+    in_catalog,
     plain_errors,
     profiles_dir,
     project_dir,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 @project_dir
 @profiles_dir
 @target
+@in_catalog
 def report(
     namespaces: tuple[str, ...],
     output: Path,
@@ -54,6 +57,7 @@ def report(
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
+    catalog_name: str | None,
 ) -> None:
     """Write a page about the tables of NAMESPACEs, or of the dbt project.
 
@@ -64,7 +68,7 @@ def report(
     Exit codes: 0 if the page was written, also if it lists tables that cannot be read; 1 after an
     error.
     """
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
     from dbt.adapters.iceberg_stream.report.gather import gather
     from dbt.adapters.iceberg_stream.report.project import read_project
     from dbt.adapters.iceberg_stream.report.render import render
@@ -73,10 +77,11 @@ def report(
     _require_writable(output)
     with reduced_gc(), plain_errors():
         project = read_project(target_path or artifacts(project_dir))
-        with closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+        with closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+            catalog = get_catalog(catalogs, catalog_name)
             _require_namespaces(catalog, namespaces)
             contents = gather(catalog, sorted(set(namespaces)), project, time_limit=time_limit)
-        page = render(contents, catalog_options(project_dir, profiles_dir, target))
+        page = render(contents, catalog_options(project_dir, profiles_dir, target, catalog_name))
     _write(output, page)
     if contents.unreadable:
         click.echo(f"{len(contents.unreadable)} unreadable; the page says why.", err=True)

@@ -18,6 +18,8 @@ from dbt.adapters.iceberg_stream.cli.options import (
     PORT,
     artifacts,
     catalog_options,
+    find_catalog,
+    in_catalog,
     load_table,
     plain_errors,
     profiles_dir,
@@ -203,14 +205,22 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 @project_dir
 @profiles_dir
 @target
-def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
-    """Show the progress of the streams that write to TABLE (schema.name)."""
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+@in_catalog
+def streams(
+    table: str,
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+    catalog_name: str | None,
+) -> None:
+    """Show the progress of the streams that write to TABLE ([catalog.]schema.name)."""
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        loaded = load_table(catalog, table_name(table))
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog, name = find_catalog(catalogs, table, catalog_name)
+        loaded = load_table(catalog, table_name(name))
         stream_progress = sinks(loaded.metadata)
     if not stream_progress:
         click.echo(f"No stream writes to {table}.")
@@ -229,15 +239,23 @@ def streams(table: str, project_dir: Path, profiles_dir: Path | None, target: st
 @project_dir
 @profiles_dir
 @target
-def resume(table: str, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
+@in_catalog
+def resume(
+    table: str,
+    project_dir: Path,
+    profiles_dir: Path | None,
+    target: str | None,
+    catalog_name: str | None,
+) -> None:
     """Resume the streams of TABLE from its current snapshot, after a rollback of the table."""
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
     from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        name = table_name(table)
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog, rest = find_catalog(catalogs, table, catalog_name)
+        name = table_name(rest)
         loaded = load_table(catalog, name)
         behind = [p.sink_id for p in sinks(loaded.metadata) if is_rolled_back(loaded, p)]
         for sink_id in behind:

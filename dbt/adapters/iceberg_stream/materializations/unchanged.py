@@ -139,22 +139,18 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if getattr(relation, "branch", None) is not None:
             # The record in the table's properties is that of main.
             return None
-        is_default, command = self._default_of(model), self._command_option()
-        skips = is_default if command is None else _as_bool(command)
-        if is_partial or is_default is None or not (is_default or skips):
+        if is_partial or not self._records(model):
             return None
         report_skipped_nodes()
-        order = "the command has `--full-refresh`" if is_full_refresh else None
-        order = order or (None if skips else "the command does not use `skip_unchanged`")
+        order = self._order(model, is_full_refresh)
         decision = self._decide(relation, model, is_increment, order)
         if decision.reason is not None or decision.record is None:
             self._building[node] = decision
             self.reasons_to_build[node] = str(decision.reason)
             logger.debug(f"{node} is built: {decision.reason}")
             return None
-        since = decision.record.built_at[:16].replace("T", " ")
         return IcebergStreamResponse(
-            f"unchanged since {since} UTC",
+            f"unchanged since {as_utc(decision.record.built_at)}",
             code=SKIPPED,
             rows_affected=0,
             relation=".".join(published_name(relation)),
@@ -195,6 +191,19 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if own is False or (self.build is not None and self.build.settings.continues):
             return None
         return bool(self.connections.credentials.skip_unchanged if own is None else own)
+
+    def _records(self, model: Mapping[str, Any]) -> bool:
+        """Return whether the command skips a node, or leaves a record with which others may."""
+        default, command = self._default_of(model), self._command_option()
+        return default is not None and (default or (command is not None and _as_bool(command)))
+
+    def _order(self, model: Mapping[str, Any], is_full_refresh: bool) -> str | None:
+        """Return why the command skips no node, whatever has changed; None if it may."""
+        if is_full_refresh:
+            return "the command has `--full-refresh`"
+        command = self._command_option()
+        skips = self._default_of(model) if command is None else _as_bool(command)
+        return None if skips else "the command does not use `skip_unchanged`"
 
     def may_skip_all(self) -> bool:
         """Return whether the command or the profile lets a run skip all its models."""
@@ -264,10 +273,19 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if model.get("language") == "python":
             return python_query(model)
         sql = self.read_at(str(model["compiled_code"]), relation, model)
+        sql = self._prepared(sql)
+        return ModelQuery(sql, sql)
+
+    def _prepared(self, sql: str) -> str:
+        """Return a query with what it calls of the project's functions.
+
+        Raises:
+            UnknownInputs: it calls one in Python.
+        """
         prepared = self.connections.functions.prepare(sql)
         if prepared.python:
             raise UnknownInputs("it calls a Python function")
-        return ModelQuery(prepared.sql, prepared.sql)
+        return prepared.sql
 
     def _inputs(self, query: ModelQuery, own: QualifiedName, model: Mapping[str, Any]) -> Inputs:
         """Return what a model reads.
@@ -326,6 +344,9 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """Return what the rows of all models depend on, in the words of messages."""
         profile = self.connections.credentials
         catalog = profile.catalog_settings()
+        # A token that was not used yet has no owner.
+        for identity in self.connections.resources.identities.values():
+            identity.token()
         others = {
             other.name: [_address(other), self.connections.principal_of(other.name)]
             for other in profile.other_catalogs()
@@ -346,6 +367,11 @@ class UnchangedHooks(metaclass=AdapterMeta):
             **({"the other catalogs": others} if others else {}),
             "the target": [self.config.target_name, profile.database],
         }
+
+
+def as_utc(time: str) -> str:
+    """Return an ISO 8601 time in UTC as dbt's users read it."""
+    return f"{time[:16].replace('T', ' ')} UTC"
 
 
 def _address(profile: CatalogProfile) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import make_catalog
 
@@ -30,6 +32,30 @@ def open_catalog(
     """
     credentials = load_credentials(project_dir, profiles_dir, target)
     return make_catalog(credentials.own_catalog(), Path(project_dir))
+
+
+def open_catalogs(
+    project_dir: str | Path = ".",
+    profiles_dir: str | Path | None = None,
+    target: str | None = None,
+) -> Catalogs:
+    """Open the catalogs of a project's profile, each on first use; close them after use.
+
+    Catalogs that only catalogs.yml defines are left out: dbt reads this file with a project.
+
+    Args:
+        project_dir: folder of the dbt project.
+        profiles_dir: folder of profiles.yml; by default as for dbt.
+        target: the profile's target; by default the profile's own.
+
+    Raises:
+        DbtRuntimeError: there is no project, profile or target, or the profile has another type.
+    """
+    credentials, root = load_credentials(project_dir, profiles_dir, target), Path(project_dir)
+    profiles = credentials.all_catalogs()
+    return Catalogs(
+        credentials.database, {each.name: partial(make_catalog, each, root) for each in profiles}
+    )
 
 
 def load_credentials(

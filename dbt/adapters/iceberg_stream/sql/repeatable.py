@@ -27,6 +27,11 @@ WORDS = {
     "session_user", "tablesample", "user",
 }  # fmt: skip
 NONDETERMINISTIC = CALLS | WORDS
+# Iceberg's metadata columns: a compaction moves rows, and changes none.
+METADATA_COLUMNS = {
+    "_deleted", "_file", "_last_updated_sequence_number", "_partition", "_pos", "_row_id",
+    "_spec_id",
+}  # fmt: skip
 # Follows the expression of a function of the project whose value changes from call to call. As a
 # comment it stays in the definitions of views.
 VOLATILE_MARK = " /* non-deterministic */"
@@ -75,6 +80,16 @@ def variable_part(sql: str) -> str | None:
         return _variable_part(sql, Spark().tokenize(sql))
     except TokenError:
         return "text that is no SQL"
+
+
+def metadata_column(sql: str) -> str | None:
+    """Return a column of a query that may change without its tables' rows; None if none does.
+
+    Args:
+        sql: a query that `variable_part` accepts.
+    """
+    tokens = Spark().tokenize(sql)
+    return next((t.text for t in tokens if t.text.lower() in METADATA_COLUMNS), None)
 
 
 def _variable_part(sql: str, tokens: list[Token]) -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.builds.names import with_published_names, without_build
 from dbt.adapters.iceberg_stream.catalog.metadata import fields, keeps_rows
 from dbt.adapters.iceberg_stream.catalog.views import current_version, view_query
 from dbt.adapters.iceberg_stream.sql.queries import CURRENT, reads
-from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
+from dbt.adapters.iceberg_stream.sql.repeatable import metadata_column, variable_part
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 
 if TYPE_CHECKING:
@@ -38,12 +38,15 @@ class Inputs:
         views: digest of the definitions of the views.
         reads_own: whether the query reads the model's own table, which is not in `tables`.
         reads_staged: whether the query reads relations that this run has staged.
+        changes: by name, the version of each relation and when it last changed. They tell a
+            table that was changed and rolled back from one that was not.
     """
 
     tables: Mapping[str, tuple[tuple[SnapshotId, ...], str]]
     views: str
     reads_own: bool = False
     reads_staged: bool = False
+    changes: Mapping[QualifiedName, Any] = field(default_factory=dict, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """Return what a record keeps."""
@@ -70,14 +73,14 @@ class Inputs:
 
 
 def capture_inputs(
-    catalogs: Catalogs, sql: str, own: QualifiedName, build: str | None = None
+    catalogs: Catalogs, sql: str, own: QualifiedName | None, build: str | None = None
 ) -> Inputs:
     """Capture the current versions of what a model's query reads, except the model's own table.
 
     Args:
         catalogs: the catalogs.
         sql: the query.
-        own: the model's table, by its published name.
+        own: the model's table, by its published name; None for a test, which has none.
         build: the build of this run, whose staged relations count as published.
 
     Raises:
@@ -85,26 +88,40 @@ def capture_inputs(
     """
     if part := variable_part(sql):
         raise UnknownInputs(f"its rows may change with `{part}`")
+    if column := metadata_column(sql):
+        raise UnknownInputs(f"its rows may change with `{column}` when its tables are compacted")
     relations: dict[QualifiedName, Metadata] = {}
     read_set = capture_read_set(catalogs, reads(sql), {}, relations)
     if read_set is None:
         raise UnknownInputs("it reads something that is not a table or view of a catalog")
     if part := next(filter(None, map(variable_part, read_set.definitions)), None):
         raise UnknownInputs(f"the rows of a view that it reads may change with `{part}`")
+    if column := next(filter(None, map(metadata_column, read_set.definitions)), None):
+        raise UnknownInputs(
+            f"the rows of a view that it reads may change with `{column}` when tables are compacted"
+        )
     tables, views = {}, {}
     for name, version in read_set.versions.items():
         metadata = relations[name]
         published = ".".join(name if build is None else without_build(name))
         if "versions" in metadata:
             views[published] = _definition(metadata, build)
-        elif published != ".".join(own):
+        elif published != ".".join(own or ()):
             fixed = read_set.as_of.get(name, CURRENT) != CURRENT
             ids: tuple[SnapshotId, ...] = tuple(same_rows(metadata))
             if fixed:
                 ids = _fixed(version[1])
             tables[published] = (ids, schema_digest(metadata))
     names = {name if build is None else without_build(name) for name in relations}
-    return Inputs(tables, digest(views), own in names, names != set(relations))
+    changes = {n: (v, _last_change(relations[n])) for n, v in read_set.versions.items()}
+    return Inputs(tables, digest(views), own in names, names != set(relations), changes)
+
+
+def _last_change(metadata: Metadata) -> Any:
+    """Return when a table was last changed, or how often the version of a view was set."""
+    if "versions" in metadata:
+        return len(metadata.get("version-log") or ())
+    return metadata.get("last-updated-ms")
 
 
 def _definition(view: Metadata, build: str | None) -> list[Any]:

@@ -65,10 +65,18 @@ class BuildRecord:
             inputs: the current inputs.
             with_rows: see `Inputs.change_since`.
         """
-        for part in (*self.code, *other.code):
-            if self.code.get(part) != other.code.get(part):
-                return f"{part} changed"
-        return inputs.change_since(self.inputs, with_rows)
+        return change_of_code(self.code, other.code) or inputs.change_since(self.inputs, with_rows)
+
+
+def change_of_code(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """Return which of the digests of a node's code has changed; None if none has.
+
+    Args:
+        before: the digests of a record, by what they are of.
+        now: the current ones.
+    """
+    changed = (part for part in (*before, *now) if before.get(part) != now.get(part))
+    return next((f"{part} changed" for part in changed), None)
 
 
 def read_record(metadata: Metadata) -> BuildRecord | None:
