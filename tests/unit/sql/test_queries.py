@@ -13,6 +13,8 @@ from dbt.adapters.iceberg_stream.sql.queries import reads, temporary_view
         ("merge into lake.s.t as d using `x__dbt_tmp` as n on n.id <=> d.id when matched then delete", {("x__dbt_tmp",)}),
         ("merge into s.t using (select * from s.a union all select * from s.b) n on true when matched then delete", {("s", "a"), ("s", "b")}),
         ("/* {} */ insert overwrite table lake.s.t (a) select a from lake.s.u", {("lake", "s", "u")}),
+        ("/* {'a': 'with (b)'} */ insert overwrite table `s`.`t (with (x)`.`branch_b` with ('overwrite-mode' = 'static', 'b' = 'with (x)') (a) select a from s.u where b in ('with ()')", {("s", "u")}),
+        ("insert into s.t WITH(fanout = 'x') select * from s.u", {("s", "u")}),
         ("insert into s.t replace where a > 1 and d < timestamp'2020-01-01' select * from x", {("x",)}),
         ("insert into s.t values (1)", set()),
         ("create or replace table s.t using iceberg as with c as (select * from s.a) select * from c join range(3)", {("s", "a")}),

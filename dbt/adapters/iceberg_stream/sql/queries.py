@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,6 +21,11 @@ AsOf = int | str | None
 CURRENT: frozenset[AsOf] = frozenset([None])
 # Table functions that read no table.
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
+
+# An insert up to its options, `with ('overwrite-mode' = 'dynamic')`, which sqlglot does not know.
+INSERT_OPTIONS = re.compile(
+    r"(?is)\A((?:\s|/\*.*?\*/)*insert\b(?:[^()'\"`]|`[^`]*`)*?)\bwith\s*\((?:[^()']|'[^'\\]*')*\)"
+)
 
 # sqlglot logs each statement that it cannot parse.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -94,6 +100,7 @@ def temporary_view(sql: str) -> TemporaryView | None:
 
 
 def _parse(sql: str) -> exp.Expr | None:
+    sql = INSERT_OPTIONS.sub(r"\1", sql, count=1)
     try:
         return sqlglot.parse_one(sql, dialect=DIALECT)
     except SqlglotError:
