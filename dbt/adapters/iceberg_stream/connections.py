@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import session_settings
+from dbt.adapters.iceberg_stream.sessions.external_sources import ExternalSources
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
@@ -54,6 +55,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._merges = Merges()
         self._server_checked = False
         self.functions: ProjectFunctions | None = None
+        self.external_sources = ExternalSources(self.project_root)
 
     @property
     def credentials(self) -> IcebergStreamCredentials:
@@ -242,6 +244,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             results=shared.results,
             functions=self.functions,
             merges=self._merges,
+            external_sources=self.external_sources,
         )
 
     def cleanup_all(self) -> None:

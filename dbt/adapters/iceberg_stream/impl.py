@@ -39,7 +39,7 @@ from dbt.adapters.iceberg_stream.materializations.reused_tests import DataTestHo
 from dbt.adapters.iceberg_stream.materializations.strategies import STRATEGIES, strategy_of
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
-    branching_relation,
+    project_relation,
     table_name,
 )
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
@@ -113,7 +113,7 @@ class IcebergStreamAdapter(
         self._changes = Changes()
         self.open_catalogs()
         # dbt asks the instance for its class of relations.
-        self.Relation = branching_relation(self.has_branch)
+        self.Relation = project_relation(self.has_branch, self.connections.external_sources.add)
         if self.connections.credentials.build_summary:
             own = self.connections.credentials.database
             BuildSummary(listen, self._changes, own, _logs_json(config))

@@ -39,7 +39,9 @@ class IcebergStreamRelation(BaseRelation):
         as_of: SQL literal of the version in which queries read it; None for the current one.
         branch: the branch that statements read and write; None for main.
         is_read: whether the relation is that of a `ref`, which queries only read.
+        temporary_view: what queries read in its place; None for a relation of a catalog.
         has_branch: returns whether a relation's table has the branch.
+        external_view: returns the temporary view of a source that is no table of a catalog.
     """
 
     quote_policy: Policy = field(default_factory=lambda: IcebergStreamQuotePolicy())
@@ -50,17 +52,26 @@ class IcebergStreamRelation(BaseRelation):
     as_of: str | None = None
     branch: str | None = None
     is_read: bool = False
+    temporary_view: str | None = None
     actual_identifier: ClassVar[ActualIdentifier | None] = None
     has_branch: ClassVar[Callable[[IcebergStreamRelation], bool] | None] = None
+    external_view: ClassVar[Callable[[Any], str | None] | None] = None
 
     @classmethod
     def create_from(cls, quoting: Any, relation_config: Any, **options: Any) -> Any:
         """Return a node's relation, on the branch of its config `write_branch`.
 
+        A source with the property `external` is a temporary view.
+
         A `ref` reads main as long as its table does not have the branch: the branch would begin
         there.
         """
         relation = super().create_from(quoting, relation_config, **options)
+        view = cls.external_view(relation_config) if cls.external_view is not None else None
+        if view is not None:
+            external = relation.replace(temporary_view=view)
+            # dbt's documentation lists the source under its own name.
+            return external.as_read() if "limit" in options else external
         if (branch := branch_of(relation_config)) is None:
             return relation
         on_branch = relation.replace(branch=branch)
@@ -70,6 +81,14 @@ class IcebergStreamRelation(BaseRelation):
         if cls.has_branch is None or not cls.has_branch(on_branch):
             return relation
         return on_branch.replace(is_read=True)
+
+    def as_read(self) -> IcebergStreamRelation:
+        """Return the relation that queries read: a temporary view, or itself."""
+        if self.temporary_view is None:
+            return self
+        path = {"database": None, "schema": None, "identifier": self.temporary_view}
+        view: IcebergStreamRelation = self.replace_path(**path)
+        return view.replace(type=RelationType.View)
 
     def quoted(self, identifier: str) -> str:
         return quote(identifier)
@@ -154,20 +173,23 @@ def configured_branch(config: Mapping[str, Any]) -> str | None:
     return branch if isinstance(branch, str) and branch not in ("", MAIN) else None
 
 
-def branching_relation(
+def project_relation(
     has_branch: Callable[[IcebergStreamRelation], bool],
+    external_view: Callable[[Any], str | None],
 ) -> type[IcebergStreamRelation]:
-    """Return a class of relations that knows which tables have which branches.
+    """Return a class of relations that knows the branches of tables and the external sources.
 
     Args:
         has_branch: see `IcebergStreamRelation`.
+        external_view: see `IcebergStreamRelation`.
     """
 
-    class BranchingRelation(IcebergStreamRelation):
+    class ProjectRelation(IcebergStreamRelation):
         pass
 
-    BranchingRelation.has_branch = staticmethod(has_branch)
-    return BranchingRelation
+    ProjectRelation.has_branch = staticmethod(has_branch)
+    ProjectRelation.external_view = staticmethod(external_view)
+    return ProjectRelation
 
 
 def staging_relation(

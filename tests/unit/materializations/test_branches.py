@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.materializations.model_config import check_mode
 from dbt.adapters.iceberg_stream.relation import (
     IcebergStreamRelation,
     branch_of,
-    branching_relation,
+    project_relation,
     staging_relation,
 )
 
@@ -71,7 +71,7 @@ def test_views_and_streams_may_be_on_main() -> None:
 
 
 def test_a_model_writes_to_its_branch_and_others_read_it_under_the_name_of_the_table() -> None:
-    relation = branching_relation(lambda relation: relation.branch == "audit")
+    relation = project_relation(lambda relation: relation.branch == "audit", lambda node: None)
     this = relation.create_from(QUOTING, node())
     assert str(this) == this.render() == "`lake`.`s`.`t`.`branch_audit`"
     assert this.replace(branch=None).render() == "`lake`.`s`.`t`"
@@ -86,13 +86,13 @@ def test_a_model_writes_to_its_branch_and_others_read_it_under_the_name_of_the_t
 
 
 def test_a_table_without_the_branch_is_read_on_main() -> None:
-    relation = branching_relation(lambda relation: False)
+    relation = project_relation(lambda relation: False, lambda node: None)
     assert str(relation.create_from(QUOTING, node(), limit=None)) == "`lake`.`s`.`t`"
     assert relation.create_from(QUOTING, node()).branch == "audit"
 
 
 def test_a_staged_relation() -> None:
-    base = branching_relation(lambda relation: True)
+    base = project_relation(lambda relation: True, lambda node: None)
     staging = staging_relation(lambda catalog, schema, name: f"{name}__staged", base)
     assert issubclass(staging, IcebergStreamRelation)
     read = staging.create_from(QUOTING, node(branch=None), limit=None)

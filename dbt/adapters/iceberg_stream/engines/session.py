@@ -271,6 +271,29 @@ class Session:
             )
             frame.createOrReplaceTempView(name)
 
+    def register_source(
+        self,
+        name: str,
+        format_name: str,
+        location: str | None,
+        options: Mapping[str, str],
+        columns: str | None,
+    ) -> None:
+        """Create a temporary view of files, or of a table that Spark reads by other means.
+
+        Args:
+            name: of the view.
+            format_name: Spark's name of the format.
+            location: address of the files, if it has any.
+            options: of Spark's reader.
+            columns: DDL of the columns; None to let Spark find them.
+        """
+        with explain():
+            reader = self._spark.read.format(format_name).options(**options)
+            if columns is not None:
+                reader = reader.schema(columns)
+            reader.load(location).createOrReplaceTempView(name)
+
     def register_function(
         self, name: str, function: PythonFunction, returns: str, deterministic: bool
     ) -> None:

@@ -161,6 +161,14 @@ class CatalogHooks(metaclass=AdapterMeta):
         described = describe(catalog, [published_name(relation)])
         return single_relation(catalog.name, described[0]) if described else None
 
+    def calculate_freshness(
+        self, source: Any, loaded_at_field: str, filter: str | None, macro_resolver: Any = None
+    ) -> Any:
+        """Return the freshness of a source by a column, also of one that is no table."""
+        return super().calculate_freshness(  # type: ignore[misc]
+            source.as_read(), loaded_at_field, filter, macro_resolver
+        )
+
     def calculate_freshness_from_metadata_batch(
         self, sources: list[BaseRelation], macro_resolver: Any = None
     ) -> tuple[list[AdapterResponse | None], dict[BaseRelation, Any]]:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
     from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
+    from dbt.adapters.iceberg_stream.sessions.external_sources import ExternalSources
     from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
@@ -95,6 +96,7 @@ class Handle:
         results: the result cache, if there is one.
         functions: the functions of the project, if there is one.
         merges: lets one connection at a time merge into a table.
+        external_sources: the sources that are no tables of a catalog.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Handle:
         results: ResultCache | None = None,
         functions: ProjectFunctions | None = None,
         merges: Merges | None = None,
+        external_sources: ExternalSources | None = None,
     ) -> None:
         self.session = session
         self.catalogs = catalogs
@@ -124,6 +127,7 @@ class Handle:
         self._renewal = renewal
         self._functions = functions
         self._information_schema = InformationSchema(session, catalogs)
+        self._external_sources = external_sources
         # Python functions that the session has, by name.
         self._registered: dict[str, Definition] = {}
         # No method of this object: a cycle would keep closed sessions until Python collects it.
@@ -189,9 +193,12 @@ class Handle:
 
         Raises:
             CompilationError: a function or a call is wrong, or a view calls a Python function.
-            StatementError: it reads what `information_schema` does not have.
+            StatementError: it reads what `information_schema` does not have, or an external source
+                that Spark cannot read.
         """
         sql = self._information_schema.prepare(sql)
+        if self._external_sources is not None:
+            self._external_sources.create_views(self.session, sql)
         if self._functions is None:
             return sql
         prepared = self._functions.prepare(sql)
