@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from dbt.tests.util import run_dbt, write_file
 
 from dbt.adapters.iceberg_stream.cli import main
+from dbt.adapters.iceberg_stream.impl import IcebergStreamAdapter
 from dbt.adapters.iceberg_stream.materializations.reused_tests import DataTestHooks
 from tests.functional.lake import run, snapshot_ids
 from tests.functional.skipping import SEED, Skipping, edit
@@ -327,6 +328,25 @@ class TestOutcomes(Skipping):
         select = ("--select", "passes", "--indirect-selection", "cautious")
         assert ran(*select, expect_pass=False) == {"passes"}
         assert ran(*select, expect_pass=False) == {"passes"}
+
+    def test_a_failure_of_the_same_rows(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also what is no change, such as a setting of a server, may let a test fail."""
+        select = ("--select", "flaky")
+        write_file("select 1 as one limit 0", str(project.project_root), "tests", "flaky.sql")
+        assert ran(*select) == {"flaky"}
+        assert ran(*select) == set()
+        off = ("--vars", "{iceberg_stream_skip_unchanged: false}")
+        with monkeypatch.context() as patched:
+            execute = IcebergStreamAdapter.execute
+
+            def failing(self: Any, sql: str, *arguments: Any, **options: Any) -> Any:
+                return execute(self, sql.replace("limit 0", "limit 1"), *arguments, **options)
+
+            patched.setattr(IcebergStreamAdapter, "execute", failing)
+            assert ran(*select, *off, expect_pass=False) == {"flaky"}
+        assert ran(*select) == {"flaky"}
 
     def test_partial_rows(self, project: Any) -> None:
         """A pass of tables without rows says nothing, and a partial run reuses nothing."""

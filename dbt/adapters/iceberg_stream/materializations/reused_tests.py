@@ -99,15 +99,15 @@ class DataTestHooks(UnchangedHooks):
                 raise UnknownInputs("it stores its failures")
             run, last = self._new_run(model, sql), self._passed_tests().get(node)
         except UnknownInputs as unknown:
-            self._note(node, str(unknown))
+            self._begin(node, str(unknown))
             return None
         if last is None or reason is not None:
             reason = reason or NEVER_PASSED
         else:
             reason = last.change_to(run.record, run.inputs)
         if reason is not None or last is None:
+            self._begin(node, str(reason))
             self._test_runs[node] = run
-            self._note(node, str(reason))
             return None
         if last.inputs != run.record.inputs:
             # Compactions have the same rows, and the snapshots before them may expire.
@@ -146,9 +146,23 @@ class DataTestHooks(UnchangedHooks):
         except (sqlite3.Error, OSError) as error:
             logger.info(f"{node} will run again, whatever has changed: {error}")
 
-    def _note(self, node: str, reason: str) -> None:
+    def _begin(self, node: str, reason: str) -> None:
+        """Note why a test runs, and forget that it has passed: it may fail now.
+
+        Raises:
+            CompilationError: the file of passed tests cannot be written, so that a later command
+                would reuse the earlier result.
+        """
         self.reasons_to_build[node] = reason
         logger.debug(f"{node} runs: {reason}")
+        try:
+            self._passed_tests().forget(node)
+        except UnknownInputs:
+            return  # Nothing is kept with these catalogs.
+        except (sqlite3.Error, OSError) as error:
+            raise CompilationError(
+                f"{node} cannot forget its earlier result: {error}. Remove {self._path}."
+            ) from error
 
     def _new_run(self, model: Mapping[str, Any], sql: str) -> _Run:
         """Return a run of a test that begins now.
@@ -178,6 +192,10 @@ class DataTestHooks(UnchangedHooks):
         except CATALOG_ERRORS as error:
             raise UnknownInputs(f"its tables cannot be read: {error}") from error
 
+    @property
+    def _path(self) -> Path:
+        return Path(self.config.project_target_path) / FILE
+
     def _passed_tests(self) -> PassedTests:
         """Return the file of passed tests.
 
@@ -194,8 +212,7 @@ class DataTestHooks(UnchangedHooks):
                 "`ambient_credentials` the user is unknown"
             )
         owners = [self.connections.principal_of(catalog.name) for catalog in catalogs]
-        path = Path(self.config.project_target_path) / FILE
-        return PassedTests(path, digest([key, owners, self.config.target_name]))
+        return PassedTests(self._path, digest([key, owners, self.config.target_name]))
 
 
 def _check_option(model: Mapping[str, Any]) -> None:

@@ -106,6 +106,20 @@ class PassedTests:
             statement = "insert or replace into passed_tests values (?, ?, ?)"
             file.execute(statement, (self._scope, test, text))
 
+    def forget(self, test: str) -> None:
+        """Drop the record of a test, which begins to run: it may fail from the same inputs.
+
+        Args:
+            test: dbt's id of the test.
+
+        Raises:
+            OSError, sqlite3.Error: the file cannot be written.
+        """
+        if self.get(test) is not None:
+            with closing(self._open()) as file, file:
+                statement = "delete from passed_tests where scope = ? and test = ?"
+                file.execute(statement, (self._scope, test))
+
     def _open(self) -> sqlite3.Connection:
         file = sqlite3.connect(self._path, timeout=BUSY_SECONDS)
         try:
