@@ -91,8 +91,8 @@ class TestChanges(Tested):
     """Each change lets exactly the tests run again that it may make fail."""
 
     @pytest.fixture(autouse=True)
-    def unchanged_before_and_after(self, project: Any, first_run: None) -> Iterator[None]:
-        assert ran() == set()
+    def unchanged_after(self, project: Any, first_run: None) -> Iterator[None]:
+        """Which the next test begins with."""
         yield
         ran()
         assert ran() == set()
@@ -101,17 +101,12 @@ class TestChanges(Tested):
         "statement, changed",
         [
             ("insert into {schema}.base values (4, 40)", OF_BASE),
-            ("update {schema}.base set v = 11 where id = 1", OF_BASE),
             ("delete from {schema}.base where id = 4", OF_BASE),
             (
                 "create or replace table {schema}.other as select 1 as one",
                 {"of_other", "of_function"},
             ),
             ("alter table {schema}.base add column w int", OF_BASE),
-            (
-                "create or replace view {schema}.a_view as select id, v from {schema}.base",
-                {"of_view"},
-            ),
             (
                 "create or replace view {schema}.b_view as select id, v + 1 as v from {schema}.a_view",
                 {"of_view"},
@@ -147,8 +142,6 @@ class TestChanges(Tested):
             ("models/schema.yml", "id > 0", "id > 1", {"of_seed"}),
             ("models/schema.yml", "limit: 50", "limit: 51", {"of_seed"}),
             ("models/schema.yml", "severity: error", "severity: warn", {"of_seed"}),
-            ("models/schema.yml", "limit: 50", "error_if: '>5'", {"of_seed"}),
-            ("models/schema.yml", "limit: 50", "fail_calc: 'count(1)'", {"of_seed"}),
             ("functions/small.sql", "1000", "2000", {"of_function"}),
         ],
     )
