@@ -178,7 +178,8 @@ def test_who_may_not_write_computes_nothing(
 
 def test_a_missing_table(lake: IcebergCatalog) -> None:
     (report,) = run(Procedures(lake))
-    assert (report.status, report.text) == (Status.FAILED, "There is no table s.t in `lake`.")
+    missing = "There is no table s.t in the catalog `lake`. Check the name."
+    assert (report.status, report.text) == (Status.FAILED, missing)
 
 
 def test_files_that_other_writers_changed_are_reported(lake: IcebergCatalog) -> None:

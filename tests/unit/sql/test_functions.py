@@ -136,7 +136,7 @@ WRONG_SQL = {
     "price +": "its SQL is not an expression",
     "": "its SQL is empty",
     "-- price": "its SQL is empty",
-    "price; price": "its SQL must be one expression, got 2 statements",
+    "price; price": "its SQL must be one expression without `;`, got 2 statements",
     "'price": "its SQL is not an expression",
     "price:amount": "its SQL is not an expression: Spark has no `:` in expressions",
 }

@@ -71,7 +71,7 @@ def catalog_table(database: str, relations: Iterable[Description]) -> agate.Tabl
 
 def _rows(database: str, relation: Description) -> Iterable[dict[str, Any]]:
     namespace, name = relation.name
-    statistics = _statistics(relation)
+    statistics = _as_stats_items(relation)
     for index, column in enumerate(relation.columns, 1):
         yield {
             "table_database": database,
@@ -88,7 +88,7 @@ def _rows(database: str, relation: Description) -> Iterable[dict[str, Any]]:
         }
 
 
-def _statistics(relation: Description) -> dict[str, Any]:
+def _as_stats_items(relation: Description) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for identifier, (label, value) in relation.statistics.items():
         cells[f"stats:{identifier}:label"] = label

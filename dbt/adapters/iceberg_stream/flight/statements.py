@@ -138,7 +138,7 @@ def _begins_query(tokens: Sequence[SparkToken]) -> bool:
 
 def _text_from(text: str, tokens: Sequence[SparkToken], count: int) -> str:
     if len(tokens) <= count:
-        raise NotAllowed("The statement has no end.")
+        raise NotAllowed(f"The statement ends too early: `{text}`. Write a query after it.")
     return text[tokens[count].token.start :]
 
 
@@ -178,12 +178,12 @@ class _Checker:
     def check_query(self, sql: str) -> None:
         """Check a query, without its comments."""
         if not self.check_parsed(sql, tokenize(sql)):
-            raise NotAllowed("Only queries are allowed here.")
+            raise NotAllowed("This needs a query: write SELECT … after it.")
 
     def check_parsed(self, sql: str, tokens: Sequence[SparkToken]) -> bool:
         """Check a query or another statement by its syntax tree; return whether it is a query."""
         if any(word.token.token_type == TokenType.PIPE_GT for word in tokens):
-            raise NotAllowed("`|>` is not allowed here: write a query with SELECT.")
+            raise NotAllowed("This server does not read `|>`: write a query with SELECT.")
         try:
             trees = sqlglot.parse(sql, dialect="spark")
         except (SqlglotError, RecursionError) as error:
@@ -196,7 +196,10 @@ class _Checker:
         _check_root(tree)
         for node in tree.walk():
             if isinstance(node, REFUSED):
-                raise NotAllowed(f"`{_short(node)}` is not allowed here.")
+                raise NotAllowed(
+                    f"This server does not run `{_short(node)}`, which may reach beyond the "
+                    "catalog."
+                )
             if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
                 _require_function(str(node.this))
         self._check_words(tokens, tree)
@@ -329,19 +332,23 @@ def _check_root(tree: exp.Expr) -> None:
 def _check_creation(tree: exp.Create) -> None:
     extra = {key for key, value in tree.args.items() if value} - CREATE_PARTS
     if extra or (tree.kind == "VIEW" and tree.expression is None):
-        raise NotAllowed(f"`{_short(tree)}` is not allowed here.")
+        raise NotAllowed(
+            f"This server does not run `{_short(tree)}`, which may reach beyond the catalog."
+        )
     properties = tree.args.get("properties")
     for property_ in properties.expressions if properties else ():
         iceberg = (
             not isinstance(property_, exp.FileFormatProperty) or property_.name.lower() == "iceberg"
         )
         if not isinstance(property_, CREATE_PROPERTIES) or not iceberg:
-            raise NotAllowed(f"`{_short(property_)}` is not allowed here.")
+            raise NotAllowed(f"This server does not take `{_short(property_)}`. Leave it out.")
 
 
 def _require_function(name: str) -> None:
     if name.lower() not in FUNCTIONS | ICEBERG_FUNCTIONS:
-        raise NotAllowed(f"The function `{name}` is not allowed here.")
+        raise NotAllowed(
+            f"This server does not allow the function `{name}`, which may reach beyond the catalog."
+        )
 
 
 def _may_precede(word: SparkToken) -> bool:

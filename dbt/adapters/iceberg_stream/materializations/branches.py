@@ -170,7 +170,7 @@ class BranchHooks(metaclass=AdapterMeta):
                 raise CompilationError(
                     f"{model['unique_id']} is a view of {_name(relation)}, which "
                     f"{node['unique_id']} writes to the branch `{branch}` (`{WRITE_BRANCH}`). A "
-                    "view has no branches, so all its readers would see that one. Materialize it "
+                    "view has no branches, so all its readers would see these rows. Materialize it "
                     "as ephemeral or as a table, or exclude it from runs that write to a branch."
                 )
 

@@ -200,8 +200,8 @@ def catalog_keys(config: CatalogIntegrationConfig) -> dict[str, Any]:
         )
     if (config.file_format or PARQUET).lower() != PARQUET:
         raise DbtConfigError(
-            f"{place} has `file_format: {config.file_format}`. Remove the key, and set the file "
-            "format of a model with its config `file_format`."
+            f"{place} has `file_format: {config.file_format}`. Remove the key. To choose the "
+            "format of a model's files, set `table_properties: {write.format.default: orc}`."
         )
     if config.external_volume:
         raise DbtConfigError(

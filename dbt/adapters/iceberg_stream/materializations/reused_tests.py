@@ -208,8 +208,8 @@ class DataTestHooks(UnchangedHooks):
         key = catalog_keys([(c.settings(), c.warehouse_path(root)) for c in catalogs], server)
         if key is None:
             raise UnknownInputs(
-                "with `cache-enabled` Spark may read old versions of tables, and with "
-                "`ambient_credentials` the user is unknown"
+                "a catalog has `cache-enabled`, so Spark may read old versions of its tables, or "
+                "`ambient_credentials`, so its user is unknown"
             )
         owners = [self.connections.principal_of(catalog.name) for catalog in catalogs]
         return PassedTests(self._path, digest([key, owners, self.config.target_name]))

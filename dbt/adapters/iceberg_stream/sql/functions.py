@@ -97,7 +97,9 @@ def parse_expression(sql: str, parameters: Sequence[Parameter]) -> Expression:
     """
     statements = split(sql)
     if len(statements) != 1:
-        raise FunctionError(f"its SQL must be one expression, got {len(statements)} statements")
+        raise FunctionError(
+            f"its SQL must be one expression without `;`, got {len(statements)} statements"
+        )
     try:
         if not (tokens := Spark().tokenize(statements[0])):
             raise FunctionError("its SQL is empty: write an expression")

@@ -72,7 +72,10 @@ class TableState:
         """
         table = catalog.load(name)
         if table is None:
-            raise CatalogError(f"There is no table {'.'.join(name)} in `{catalog.name}`.")
+            raise CatalogError(
+                f"There is no table {'.'.join(name)} in the catalog `{catalog.name}`. Check the "
+                "name."
+            )
         try:
             return cls(table, table_health(table))
         except DAMAGED as error:

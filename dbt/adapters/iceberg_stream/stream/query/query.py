@@ -112,7 +112,10 @@ def _add_step(source: exp.Expr, of_rows: bool, steps: list[SelectStep]) -> exp.E
             if table.name.lower() == parent.alias.lower() and not table.db
         ]
         if len(readers) != 1:
-            raise StreamError(f"`{parent.alias}` is read {len(readers)} times. {HINT}")
+            raise StreamError(
+                f"The query must read `{parent.alias}`, which selects from the stream, exactly "
+                f"once; it reads it {len(readers)} times. {HINT}"
+            )
         return readers[0]
     if isinstance(parent, exp.Subquery) and isinstance(parent.parent, exp.From | exp.Join):
         return parent

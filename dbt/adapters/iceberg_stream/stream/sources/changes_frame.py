@@ -151,7 +151,10 @@ class ChangesFrame:
         try:
             schema = self._target.file_schema
         except ColumnError as error:
-            raise StreamError(f"The changes of {self.relation} cannot be read. {error}") from error
+            raise StreamError(
+                f"The changes of {self.relation} cannot be read. {error} Drop the column from that "
+                "table, or read the table with a model that is no stream."
+            ) from error
         return FileRows(
             self._target.filesystem(),
             pa.schema([field.with_nullable(True) for field in schema]),

@@ -209,8 +209,9 @@ class FilesSource:
             files = self._between(lower, upper)
         if len(files) < upper["files"]:
             raise StreamError(
-                f"{upper['files'] - len(files)} files of {self.path} that a batch reads were "
-                "removed or changed. Restore them, or rebuild the table with --full-refresh."
+                f"Files in {self.path} that the stream has planned to read are gone or were "
+                f"changed ({upper['files'] - len(files)} of {upper['files']}). Restore them and "
+                "run the model again, or rebuild the table with --full-refresh."
             )
         return files
 

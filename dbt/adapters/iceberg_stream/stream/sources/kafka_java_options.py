@@ -64,8 +64,8 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
         java["ssl.endpoint.identification.algorithm"] = "" if checked == "none" else checked
     if left:
         raise StreamError(
-            f"The Kafka option {', '.join(sorted(left))} is not supported by Spark's Kafka "
-            "client. Of SASL and TLS these are: security.protocol, sasl.mechanism "
+            f"Spark's Kafka client does not support {', '.join(sorted(left))}. Remove it. For "
+            "SASL and TLS the client supports security.protocol, sasl.mechanism "
             f"({', '.join(LOGIN_MODULES)}), sasl.username, sasl.password, ssl.ca.location, "
             "ssl.certificate.location, ssl.key.location (or .pem for .location), ssl.key.password, "
             "ssl.endpoint.identification.algorithm."

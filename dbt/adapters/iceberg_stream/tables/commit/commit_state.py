@@ -35,8 +35,9 @@ def resolve(error: StatementError, find: Callable[[], Outcome | None], write_id:
                 return outcome
     except CatalogError as unknown:
         raise StatementError(
-            f"{cause}\nThe commit state is unknown. {unknown}\nIf the write was committed, the "
-            f"table has a snapshot whose summary has {WRITE_ID} = {write_id}.",
+            f"{cause}\nThe commit state is unknown. {unknown}\nWhen the catalog answers again, "
+            f"look for a snapshot whose summary has {WRITE_ID} = {write_id}. If there is one, the "
+            "write is complete. If not, run the model again.",
             engine_gone=error.engine_gone,
         ) from error
     if error.engine_gone:
@@ -47,8 +48,8 @@ def resolve(error: StatementError, find: Callable[[], Outcome | None], write_id:
             engine_gone=True,
         ) from error
     raise StatementError(
-        f"{cause}\nThe table has no snapshot of this write so far: nothing of it is visible. Run "
-        "the model again; before an append, check that the table still has no snapshot whose "
-        f"summary has {WRITE_ID} = {write_id}. Files of the write may be left over: "
-        "remove_orphan_files removes them."
+        f"{cause}\nThe table has no snapshot of this write so far: nothing of it is visible. If "
+        "the model appends rows, look once more before you run it again, because a late commit "
+        f"would add them twice: its snapshot has {WRITE_ID} = {write_id} in its summary. Then run "
+        "the model again. `iceberg-stream orphans` finds files that the write has left behind."
     ) from error

@@ -84,7 +84,7 @@ def _check_names(names: Sequence[str], table_names: Sequence[str], prefix: str) 
                 f"{prefix}{name}", f"is not in the table, which has {_listed(table_names)}"
             )
         if names.count(name) > 1:
-            raise ColumnError(f"{prefix}{name}", "occurs twice")
+            raise ColumnError(f"{prefix}{name}", "occurs twice in the new rows: rename one of them")
 
 
 def _column(arrays: Mapping[str, pa.Array], field: pa.Field, column: str, length: int) -> pa.Array:
