@@ -86,7 +86,10 @@ def test_expressions_stay_as_they_are(expression: str, of_rows: bool) -> None:
         ("select c.id from s.c as c left join v on c.id = v.id", "LEFT JOIN"),
         ("select v.id from v full join s.c as c on c.id = v.id", "FULL JOIN"),
         ("select id from s.c where id in (select id from v)", "outside of `from` and `join`"),
-        ("with a as (select * from v) select * from a join a as b on a.id = b.id", "read 2 times"),
+        (
+            "with a as (select * from v) select * from a join a as b on a.id = b.id",
+            "reads it 2 times",
+        ),
         ("select from", "cannot be parsed"),
     ],
 )
