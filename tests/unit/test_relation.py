@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation, staging_relation
+import gc
+import weakref
+
+from dbt.adapters.iceberg_stream.relation import (
+    IcebergStreamRelation,
+    project_relation,
+    staging_relation,
+)
 
 MODEL = IcebergStreamRelation.create(database="lake", schema="s", identifier="t")
 
@@ -31,3 +38,27 @@ def test_a_version_follows_the_name_of_the_table() -> None:
     assert str(tagged.replace(limit=0)) == f"(select * from {tagged} where false limit 0)"
     assert tagged.without_identifier().render() == "`lake`.`s`"
     assert tagged != MODEL
+
+
+def test_a_class_of_relations_does_not_keep_its_adapter() -> None:
+    """A program, or a session of tests, may run dbt many times."""
+
+    class Adapter:
+        def has_branch(self, _: IcebergStreamRelation) -> bool:
+            return True
+
+        def external_view(self, _: object) -> None:
+            return None
+
+        def identifier(self, catalog: str | None, schema: str, name: str) -> str:
+            return f"{schema}_{name}"
+
+    adapter = Adapter()
+    relation = project_relation(adapter.has_branch, adapter.external_view)
+    staged = staging_relation(adapter.identifier, relation)
+    table = staged.create(database="lake", schema="s", identifier="t")
+    assert table.render() == "`lake`.`s`.`s_t`"
+    ended = weakref.ref(adapter)
+    del adapter
+    gc.collect()
+    assert ended() is None

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import ismethod
 from typing import Any, ClassVar
+from weakref import WeakMethod
 
 from dbt.adapters.base.relation import BaseRelation
 from dbt.adapters.contracts.relation import ComponentName, Policy, RelationType
+from dbt_common.exceptions import DbtInternalError
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
@@ -187,8 +190,8 @@ def project_relation(
     class ProjectRelation(IcebergStreamRelation):
         pass
 
-    ProjectRelation.has_branch = staticmethod(has_branch)
-    ProjectRelation.external_view = staticmethod(external_view)
+    ProjectRelation.has_branch = staticmethod(_weakly(has_branch))
+    ProjectRelation.external_view = staticmethod(_weakly(external_view))
     return ProjectRelation
 
 
@@ -212,8 +215,29 @@ def staging_relation(
             create = IcebergStreamRelation.create_from if display else super().create_from
             return create(quoting, relation_config, **options)
 
-    StagingRelation.actual_identifier = staticmethod(actual_identifier)
+    StagingRelation.actual_identifier = staticmethod(_weakly(actual_identifier))
     return StagingRelation
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a method of an adapter without keeping the adapter alive.
+
+    mashumaro keeps each class of relations for ever, and a program may run dbt many times.
+
+    Args:
+        method: the method; a plain function stays as it is.
+    """
+    if not ismethod(method):
+        return method
+    reference = WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        alive = reference()
+        if alive is None:
+            raise DbtInternalError("A relation was used after its adapter had ended.")
+        return alive(*arguments)
+
+    return call
 
 
 def table_name(relation: BaseRelation) -> tuple[str, str]:
