@@ -13,6 +13,7 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.engines.embedded import status
 from tests.functional.principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.servers.rest_catalog import RestCatalog
 
@@ -35,6 +36,14 @@ def dbt_profile_data(
         "stranger": common | {"token": "no-token-of-this-catalog"},
     }
     return {"test": {"outputs": outputs, "target": "writer"}}
+
+
+def threads(engine_home: Path, name: str) -> int:
+    """The number of threads of the engine whose name begins with `name`."""
+    engine = status(engine_home)
+    assert engine is not None
+    names = (file.read_text() for file in Path(f"/proc/{engine.jvm.pid}/task").glob("*/comm"))
+    return sum(thread.startswith(name) for thread in names)
 
 
 class TestWriterAndReader:
@@ -87,6 +96,10 @@ class TestWriterAndReader:
         ],
         ids=lambda command: "-".join(command[:3]).replace("--", ""),
     )
+    def test_sessions_leave_no_threads(self, project: Any, engine_home: Path) -> None:
+        run_dbt(["show", "--inline", "select * from {{ ref('a_table') }}"])
+        assert threads(engine_home, "rest-metrics") == 0
+
     def test_the_reader_writes_nothing(
         self, project: Any, catalog: RestCatalog, command: list[str]
     ) -> None:

@@ -25,6 +25,13 @@ def test_both_clients_get_what_the_profile_says_once() -> None:
     assert "token" not in pyiceberg
 
 
+def test_metrics_are_reported_only_on_request() -> None:
+    name = "spark.sql.catalog.lake.rest-metrics-reporting-enabled"
+    assert CatalogSettings("lake", REST).spark()[name] == "false"
+    wanted = CatalogSettings("lake", REST | {"rest-metrics-reporting-enabled": "true"})
+    assert wanted.spark()[name] == "true"
+
+
 def test_nothing_ambient_unless_asked_for() -> None:
     assert CatalogSettings("lake", REST).pyiceberg()["py-io-impl"] == FILE_IO
     assert "py-io-impl" not in CatalogSettings("lake", REST, ambient=True).pyiceberg()

@@ -56,6 +56,9 @@ class CatalogSettings:
         properties = self._with_defaults(renamed)
         # A cached table would be read stale.
         properties.setdefault("cache-enabled", "false")
+        if self.type == "rest":
+            # Iceberg reports them from a thread for each session, which outlives the session.
+            properties.setdefault("rest-metrics-reporting-enabled", "false")
         for key, value in TABLE_DEFAULTS.items():
             properties.setdefault(f"table-default.{key}", value)
         if token is not None:
