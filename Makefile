@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 AREA ?= batch
 SF ?= 1
 # Number of processes that run tests, each with its own engine.
-WORKERS ?= 2
+WORKERS ?= 3
 # What coverage is measured of.
 TESTS ?= tests/unit
 # Number of mutants to test; 0 means all.
@@ -65,7 +65,7 @@ demo-pr: $(VENV)/.installed ## Build a change of the shop on the side, show the 
 
 # In the order of the files: by default those with few tests, which are the longest ones, come last.
 test: lint ## Run the whole suite
-	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 	$(MAKE) --no-print-directory --jobs 2 test-cluster-short test-dbt-1.12-short
 
 unit: $(VENV)/.dev-installed ## Run the tests that need no Spark

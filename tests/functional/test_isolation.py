@@ -17,8 +17,8 @@ from tests.functional import turns
 from tests.servers.rest_catalog import RestCatalog
 
 USERS = ["uma", "ugo"]
-# A hundred in all, for the two of them. Two processes make better use of two cores.
-BY_TURNS, AT_ONCE = 15, 35
+# Runs by turns and at once, of each user. Two processes make better use of two cores.
+RUNS = [(8, 14), pytest.param((15, 35), marks=pytest.mark.slow)]
 SECONDS = 120
 
 PROJECT = "{name: turns, version: '1.0', profile: turns}"
@@ -43,10 +43,14 @@ def users_project(
     reset_adapters()
 
 
-def test_a_hundred_runs_of_two_users(users_project: Path, catalog: RestCatalog) -> None:
-    assert turns.take_turns(users_project, BY_TURNS, USERS) == []
+@pytest.mark.parametrize("runs", RUNS)
+def test_runs_of_two_users(
+    users_project: Path, catalog: RestCatalog, runs: tuple[int, int]
+) -> None:
+    by_turns, at_once = runs
+    assert turns.take_turns(users_project, by_turns, USERS) == []
 
-    command = [sys.executable, turns.__file__, str(users_project), str(AT_ONCE)]
+    command = [sys.executable, turns.__file__, str(users_project), str(at_once)]
     processes = [
         subprocess.Popen([*command, user], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for user in USERS
@@ -64,4 +68,4 @@ def test_a_hundred_runs_of_two_users(users_project: Path, catalog: RestCatalog) 
     for user in USERS:
         seen = Counter(who for who, _, path, _ in requests if f"/namespaces/{user}" in path)
         assert set(seen) == {user}
-        assert seen[user] > BY_TURNS + AT_ONCE
+        assert seen[user] > by_turns + at_once

@@ -82,7 +82,7 @@ class Threads:
 
 
 class TestThreads(Threads):
-    COUNT = 24
+    COUNT = 16
 
 
 @pytest.mark.slow

@@ -45,6 +45,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     stop(folder)
 
 
+def heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def client(home: Path, keep_alive: float, **variables: str) -> subprocess.Popen[str]:
     """Another dbt process, as far as the engine can tell."""
     return subprocess.Popen(
@@ -52,6 +56,8 @@ def client(home: Path, keep_alive: float, **variables: str) -> subprocess.Popen[
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | variables,
+        # A shell has its background jobs ignore Ctrl-C, and so what tests start in one.
+        preexec_fn=heed_interrupts,
     )
 
 

@@ -45,10 +45,11 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that has the wheel, and what that asks for."""
     folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     (wheel,) = distributions.glob("*.whl")
     constraints = ROOT / "constraints.txt"
-    run(folder / "bin" / "pip", "install", "--quiet", "-c", constraints, wheel)
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "uv", "pip", "install", "--python", python, "-c", constraints, wheel)
     return folder / "bin"
 
 

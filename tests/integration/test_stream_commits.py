@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from tests.integration import stream_writer
+from tests.integration.processes import forkserver
 from tests.integration.streams import SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import duckdb_rows
 from tests.integration.writers import open_catalog
@@ -191,8 +191,7 @@ def test_nobody_sees_one_without_the_other(lake: IcebergCatalog, place: dict[str
 
 
 def test_killed_at_random_moments(lake: IcebergCatalog, place: dict[str, str]) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.integration.stream_writer"])
+    context = forkserver()
     chosen, upto = random.Random(KILLS), 40 * stream_writer.BATCH
     for _ in range(KILLS):
         process = context.Process(target=stream_writer.drain_two, args=(place, upto))

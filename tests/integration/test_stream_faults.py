@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import threading
 import time
@@ -26,6 +25,7 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.producer import SnapshotProducer
 from tests.integration import stream_writer
+from tests.integration.processes import forkserver
 from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
@@ -48,8 +48,7 @@ def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
 
 def killed_and_restarted(place: dict[str, str], kills: int, batches: int, with_index: bool) -> int:
     """Restart a sink that is killed at random moments: how often that was."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.integration.stream_writer"])
+    context = forkserver()
     chosen, killed = random.Random(kills), 0
     upto = batches * stream_writer.BATCH
     for _ in range(kills):

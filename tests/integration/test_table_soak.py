@@ -36,7 +36,7 @@ from tests.integration.streams import SINK, Change, Truth, make_table, open_sink
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_connection
 
-SECONDS, SLOW_SECONDS = 180, 1800
+SECONDS, SLOW_SECONDS = 100, 1800
 KEYS, BATCH = 5_000, 400
 # Keys of the merge, whose values are always equal, and of appends, so many at once.
 MERGED, APPENDED = range(1_000_000, 1_000_100), 50

@@ -1,12 +1,12 @@
-"""Writers that are processes of their own, some of which die: `python -m tests.integration.writers`."""
+"""Writers that are processes of their own, some of which die."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import uuid
+from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
+from tests.integration.processes import forkserver
 
 
 def open_catalog(place: dict[str, str]) -> IcebergCatalog:
@@ -68,9 +69,17 @@ def merge(lake: IcebergCatalog, name: Name, rows: pa.Table) -> None:
     RewriteMerge(lake, name, source, plan, lambda _: None, uuid.uuid4().hex, {}).run(base)
 
 
-def main() -> None:
-    order = json.loads(sys.argv[1])
-    if order.get("die"):
+def start(place: Mapping[str, str], **order: Any) -> BaseProcess:
+    """Start a writer."""
+    order = {"place": place, "mode": "append", "times": 1, "writer": 0, "die": None, **order}
+    process = forkserver().Process(target=write, args=(order,))
+    process.start()
+    return process
+
+
+def write(order: Mapping[str, Any]) -> None:
+    """Write to a table, as often as ordered."""
+    if order["die"]:
         die_at(order["die"])
     lake, name = open_catalog(order["place"]), ("s", order["table"])
     for number in range(order["times"]):
@@ -80,7 +89,3 @@ def main() -> None:
             data = pa.table({"writer": [order["writer"]], "n": [number]})
             ingest(lake, name, data.to_reader(), Mode(order["mode"]))
     lake.close()
-
-
-if __name__ == "__main__":
-    main()
