@@ -36,7 +36,7 @@ CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr test unit unit-minimal lint test-slow test-cluster
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test unit unit-minimal lint test-slow test-cluster
 .PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage docs docs-check report-check lock mutants bench stop clean
 
 help: ## List the targets
@@ -62,6 +62,9 @@ demo-stream: $(VENV)/.dev-installed ## Stream a changing shop through Kafka into
 
 demo-pr: $(VENV)/.installed ## Build a change of the shop on the side, show the difference, publish it
 	$(BIN)/python examples/pull_request/demo.py
+
+demo-ledger: $(VENV)/.installed ## Read files, tag, branch and clone tables, in two catalogs
+	$(BIN)/python examples/ledger/demo.py
 
 # In the order of the files: by default those with few tests, which are the longest ones, come last.
 test: lint ## Run the whole suite
@@ -134,7 +137,7 @@ clean: ## Remove the files of demos and tests, but not .venv
 	@if [ -x $(BIN)/iceberg-stream ]; then $(MAKE) --no-print-directory stop || true; fi
 	rm -rf $(SHOP)/lakehouse $(SHOP)/target $(SHOP)/logs $(SHOP)/.iceberg_stream
 	rm -rf $(TPCH)/lakehouse $(TPCH)/target $(TPCH)/logs $(TPCH)/.iceberg_stream $(TPCH)/.data
-	rm -rf examples/cluster/.data examples/orders_cdc/.data examples/pull_request/.data
+	rm -rf examples/cluster/.data examples/orders_cdc/.data examples/pull_request/.data examples/ledger/.data
 	rm -rf build dist logs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # A marker file records what is installed, so that a second run starts at once.

@@ -1,0 +1,1 @@
+cast(cents / 100 as decimal(12, 2))
