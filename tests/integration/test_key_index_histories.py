@@ -40,11 +40,11 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME, Change, make_table
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write

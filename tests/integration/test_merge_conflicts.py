@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge, Runner, in_threads

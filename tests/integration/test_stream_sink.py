@@ -33,9 +33,9 @@ from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, 
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import (
     NAME,
     SINK,

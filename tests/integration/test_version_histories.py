@@ -47,9 +47,9 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import RowLookup
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from dbt.adapters.iceberg_stream.tables.keys import codes
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME
 from tests.integration.tables import LATER, duckdb_rows, write
 from tests.integration.version_model import (

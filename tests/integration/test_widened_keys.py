@@ -22,8 +22,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Wr
 from dbt.adapters.iceberg_stream.stream.sink import widened_keys
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 from tests.integration.tables import duckdb_rows
 
 NARROW = pa.schema([("id", pa.int32()), ("value", pa.string())])

@@ -35,9 +35,9 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from dbt.adapters.iceberg_stream.tables.deletes import snapshot_files
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME, SINK, make_table, open_sink
 from tests.integration.tables import LATER, duckdb_rows, insert, read_by_duckdb, write
 

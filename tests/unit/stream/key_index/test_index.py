@@ -30,8 +30,8 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import RowLookup
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from tests.integration.streams import NAME, SINK, Change, batch, make_table, open_sink
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write

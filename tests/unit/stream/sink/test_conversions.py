@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
 from dbt.adapters.iceberg_stream.stream.table_maintenance import COMMITS, Budget, TableMaintenance
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from tests.integration.streams import NAME, SINK, Change, Truth, commit, make_table, open_sink
 from tests.integration.tables import LATER, duckdb_rows
 

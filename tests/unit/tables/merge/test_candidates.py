@@ -15,11 +15,8 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
-from dbt.adapters.iceberg_stream.tables.merge.candidates import (
-    live_entries,
-    live_files,
-    manifests_of,
-)
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries, live_files
+from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source

@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamErro
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
+from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.files import casting, parquet
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
@@ -29,7 +30,6 @@ from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, row_removal, rows
-from dbt.adapters.iceberg_stream.tables.merge.candidates import has_deletes, live_entries
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.merge.row_removal import (
     ROWS_TO_REMOVE,

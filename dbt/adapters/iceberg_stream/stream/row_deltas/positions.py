@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.files.data_files import PARTITION
 from dbt.adapters.iceberg_stream.tables.files.deletes import (
@@ -32,7 +33,6 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     write_deletion_vectors,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Positions of rows by the location of their data file.
 Positions = Mapping[str, pa.Int64Array]

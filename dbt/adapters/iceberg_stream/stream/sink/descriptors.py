@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.stream.sink.indexed_commit import (
     write_indexed_deletes,
 )
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.data_files import (
@@ -45,7 +46,6 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 
 
 class Descriptors:

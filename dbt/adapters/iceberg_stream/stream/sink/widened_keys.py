@@ -27,6 +27,7 @@ from pyiceberg.table.update import TableUpdate
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
     known_schemas,
@@ -37,7 +38,6 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, confor
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
 from dbt.adapters.iceberg_stream.tables.files.parquet import writer_beside
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 FIELD_ID = b"PARQUET:field_id"
 ROWS_AT_ONCE = 1_000_000

@@ -13,6 +13,7 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, Man
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.compaction.rewrite import (
     MOST_BYTES,
@@ -30,7 +31,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.equality import (
 )
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
 from dbt.adapters.iceberg_stream.tables.files.target import target_size
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Share of a file's rows: Iceberg's default of `delete-ratio-threshold`.
 DELETED_SHARE = 0.3

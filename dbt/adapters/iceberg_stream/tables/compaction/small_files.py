@@ -14,6 +14,7 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.compaction.rewrite import (
     MOST_BYTES,
     MOST_ROWS,
@@ -26,7 +27,6 @@ from dbt.adapters.iceberg_stream.tables.compaction.rewrite import (
 )
 from dbt.adapters.iceberg_stream.tables.deletes.equality import scope_of
 from dbt.adapters.iceberg_stream.tables.files.target import target_size
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Files of a partition and of similar size that are merged: a power of two.
 MERGED_FILES = 8

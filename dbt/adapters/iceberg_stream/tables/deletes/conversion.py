@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
@@ -42,7 +43,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     snapshot_files,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 # Commits of other writers after which a conversion gives up.
 ATTEMPTS = 20

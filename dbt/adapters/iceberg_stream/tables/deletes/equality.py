@@ -28,6 +28,7 @@ from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import known_schemas, partition_spec
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     UnsupportedFile,
@@ -47,7 +48,6 @@ from dbt.adapters.iceberg_stream.tables.keys.runs import (
     pack,
     unpack,
 )
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
 # Keys that are sorted at once.

@@ -16,6 +16,7 @@ from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
     file_key,
@@ -31,7 +32,6 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     read_deletion_bitmap,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     NotByRewriting,
     read_rows,

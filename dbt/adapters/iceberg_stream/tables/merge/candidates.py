@@ -8,98 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.tables.commit.manifests import (
-    DELETED,
-    iter_manifests,
-    may_have_partition,
-    read_manifest_list,
-)
-from dbt.adapters.iceberg_stream.tables.commit.producer import (
-    current_schema,
-    parent_snapshot,
-    partition_spec,
-)
+from dbt.adapters.iceberg_stream.tables.commit.manifests import may_have_partition
+from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
-
-
-def live_files(
-    io: FileIO,
-    metadata: Metadata,
-    branch: str = "main",
-    test: Callable[[DataFile], bool] = lambda _: True,
-    manifests: Callable[[ManifestFile], bool] = lambda _: True,
-) -> list[DataFile]:
-    """Return the data files of a branch's snapshot, sorted by path.
-
-    Args:
-        io: the table's FileIO.
-        metadata: table metadata.
-        branch: the branch.
-        test: selects data files; others are not held in memory.
-        manifests: selects manifests; others are not read.
-    """
-
-    def passes(item: ManifestEntry) -> bool:
-        return test(item.data_file)
-
-    entries = live_entries(io, metadata, ManifestContent.DATA, branch, passes, manifests)
-    return sorted((item.data_file for item in entries), key=lambda file: file.file_path)
-
-
-def live_entries(
-    io: FileIO,
-    metadata: Metadata,
-    content: ManifestContent,
-    branch: str = "main",
-    test: Callable[[ManifestEntry], bool] = lambda _: True,
-    manifests: Callable[[ManifestFile], bool] = lambda _: True,
-) -> list[ManifestEntry]:
-    """Return the live manifest entries of a branch's snapshot.
-
-    Args:
-        io: the table's FileIO.
-        metadata: table metadata.
-        content: entries of data files or of delete files.
-        branch: the branch.
-        test: selects entries; others are not held in memory.
-        manifests: selects manifests; others are not read.
-    """
-    snapshot = parent_snapshot(metadata, branch)
-    if snapshot is None:
-        return []
-    selected = filter(manifests, _of(read_manifest_list(io, snapshot["manifest-list"]), content))
-    return [
-        item
-        for _, entries in iter_manifests(io, selected)
-        for item in entries
-        if item.status != DELETED and test(item)
-    ]
-
-
-def has_deletes(io: FileIO, metadata: Metadata, branch: str = "main") -> bool:
-    """Return whether a branch has delete files.
-
-    Args:
-        io: the table's FileIO.
-        metadata: table metadata.
-        branch: the branch.
-    """
-    snapshot = parent_snapshot(metadata, branch)
-    if snapshot is None:
-        return False
-    manifests = _of(read_manifest_list(io, snapshot["manifest-list"]), ManifestContent.DELETES)
-    return any(m.has_added_files() or m.has_existing_files() for m in manifests)
-
-
-def _of(manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
-    return [manifest for manifest in manifests if manifest.content == content]
 
 
 def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[DataFile], bool]:

@@ -26,16 +26,12 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
+from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_files
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
-from dbt.adapters.iceberg_stream.tables.merge.candidates import (
-    has_deletes,
-    live_files,
-    manifests_of,
-    may_hold,
-)
+from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     Candidate,
     FileMerge,
