@@ -24,8 +24,11 @@ from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
 PASSWORD = "registry-password"
-TOPICS = ("typed", "grown", "bad", "other", "cast", "cdc", "proto", "empty")
+TOPICS = ("json", "keyed", "typed", "grown", "bad", "other", "cast", "cdc", "proto", "empty")
 SETTINGS = {
+    "keyed": "topic: keyed, format: avro, tombstones: delete",
+    "json": "topic: json, format: json, tombstones: delete, columns: 'id bigint, name string'",
+    "fast": "topic: json, format: json, columns: 'id bigint, name string'",
     "cdc": "topic: cdc, format: debezium, encoding: avro",
     "cast": "topic: cast, format: avro, columns: 'id bigint, amount decimal(10,2), at timestamp'",
     "refused": "format: avro, connection: mistyped, topic: grown",
@@ -53,10 +56,10 @@ class Shop:
         self.send_bytes(topic, *(None if v is None else framed(number, schema, v) for v in values))
         return number
 
-    def send_bytes(self, topic: str, *messages: bytes | None) -> None:
+    def send_bytes(self, topic: str, *messages: bytes | None, key: bytes = b"key") -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for message in messages:
-            producer.produce(topic, key=b"key", value=message)
+            producer.produce(topic, key=key, value=message)
         assert producer.flush(30) == 0
 
 
@@ -117,6 +120,9 @@ class TestAvro:
             "bad.sql": model("bad"),
             "letters.sql": model("bad", on_bad_record="dead_letters"),
             "cast.sql": model("cast", unique_key="id"),
+            "keyed.sql": model("keyed", unique_key="id"),
+            "json.sql": model("json", unique_key="id"),
+            "fast.sql": model("fast", unique_key="id"),
             "cdc.sql": model("cdc", unique_key="id"),
             **{
                 f"{name}.sql": model(name)
@@ -322,6 +328,29 @@ class TestAvro:
             (1, datetime(1970, 1, 1, 0, 0, 1), "paid"),
             (3, datetime(1970, 1, 1), None),
         ]
+
+    def test_tombstones(self, project: Any, shop: Shop) -> None:
+        """Their keys are Avro, too, with schemas of another subject."""
+        row, key = record(("id", "long"), ("name", "string")), record(("id", "int"), name="Key")
+        shop.send("keyed", row, *({"id": n, "name": "a"} for n in (1, 2, 3)))
+        number = shop.registry.register("keyed-key", json.dumps(key))
+        shop.send_bytes("keyed", None, key=framed(number, key, {"id": 2}))
+        run_dbt(["run", "-s", "keyed"])
+        shop.send_bytes("keyed", None, key=framed(number, key, {"id": 3}))
+        run_dbt(["run", "-s", "keyed"])
+        assert rows(project, "select id, name from {schema}.keyed") == [(1, "a")]
+
+    def test_json_with_a_schema(self, project: Any, shop: Shop) -> None:
+        """The serializer of JSON Schema puts the same header before a message and its key."""
+        header = b"\0\0\0\0\1"
+        shop.send_bytes("json", header + b'{"id": 1, "name": "a"}', b'{"id": 2, "name": "b"}')
+        shop.send_bytes("json", None, key=header + b'{"id": 2}')
+        for name in ("json", "fast"):
+            run_dbt(["run", "-s", name])
+        assert rows(project, "select id, name from {schema}.json") == [(1, "a")]
+        shop.send_bytes("json", header + b'{"id": 3, "name": "c"}')
+        run_dbt(["run", "-s", "fast"])
+        assert rows(project, "select id from {schema}.fast order by id") == [(1,), (2,), (3,)]
 
     def test_what_cannot_be_read(self, project: Any, shop: Shop) -> None:
         proto = 'syntax = "proto3"; message Row { int32 id = 1; }'

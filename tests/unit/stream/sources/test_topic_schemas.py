@@ -72,6 +72,15 @@ def test_topics_have_subjects_of_their_own() -> None:
     }
 
 
+def test_keys_of_tombstones_have_subjects_of_their_own() -> None:
+    registry = Registry(t_value=[schema(1, id="int", x="int")], t_key=[schema(2, id="long")])
+    envelope = Envelope("avro", "", tombstone_deletes=True)
+    schemas = TopicSchemas(registry, envelope)  # type: ignore[arg-type]
+    pinned = schemas.pin(["t"], None, {})
+    assert schema_ids_of(pinned) == {"t-value": [1], "t-key": [2]}
+    assert schemas.columns_of(["t"], pinned) == "struct<id:bigint,x:int>"
+
+
 def test_schemas_that_cannot_be_read() -> None:
     envelope = Envelope("avro", "", required=("ID",))
     schemas = avro_schemas(
@@ -105,7 +114,6 @@ def test_debezium_needs_its_envelope() -> None:
     [
         ({}, "Avro needs a schema registry"),
         ({"schema_registry": "http://al:pw@host"}, "`schema_registry` holds a login"),
-        ({"schema_registry": ADDRESS, "tombstones": "delete"}, "`tombstones: delete` needs"),
         (
             {"schema_registry": ADDRESS, "transactions": True}
             | {"format": "debezium", "encoding": "avro"},

@@ -37,6 +37,7 @@ from dbt.adapters.iceberg_stream.stream.sources.envelopes import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import body_sql, schema_id_sql
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -46,7 +47,7 @@ NO_HEADER = (
     "does not begin with a byte 0 and the four bytes of a schema id, as messages of a schema "
     "registry do"
 )
-GLUE = "has the header of AWS Glue''s schema registry, which is not supported"
+GLUE = "has the header of AWS Glue's schema registry, which is not supported"
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,17 @@ class AvroMessages:
             messages: a frame with the columns of Spark's Kafka source.
         """
         # Without a value a message is a tombstone. Debezium's repeat the delete before them.
-        framed = messages.where("value is not null").selectExpr(
+        if not self.envelope.reads_avro_keys:
+            messages = messages.where("value is not null")
+        records = messages.selectExpr(
+            "* except (value)", "coalesce(value, key) as value", "value is null as is_tombstone"
+        )
+        framed = records.selectExpr(
             "value",
+            "is_tombstone",
             "offset",
             f"{self.envelope.where_sql} as {WHERE}",
-            "if(length(value) >= 5 and substring(value, 1, 1) = X'00', "
-            "cast(conv(hex(substring(value, 2, 4)), 16, 10) as bigint), null) as id",
+            f"{schema_id_sql('value')} as id",
         )
         decoded = framed.selectExpr("*", *map(_decoded, self.schemas.writers))
         return self._debezium(decoded) if self.envelope.name == "debezium" else self._rows(decoded)
@@ -184,7 +190,7 @@ class AvroMessages:
     def _rows(self, decoded: DataFrame) -> DataFrame:
         images = [f"{writer.decoded}.r as {writer.image}" for writer in self.schemas.writers]
         rows = self._with_reason(decoded.selectExpr("*", *images))
-        change = f"{change_sql('false', 'false')} as {CHANGE}"
+        change = f"{change_sql('is_tombstone', 'false')} as {CHANGE}"
         return rows.selectExpr(*self._columns(), change, BAD, REASON, WHERE)
 
     def _debezium(self, decoded: DataFrame) -> DataFrame:
@@ -223,7 +229,7 @@ class AvroMessages:
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
         """Yield conditions of bad messages, and SQL of the reasons."""
-        yield "id is null and substring(value, 1, 1) = X'03'", f"'{GLUE}'"
+        yield "id is null and startswith(value, X'03')", literal(GLUE)
         yield "id is null", literal(NO_HEADER)
         for schema_id, why in self.schemas.unreadable.items():
             yield f"id = {schema_id}", literal(why)
@@ -253,7 +259,7 @@ class AvroMessages:
 def _decoded(writer: Writer) -> str:
     ids = ", ".join(map(str, writer.ids))
     schema = literal(schema_for_spark(writer.record))
-    message = f"from_avro(concat(substring(value, 6), X'{END}'), {schema}, {OPTIONS})"
+    message = f"from_avro(concat({body_sql('value')}, X'{END}'), {schema}, {OPTIONS})"
     return f"case when id in ({ids}) then {message} end as {writer.decoded}"
 
 

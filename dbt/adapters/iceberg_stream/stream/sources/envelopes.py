@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -34,7 +35,7 @@ class Envelope:
         columns: of the record, as Spark's DDL.
         table: the table of a Debezium or Maxwell topic whose changes are read; None for all.
         table_column: column that takes the name of a row's table; None for no such column.
-        tombstone_deletes: whether a JSON message without value deletes the row of its key.
+        tombstone_deletes: whether a record without value deletes the row of its key.
         key: columns that identify a row; a Maxwell update of them deletes the old row.
         of_topics: whether messages come from several topics, so that positions name the topic.
         required: columns that a record must have; the value may be null.
@@ -65,11 +66,6 @@ class Envelope:
             raise StreamError(
                 "`encoding: avro` is of Debezium's messages. For records, set `format: avro`."
             )
-        if self.is_avro and self.tombstone_deletes:
-            raise StreamError(
-                "`tombstones: delete` needs `format: json`: keys in Avro are not read. Remove it; "
-                "messages without a value are then skipped."
-            )
         if not self.columns and self.name != "raw" and not self.is_avro:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
 
@@ -77,6 +73,11 @@ class Envelope:
     def is_avro(self) -> bool:
         """Return whether values are Avro with the id of a schema in a registry."""
         return "avro" in (self.name, self.encoding)
+
+    @property
+    def reads_avro_keys(self) -> bool:
+        """Return whether the key of a record without value is read from Avro."""
+        return self.name == "avro" and self.tombstone_deletes
 
     @property
     def where_sql(self) -> str:
@@ -98,8 +99,8 @@ class Envelope:
             change = change_sql("false", "false")
             return messages.selectExpr(*RAW.split(", "), f"{change} as {CHANGE}")
         text = messages.selectExpr(
-            "cast(key as string) as k",
-            "cast(value as string) as v",
+            f"cast({json_sql('key')} as string) as k",
+            f"cast({json_sql('value')} as string) as v",
             "offset",
             f"{self.where_sql} as {WHERE}",
         )

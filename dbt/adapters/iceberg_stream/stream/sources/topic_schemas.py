@@ -74,7 +74,7 @@ class TopicSchemas:
             StreamError: the registry does not answer, or refuses.
         """
         before, pinned = schema_ids_of(lower), {}
-        for subject in map(self._subject, topics):
+        for subject in self._subjects(topics):
             ids = list(before.get(subject) or ())
             versions = [schema.id for schema in self.registry.versions(subject)]
             later = [number for number in versions if number not in ids]
@@ -116,7 +116,7 @@ class TopicSchemas:
 
         declared = StructType(envelope.fields(spark)) if envelope.columns else None
         schemas = self._schemas(topics, pinned, declared)
-        subjects = ", ".join(map(self._subject, topics))
+        subjects = ", ".join(self._subjects(topics))
         if not schemas.columns.fields:
             raise self._without_columns(subjects, schemas)
         return AvroMessages(envelope, schemas, subjects).unpack(messages)
@@ -127,12 +127,18 @@ class TopicSchemas:
         from dbt.adapters.iceberg_stream.stream.sources.avro_messages import avro_schemas
 
         ids = schema_ids_of(pinned)
-        numbers = [number for topic in topics for number in ids.get(self._subject(topic)) or ()]
+        numbers = [
+            number for subject in self._subjects(topics) for number in ids.get(subject) or ()
+        ]
         schemas = [self.registry.by_id(number) for number in dict.fromkeys(numbers)]
         return avro_schemas(schemas, self.envelope, declared)
 
-    def _subject(self, topic: str) -> str:
-        return self.own_subject or f"{topic}-value"
+    def _subjects(self, topics: Sequence[str]) -> list[str]:
+        """Return the subjects of values and, if they are read, of keys."""
+        values = [self.own_subject or f"{topic}-value" for topic in topics]
+        # Fields that only keys have come last.
+        keys = [f"{topic}-key" for topic in topics] if self.envelope.reads_avro_keys else []
+        return [*values, *keys]
 
     def _without_columns(self, subjects: str, schemas: AvroSchemas) -> StreamError:
         reasons = "; ".join(schemas.unreadable.values())
