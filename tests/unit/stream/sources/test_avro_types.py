@@ -28,6 +28,15 @@ def column(kind: Any) -> str:
     ("kind", "expected"),
     [
         ("int", "int"),
+        ({"type": {"type": "int"}}, "int"),
+        (
+            {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 4},
+            "decimal(4,0)",
+        ),
+        (
+            {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 5},
+            "binary",
+        ),
         (["null", "long"], "bigint"),
         (["string", "null"], "string"),
         (["int", "long"], "bigint"),

@@ -154,4 +154,5 @@ def test_models_of_one_source_must_agree_in_the_encoding() -> None:
 
     assert identity(format="avro") == identity(format="debezium", encoding="avro")
     assert identity(format="avro") != identity(format="raw")
+    assert identity(format="avro") != identity(format="avro", tombstones="delete")
     assert identity(format="json", encoding="json") == identity(format="raw")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import types as t
@@ -205,7 +206,8 @@ def schema_for_spark(record: Struct) -> str:
     return json.dumps({"type": "record", "name": "message", "fields": fields})
 
 
-def parse_avro(text: str, references: Sequence[str] = ()) -> Struct:
+@lru_cache(maxsize=1024)
+def parse_avro(text: str, references: tuple[str, ...] = ()) -> Struct:
     """Return the record that a schema describes.
 
     Args:
@@ -244,6 +246,8 @@ class _Parser:
                 return Scalar(json.dumps(schema), PRIMITIVES[schema])
             return self._reference(schema, namespace, path)
         kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.parse(kind, namespace, path)
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(schema, namespace, path)
         if kind in ("array", "map"):
@@ -317,7 +321,9 @@ def _scalar(kind: str, schema: Mapping[str, Any]) -> Scalar:
         scale = int(schema.get("scale") or parameters.get("scale") or 0)
         # Connect's decimals have a precision of 64 unless the source knows a lower one.
         precision = min(MOST_DIGITS, int(schema.get("precision") or MOST_DIGITS))
-        if 0 <= scale <= precision:
+        # Avro ignores a decimal that has more digits than its bytes.
+        fits = kind == "bytes" or precision < len(str(2 ** (8 * int(schema["size"]) - 1)))
+        if 0 <= scale <= precision and fits:
             avro |= {"logicalType": "decimal", "precision": precision, "scale": scale}
             column = t.DecimalType(precision, scale)
         return Scalar(json.dumps(avro), column)

@@ -72,10 +72,11 @@ class SourceDefinition:
         """
         # With `topics` a frontier covers all of them, whichever one the model reads.
         ignored = DECODING_KEYS | {"topic"} if self.spec.get("topics") else DECODING_KEYS
+        # Only frontiers of Avro have the ids of schemas, and only with tombstones those of keys.
+        if is_avro := "avro" in (self.spec.get("format"), self.spec.get("encoding")):
+            ignored = ignored - {"tombstones"}
         spec = {str(k): str(v) for k, v in self.spec.items() if k not in ignored}
-        # Only frontiers of Avro have the ids of schemas.
-        if spec.pop("encoding", None) == "avro" or self.spec.get("format") == "avro":
-            spec["encoding"] = "avro"
+        spec["encoding"] = "avro" if is_avro else "json"
         if isinstance(topics := self.spec.get("topics"), list | tuple):
             spec["topics"] = str(sorted(set(map(str, topics))))
         is_table = self.spec.get("type", "iceberg") == "iceberg"
