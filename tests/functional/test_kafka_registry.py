@@ -24,7 +24,20 @@ from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
 PASSWORD = "registry-password"
-TOPICS = ("json", "keyed", "typed", "grown", "bad", "other", "cast", "cdc", "proto", "empty")
+TOPICS = (
+    "a",
+    "b",
+    "json",
+    "keyed",
+    "typed",
+    "grown",
+    "bad",
+    "other",
+    "cast",
+    "cdc",
+    "proto",
+    "empty",
+)
 SETTINGS = {
     "keyed": "topic: keyed, format: avro, tombstones: delete",
     "json": "topic: json, format: json, tombstones: delete, columns: 'id bigint, name string'",
@@ -34,6 +47,10 @@ SETTINGS = {
     "refused": "format: avro, connection: mistyped, topic: grown",
     "leaking": "topic: grown, format: avro, schema_registry: 'http://alice:secret@127.0.0.1/'",
 }
+HEAD = """
+sources:
+  - name: kafka
+    config: {meta: {stream: {type: kafka, connection: shop}}}"""
 Schema = dict[str, Any]
 
 
@@ -101,8 +118,7 @@ def sources() -> str:
         f"      - {{name: {name}, config: {{meta: {{stream: {{{keys}}}}}}}}}\n"
         for name, keys in definitions.items()
     )
-    head = "config: {meta: {stream: {type: kafka, connection: shop}}}"
-    return f"sources:\n  - name: kafka\n    {head}\n    tables:\n{tables}"
+    return f"{HEAD}\n    tables:\n{tables}"
 
 
 def model(name: str, **config: Any) -> str:
@@ -385,3 +401,31 @@ class TestAvro:
                 content = file.read_bytes()
                 assert PASSWORD.encode() not in content, file
                 assert b"mistyped-password" not in content, file
+
+
+GROUP = "topics: [a, b], format: avro"
+
+
+class TestTopicsOfAGroup:
+    """Each has a subject of its own."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        tables = "".join(
+            f"      - {{name: {name}, config: {{meta: {{stream: {{topic: {name}, {GROUP}}}}}}}}}\n"
+            for name in "ab"
+        )
+        models = {f"{n}.sql": model(n, unique_key="id", commit_group="ab") for n in "ab"}
+        return {"sources.yml": f"{HEAD}\n    tables:\n{tables}", **models}
+
+    def test_newer_schemas(self, project: Any, shop: Shop) -> None:
+        for topic in "ab":
+            shop.send(topic, record(("id", "int"), (topic, "string")), {"id": 1, topic: "x"})
+        run_dbt(["run"])
+        wider = record(("id", "long"), ("b", "string"), ("more", ["null", "int"]))
+        shop.send("b", wider, {"id": 2**40, "b": "y", "more": 1})
+        run_dbt(["run"])
+        assert rows(project, "select * from {schema}.a") == [(1, "x")]
+        found = rows(project, "select id, b, more from {schema}.b order by id")
+        assert found == [(1, "x", None), (2**40, "y", 1)]
+        assert [str(f.field_type) for f in table(project, "a").schema().fields] == ["int", "string"]
