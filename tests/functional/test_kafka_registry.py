@@ -269,7 +269,7 @@ class TestAvro:
         number = shop.send("grown", text, {"id": "x", "name": "x"})
         _, said = run_dbt_and_capture(["run", "-s", "grown"], expect_pass=False)
         said = " ".join(said.split())
-        assert "at partition 0, offset 6: 00" in said
+        assert "at grown, partition 0, offset 6: 00" in said
         assert f"it has the schema {number}, which has `id` as string, which is bigint" in said
         assert rows(project, "select count(*) from {schema}.grown") == [(4,)]
 
@@ -282,7 +282,7 @@ class TestAvro:
         shop.send_bytes("bad", good[:-2], good + b"more", b'{"id": 3}', b"", b"\x03\0" + bytes(17))
         shop.send_bytes("bad", b"\0" + foreign.to_bytes(4, "big") + b"\2", good)
         _, said = run_dbt_and_capture(["run", "-s", "bad"], expect_pass=False)
-        assert "6 records cannot be read, the first at partition 0, offset 1: 00" in said
+        assert "6 records cannot be read, the first at bad, partition 0, offset 1: 00" in said
         assert f"is not Avro of its schema {number}" in said
         run_dbt(["run", "-s", "letters"])
         assert rows(project, "select * from {schema}.letters order by id") == [

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.avro_messages import avro_schemas
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import offsets_of, schema_ids_of
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
@@ -79,34 +78,6 @@ def test_keys_of_tombstones_have_subjects_of_their_own() -> None:
     pinned = schemas.pin(["t"], None, {})
     assert schema_ids_of(pinned) == {"t-value": [1], "t-key": [2]}
     assert schemas.columns_of(["t"], pinned) == "struct<id:bigint,x:int>"
-
-
-def test_schemas_that_cannot_be_read() -> None:
-    envelope = Envelope("avro", "", required=("ID",))
-    schemas = avro_schemas(
-        [
-            schema(1, id="int"),
-            schema(2, id="string"),
-            schema(3, "JSON", id="int"),
-            schema(4, other="int"),
-            schema(5, id="int"),
-        ],
-        envelope,
-        None,
-    )
-    assert schemas.columns.simpleString() == "struct<id:int,other:int>"
-    assert [writer.ids for writer in schemas.writers] == [(1, 5)]
-    assert schemas.unreadable == {
-        2: "has the schema 2, which has `id` as string, which is int in the other schemas. Set the "
-        "source's `columns` to choose its type",
-        3: "has the schema 3, which is of the kind JSON; only Avro is supported here",
-        4: "has the schema 4, which lacks the field `ID`, a column of the key",
-    }
-
-
-def test_debezium_needs_its_envelope() -> None:
-    schemas = avro_schemas([schema(1, id="int")], Envelope("debezium", "", encoding="avro"), None)
-    assert "is no envelope of Debezium" in schemas.unreadable[1]
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,17 @@ class Writer:
 
     @property
     def decoded(self) -> str:
-        """The column that Spark reads the message into."""
+        """The column that Spark reads the message and END into."""
         return f"d{self.number}"
 
     @property
+    def message(self) -> str:
+        """The column with the message's record; null if the message is not of these schemas."""
+        return f"m{self.number}"
+
+    @property
     def image(self) -> str:
-        """SQL of the row in a message."""
+        """The column with the row in the message."""
         return f"i{self.number}"
 
 
@@ -109,12 +114,12 @@ def avro_schemas(
     for schema in schemas:
         try:
             record, row = _record(schema, envelope)
+            if missing := _missing(row, envelope.required):
+                raise SchemaError(f"lacks the field `{missing}`, a column of the key")
             if declared is None:
                 columns = row.column if columns is None else _wider(columns, row.column)
             else:
                 require_castable(row, declared)
-            if missing := _missing(row, envelope.required):
-                raise SchemaError(f"lacks the field `{missing}`, a column of the key")
             rows.setdefault((record, row), []).append(schema.id)
         except SchemaError as error:
             unreadable[schema.id] = f"has the schema {schema.id}, which {error}"
@@ -185,10 +190,11 @@ class AvroMessages:
             f"{schema_id_sql('value')} as id",
         )
         decoded = framed.selectExpr("*", *map(_decoded, self.schemas.writers))
+        decoded = decoded.selectExpr("*", *map(_complete, self.schemas.writers))
         return self._debezium(decoded) if self.envelope.name == "debezium" else self._rows(decoded)
 
     def _rows(self, decoded: DataFrame) -> DataFrame:
-        images = [f"{writer.decoded}.r as {writer.image}" for writer in self.schemas.writers]
+        images = [f"{writer.message} as {writer.image}" for writer in self.schemas.writers]
         rows = self._with_reason(decoded.selectExpr("*", *images))
         change = f"{change_sql('is_tombstone', 'false')} as {CHANGE}"
         return rows.selectExpr(*self._columns(), change, BAD, REASON, WHERE)
@@ -242,8 +248,8 @@ class AvroMessages:
         yield f"not {is_known}", f"concat('has the schema id ', id, {unknown})"
         for writer in self.schemas.writers:
             is_own = f"id in ({', '.join(map(str, writer.ids))})"
-            complete = f"coalesce({writer.decoded}.end = X'{END}', false)"
-            yield f"{is_own} and not {complete}", "concat('is not Avro of its schema ', id)"
+            is_bad = f"{is_own} and {writer.message} is null"
+            yield is_bad, "concat('is not Avro of its schema ', id)"
             for name, condition in self._failures(writer):
                 why = literal(f", whose field `{name}` has a value that its column cannot take")
                 yield f"{is_own} and {condition}", f"concat('has the schema ', id, {why})"
@@ -263,9 +269,14 @@ def _decoded(writer: Writer) -> str:
     return f"case when id in ({ids}) then {message} end as {writer.decoded}"
 
 
+def _complete(writer: Writer) -> str:
+    decoded = writer.decoded
+    return f"if({decoded}.end = X'{END}', {decoded}.r, null) as {writer.message}"
+
+
 def _path(writer: Writer, *names: str) -> str:
     """Return SQL of a field in a message; null if its schema has none."""
-    sql = f"{writer.decoded}.r"
+    sql = writer.message
     node: Node | None = writer.record
     for name in names:
         member = node.members.get(name) if isinstance(node, Struct) else None

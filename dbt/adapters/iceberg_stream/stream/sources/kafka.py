@@ -156,7 +156,8 @@ class KafkaSource:
 
     def _unpack(self, spark: SparkSession, messages: DataFrame, pinned: Frontier) -> DataFrame:
         """Decode messages with the schemas of a frontier."""
-        envelope = replace(self.envelope, of_topics=self.topic is None)
+        of_topics = self.topic is None or self.schemas is not None
+        envelope = replace(self.envelope, of_topics=of_topics)
         if self.schemas is None:
             return envelope.unpack(spark, messages)
         return self.schemas.unpack(spark, envelope, messages, self._topics.read, pinned)
