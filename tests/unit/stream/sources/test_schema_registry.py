@@ -89,7 +89,9 @@ def test_logins(server: Server) -> None:
     tokens = {"bearer.auth.token": "secret", "bearer.auth.logical.cluster": "lsrc-1"}
     token = SchemaRegistry({"url": server.url, **tokens})
     token.versions("s")
-    (_, basic), (_, bearer) = server.requests
+    SchemaRegistry({"url": server.url.replace("//", "//al:p%3Aw@")}).versions("s")
+    (_, basic), (_, bearer), (_, address) = server.requests
+    assert address["Authorization"] == basic["Authorization"]
     assert basic["Authorization"] == f"Basic {base64.b64encode(b'al:p:w').decode()}"
     assert (bearer["Authorization"], bearer["target-sr-cluster"]) == ("Bearer secret", "lsrc-1")
     assert "secret" not in repr(token) and "p:w" not in repr(registry)

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import requests
+from requests.utils import get_auth_from_url
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
@@ -151,19 +152,24 @@ class SchemaRegistry:
     @cached_property
     def _session(self) -> requests.Session:
         session = requests.Session()
-        # Logins come from the options alone; without `auth` they would come from ~/.netrc.
-        session.auth = lambda request: request
         session.headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
         for option, (header, template) in HEADERS.items():
             if option in self.options:
                 session.headers[header] = template.format(self.options[option])
-        if login := self.options.get("basic.auth.user.info"):
-            name, _, password = login.partition(":")
-            session.auth = name, password
+        session.auth = self._login()
         if certificate := self.options.get("ssl.certificate.location"):
             key = self.options.get("ssl.key.location")
             session.cert = (certificate, key) if key else certificate
         return session
+
+    def _login(self) -> Any:
+        """Return user and password of the options, or of the address."""
+        if login := self.options.get("basic.auth.user.info"):
+            name, _, password = login.partition(":")
+            return name, password
+        address = get_auth_from_url(self.options["url"].split(",")[0].strip())
+        # Without any `auth`, requests would take a login from ~/.netrc.
+        return address if any(address) else lambda request: request
 
     def _get(self, path: str, what: str) -> Any:
         """Return the registry's answer; None if it does not have what is asked for."""
