@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, table
+from tests.functional.stream_service import service, wait_for
 from tests.servers.kafka import kafka_server
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
@@ -28,6 +29,7 @@ TOPICS = (
     "a",
     "b",
     "json",
+    "served",
     "keyed",
     "typed",
     "grown",
@@ -137,6 +139,7 @@ class TestAvro:
             "letters.sql": model("bad", on_bad_record="dead_letters"),
             "cast.sql": model("cast", unique_key="id"),
             "keyed.sql": model("keyed", unique_key="id"),
+            "served.sql": model("served", unique_key="id", commit_interval=0.5),
             "json.sql": model("json", unique_key="id"),
             "fast.sql": model("fast", unique_key="id"),
             "cdc.sql": model("cdc", unique_key="id"),
@@ -263,6 +266,21 @@ class TestAvro:
             {"id": 1, "part": old, "parts": [old]},
             {"id": 2, "part": part, "parts": [part]},
         ]
+
+    def test_a_newer_schema_while_a_service_runs(self, project: Any, shop: Shop) -> None:
+        first = record(("id", "int"))
+        shop.send("served", first, {"id": 1})
+        with service(project, "served", "-s", "served") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            shop.send("served", record(("id", "long"), ("more", "int")), {"id": 2**40, "more": 7})
+            shop.send("served", first, {"id": 3})
+
+            def is_there() -> bool:
+                found = table(project, "served").scan().to_arrow().to_pylist()
+                return {"id": 2**40, "more": 7} in found and {"id": 3, "more": None} in found
+
+            wait_for(is_there)
+            assert running.stop() == 0
 
     def test_a_schema_that_does_not_fit(self, project: Any, shop: Shop) -> None:
         text = record(("id", "string"), ("name", "string"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +19,14 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
     RegisteredSchema,
     SchemaRegistry,
 )
+from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
 
 
 class Server:
     """Answers by path; the last answer of a path is repeated."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.answers: dict[str, list[tuple[int, Any]]] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []
         server = self
@@ -43,8 +46,15 @@ class Server:
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        if context is not None:
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        scheme = "http" if context is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
 
     def has(self, subject: str, *versions: dict[str, Any]) -> None:
         path = f"/subjects/{subject}/versions"
@@ -57,8 +67,7 @@ class Server:
 def server() -> Iterator[Server]:
     server = Server()
     yield server
-    server.http.shutdown()
-    server.http.server_close()
+    server.stop()
 
 
 def test_versions_are_asked_for_once(server: Server) -> None:
@@ -95,6 +104,24 @@ def test_logins(server: Server) -> None:
     assert basic["Authorization"] == f"Basic {base64.b64encode(b'al:p:w').decode()}"
     assert (bearer["Authorization"], bearer["target-sr-cluster"]) == ("Bearer secret", "lsrc-1")
     assert "secret" not in repr(token) and "p:w" not in repr(registry)
+
+
+def test_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("registry"))
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    server = Server(context)
+    server.has("s")
+    trust = {"url": server.url, "ssl.ca.location": str(authority.certificate)}
+    certificate, key = map(str, authority.issue("client"))
+    own = {"ssl.certificate.location": certificate, "ssl.key.location": key}
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certificate)
+    assert SchemaRegistry({**trust, **own}).versions("s") == []
+    with pytest.raises(StreamError, match="is not trusted, or the registry refuses yours"):
+        SchemaRegistry({"url": server.url, **own}).versions("s")
+    server.stop()
 
 
 def test_a_busy_registry_is_asked_again(server: Server) -> None:
