@@ -142,3 +142,8 @@ def test_threads_that_load_spark_at_the_same_time() -> None:
     for _ in range(4):
         command = [sys.executable, "-c", THREADS_THAT_LOAD_SPARK]
         assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_server_without_avro() -> None:
+    text = "[AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE] Cannot call the FROM_AVRO SQL function"
+    assert "Put spark-avro for its Spark version" in describe(text)

@@ -140,6 +140,11 @@ ADVICE = (
         "its dependencies, on the server's class path.",
     ),
     (
+        r"AVRO_NOT_LOADED",
+        "The Spark server cannot read Avro. Put spark-avro for its Spark version "
+        "(org.apache.spark:spark-avro_2.13) on the server's class path.",
+    ),
+    (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
         "The Spark server has no Iceberg. Put iceberg-spark-runtime for its Spark version on the "
         "server's class path.",

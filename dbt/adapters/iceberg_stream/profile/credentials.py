@@ -74,7 +74,7 @@ class IcebergStreamCredentials(Credentials):
         token_command: command that prints the token, run again before it expires.
         oauth2: client credentials that get the token: `token_uri`, `client_id`, `client_secret`,
             and further parameters of the server (`scope`, `audience`, …).
-        kafka: options of Kafka's clients, named as in librdkafka, by the connection's name in
+        kafka: options of Kafka's clients and of schema registries, by the connection's name in
             sources, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
         ambient_credentials: let clients search the environment for storage credentials.
         host: host of the Spark Connect server, for `method: connect`.

@@ -155,6 +155,43 @@ class TestEvolving:
         actual = added(evolution_updates(known, pa.schema([("v", new)]), "s.t"))
         assert columns(actual) == [(1, "v", expected, False)]
 
+    def test_fields_within_columns(self) -> None:
+        """They are added, widened and made optional, and keep their ids."""
+        number = iceberg.IntegerType()
+        part = iceberg.StructType(field(4, "a", number), field(5, "b", TEXT, required=True))
+        value = iceberg.StructType(field(9, "a", number))
+        known = metadata(
+            Schema(
+                field(1, "s", part),
+                field(2, "l", iceberg.ListType(6, number, element_required=False)),
+                field(3, "m", iceberg.MapType(7, TEXT, 8, value, value_required=False)),
+            )
+        )
+        new = pa.struct([("c", pa.string()), ("a", pa.int64())])
+        arrow = pa.schema(
+            [
+                ("s", new),
+                ("l", pa.list_(pa.int64())),
+                ("m", pa.map_(pa.string(), new)),
+                ("n", pa.int32()),
+            ]
+        )
+        actual = added(evolution_updates(known, arrow, "s.t"))
+        names = [actual.find_column_name(number) for number in range(1, 10)]
+        nested = ["s.a", "s.b", "l.element", "m.key", "m.value", "m.value.a"]
+        assert names == ["s", "l", "m", *nested]
+        kinds = {n: str(actual.find_type(n)) for n in ("s.a", "l.element", "m.value.a", "s.c")}
+        assert kinds == {"s.a": "long", "l.element": "long", "m.value.a": "long", "s.c": "string"}
+        assert not actual.find_field("s.b").required
+        new_ids = {actual.find_field(name).field_id for name in ("n", "s.c", "m.value.c")}
+        assert len(new_ids) == 3 and min(new_ids) == 10
+        assert evolution_updates(metadata(actual, current=1), arrow, "s.t") == ()
+
+    def test_other_types_within_columns_stay(self) -> None:
+        part = iceberg.StructType(field(2, "a", iceberg.DoubleType()))
+        known, new = metadata(Schema(field(1, "s", part))), pa.struct([("a", pa.int32())])
+        assert evolution_updates(known, pa.schema([("s", new)]), "s.t") == ()
+
     @pytest.mark.parametrize(
         ("old", "new"),
         [

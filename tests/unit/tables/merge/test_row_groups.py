@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     Candidate,
     FileMerge,
     NotByRewriting,
+    read_rows,
     read_task_result,
     require_ids,
     run_with_retries,
@@ -156,6 +157,17 @@ def test_nested_columns_must_be_those_of_the_table(
             return
         with pytest.raises(NotByRewriting, match="nested column `s` have changed"):
             require_ids(parquet, now)
+
+
+def test_nested_fields_that_were_added_since_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"s": [{"x": 1}, None]}, schema=nested("x", 2)), path)
+    wider = pa.struct([field("y", pa.string(), 3), field("x", pa.float64(), 2)])
+    now = pa.schema([field("s", wider, 1)])
+    with pq.ParquetFile(path) as parquet:
+        require_ids(parquet, now)
+        rows = read_rows(parquet, now)
+    assert rows.to_pylist() == [{"s": {"y": None, "x": 1.0}}, {"s": None}]
 
 
 def map_of(value_id: int) -> pa.Schema:

@@ -14,10 +14,13 @@ import pyarrow.json as pj
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
 
 MESSAGES_VIEW = "__stream_messages"
 # Messages without value are tombstones, which Spark handles.
-MESSAGES_SQL = f"select value, offset from {MESSAGES_VIEW} where value is not null"
+MESSAGES_SQL = (
+    f"select {json_sql('value')} as value, offset from {MESSAGES_VIEW} where value is not null"
+)
 TYPES = {
     "bigint": pa.int64(),
     "int": pa.int32(),

@@ -10,13 +10,15 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructField
 
-FORMATS = ("json", "debezium", "maxwell", "raw")
+FORMATS = ("json", "avro", "debezium", "maxwell", "raw")
+ENCODINGS = ("json", "avro")
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
@@ -28,15 +30,16 @@ class Envelope:
     """How the value of a message becomes columns.
 
     Attributes:
-        name: `json`, a record; `debezium` or `maxwell`, a row before and after a change; `raw`,
-            the message itself.
+        name: `json` or `avro`, a record; `debezium` or `maxwell`, a row before and after a change;
+            `raw`, the message itself.
         columns: of the record, as Spark's DDL.
         table: the table of a Debezium or Maxwell topic whose changes are read; None for all.
         table_column: column that takes the name of a row's table; None for no such column.
-        tombstone_deletes: whether a JSON message without value deletes the row of its key.
+        tombstone_deletes: whether a record without value deletes the row of its key.
         key: columns that identify a row; a Maxwell update of them deletes the old row.
         of_topics: whether messages come from several topics, so that positions name the topic.
-        required: columns that a JSON record must have; the value may be null.
+        required: columns that a record must have; the value may be null.
+        encoding: `json` or `avro`, of Debezium's messages.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Envelope:
     key: tuple[str, ...] = ()
     of_topics: bool = False
     required: tuple[str, ...] = ()
+    encoding: str = "json"
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -56,8 +60,29 @@ class Envelope:
                 f"`table_column` cannot be used with `format: {self.name}`. Remove it, or set "
                 "`format` to debezium or maxwell."
             )
-        if not self.columns and self.name != "raw":
+        if self.encoding not in ENCODINGS:
+            raise StreamError(f"{must_be_one_of('encoding', self.encoding, ENCODINGS)}.")
+        if self.encoding == "avro" and self.name not in ("avro", "debezium"):
+            raise StreamError(
+                "`encoding: avro` is of Debezium's messages. For records, set `format: avro`."
+            )
+        if not self.columns and self.name != "raw" and not self.is_avro:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
+
+    @property
+    def is_avro(self) -> bool:
+        """Return whether values are Avro with the id of a schema in a registry."""
+        return "avro" in (self.name, self.encoding)
+
+    @property
+    def reads_avro_keys(self) -> bool:
+        """Return whether the key of a record without value is read from Avro."""
+        return self.name == "avro" and self.tombstone_deletes
+
+    @property
+    def where_sql(self) -> str:
+        """SQL of the position of a message."""
+        return f"concat(topic, ', ', {WHERE_TEXT})" if self.of_topics else WHERE_TEXT
 
     def unpack(self, spark: SparkSession, messages: DataFrame) -> DataFrame:
         """Decode Kafka's messages.
@@ -71,14 +96,13 @@ class Envelope:
             `__reason` and `__where`.
         """
         if self.name == "raw":
-            change = _change("false", "false")
+            change = change_sql("false", "false")
             return messages.selectExpr(*RAW.split(", "), f"{change} as {CHANGE}")
-        where = f"concat(topic, ', ', {WHERE_TEXT})" if self.of_topics else WHERE_TEXT
         text = messages.selectExpr(
-            "cast(key as string) as k",
-            "cast(value as string) as v",
+            f"cast({json_sql('key')} as string) as k",
+            f"cast({json_sql('value')} as string) as v",
             "offset",
-            f"{where} as {WHERE}",
+            f"{self.where_sql} as {WHERE}",
         )
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
@@ -111,7 +135,7 @@ class Envelope:
         for name in self.required_columns(self._names(spark)):
             has_key = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
             reasons[f"not {has_key}"] = f"lacks the key `{name}`"
-        change = f"{_change('v is null', 'false')} as {CHANGE}"
+        change = f"{change_sql('v is null', 'false')} as {CHANGE}"
         return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
 
     def required_columns(self, names: Sequence[str]) -> list[str]:
@@ -141,20 +165,11 @@ class Envelope:
             "coalesce(r.payload.after, r.after) as new",
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
-        if self.table:
-            parsed = parsed.where(f"source_table = {literal(self.table)} or r.{BAD} is not null")
         names = [quote(name) for name in self._names(spark)]
         columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
-        columns += self._table_name("source_table")
-        change = _change("op = 'd'", "op = 't'")
-        kinds = "'c', 'r', 'u', 'd', 't', 'm'"
-        reasons = {
-            f"r.{BAD} is not null": NO_RECORD,
-            f"op is null or op not in ({kinds})": "has no `op` of Debezium",
-        }
-        changes = parsed.where(f"coalesce(op, '') <> 'm' or r.{BAD} is not null")
+        reasons = {f"r.{BAD} is not null": NO_RECORD, **DEBEZIUM}
         bad = bad_columns("v", reasons)
-        return changes.selectExpr(*columns, f"{change} as {CHANGE}", *bad, WHERE)
+        return debezium_rows(self, parsed, columns, bad, f"r.{BAD} is not null")
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Decode Maxwell's JSON; an update that changes the key deletes the row of the old key."""
@@ -184,13 +199,16 @@ class Envelope:
             f"r.data.{quote(name)}) as {quote(name)}"
             for name in names
         ]
-        columns += self._table_name("r.`table`")
-        change = _change("is_old or r.`type` = 'delete'", "false", "2 * offset + if(is_old, 0, 1)")
+        columns += self.table_name("r.`table`")
+        change = change_sql(
+            "is_old or r.`type` = 'delete'", "false", "2 * offset + if(is_old, 0, 1)"
+        )
         reasons = {f"r.{BAD} is not null": NO_RECORD, "r.`type` is null": "has no `type`"}
         bad = bad_columns("v", reasons)
         return changes.selectExpr(*columns, f"{change} as {CHANGE}", *bad, WHERE)
 
-    def _table_name(self, expression: str) -> list[str]:
+    def table_name(self, expression: str) -> list[str]:
+        """Return SQL of the column with the name of a row's table, if there is one."""
         return [f"{expression} as {quote(self.table_column)}"] if self.table_column else []
 
     def _keys(self, names: list[str]) -> list[str]:
@@ -216,11 +234,50 @@ NO_RECORD = "does not fit the source's `columns`"
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
 
 
-def _change(deleted: str, truncated: str, minor: str = "offset") -> str:
+# Why a message is none of Debezium, by SQL conditions on its `op`.
+DEBEZIUM = {
+    "op is null or op not in ('c', 'r', 'u', 'd', 't', 'm')": "has no `op` of Debezium",
+}
+
+
+def change_sql(deleted: str, truncated: str, minor: str = "offset") -> str:
+    """Return SQL of `__stream`.
+
+    Args:
+        deleted: SQL condition: the change deletes the row.
+        truncated: SQL condition: it deletes all rows.
+        minor: SQL of the change's position.
+    """
     return (
         f"named_struct('major', 0L, 'minor', {minor}, "
         f"'deleted', {deleted}, 'truncated', {truncated})"
     )
+
+
+def debezium_rows(
+    envelope: Envelope,
+    messages: DataFrame,
+    columns: Sequence[str],
+    bad: Sequence[str],
+    is_bad: str = f"{BAD} is not null",
+) -> DataFrame:
+    """Return the changes of decoded messages of Debezium.
+
+    Args:
+        envelope: of the messages.
+        messages: a frame with the columns `op`, `source_table`, `offset` and WHERE.
+        columns: SQL of the row's columns.
+        bad: SQL of the columns BAD and REASON.
+        is_bad: SQL condition: the message cannot be read.
+    """
+    if envelope.table:
+        table = literal(envelope.table)
+        messages = messages.where(f"source_table = {table} or {is_bad}")
+    # `m` is a message that the source's log contains, and no change of a row.
+    changes = messages.where(f"coalesce(op, '') <> 'm' or {is_bad}")
+    change = change_sql("op = 'd'", "op = 't'")
+    rows = [*columns, *envelope.table_name("source_table")]
+    return changes.selectExpr(*rows, f"{change} as {CHANGE}", *bad, WHERE)
 
 
 def bad_columns(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
@@ -281,4 +338,5 @@ def envelope(
         tombstone_deletes=spec.get("tombstones") == "delete",
         key=tuple(key) if keys else (),
         required=tuple(required),
+        encoding=str(spec.get("encoding") or "json"),
     )

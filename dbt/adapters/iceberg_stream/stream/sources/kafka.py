@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import hide_s
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
+from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -52,6 +53,7 @@ class KafkaSource:
         topics: the topics in frontiers, if there are several.
         transaction_topic: the topic to which Debezium reports transactions; batches then have only
             whole transactions.
+        schemas: the schemas of the messages, if they are Avro.
 
     Raises:
         StreamError: the options of the topics contradict each other.
@@ -64,11 +66,14 @@ class KafkaSource:
     transactions: bool = False
     topics: tuple[str, ...] = ()
     transaction_topic: str | None = None
+    schemas: TopicSchemas | None = None
     ordered: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self._topics = FollowedTopics(self.topic, self.topics, self.transaction_topic)
         self._topics.check(self.envelope.name, self.transactions)
+        if self.schemas is not None:
+            self.schemas.check(self._topics, self.transactions)
 
     @cached_property
     def client(self) -> KafkaClient:
@@ -97,10 +102,20 @@ class KafkaSource:
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
-        return self.envelope.unpack(spark, spark.createDataFrame([], MESSAGES))
+        messages = spark.createDataFrame([], MESSAGES)
+        pinned = upper or ({} if self.schemas is None else self._pin(lower))
+        return self._unpack(spark, messages, pinned)
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
-        return ""  # the source's definition fixes the columns
+        if self.schemas is None or self.envelope.columns:
+            return ""  # the source's definition fixes the columns
+        pinned = self._pin(lower) if upper is None else upper
+        return self.schemas.columns_of(self._topics.read, pinned)
+
+    def _pin(self, lower: Frontier | None, upper: Frontier | None = None) -> Frontier:
+        """Return a frontier with the ids of the schemas that the registry has now."""
+        assert self.schemas is not None
+        return self.schemas.pin(self._topics.followed, lower, upper or {})
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         ids, lower = self._topic_ids(lower), offsets_of(lower)
@@ -117,7 +132,12 @@ class KafkaSource:
     ) -> Frontier | None:
         ids = self._topic_ids(lower)
         upper = self.planner.plan(offsets_of(lower), rows, offsets_of(until), whole)
-        return None if upper is None else with_ids(upper, ids)
+        if upper is None:
+            return None
+        # Producers register a schema before they send messages of it. Read later than the offsets,
+        # the registry therefore has all schemas of the batch.
+        upper = with_ids(upper, ids)
+        return upper if self.schemas is None else self._pin(lower, upper)
 
     def _topic_ids(self, frontier: Frontier | None) -> Mapping[str, str]:
         """Return the current ids of the topics, after a check that the frontier has the same."""
@@ -132,8 +152,15 @@ class KafkaSource:
         return any(ours.get(p, 0) < offset for p, offset in theirs.items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        envelope = replace(self.envelope, of_topics=self.topic is None)
-        return envelope.unpack(spark, self.messages(spark, lower, upper))
+        return self._unpack(spark, self.messages(spark, lower, upper), upper)
+
+    def _unpack(self, spark: SparkSession, messages: DataFrame, pinned: Frontier) -> DataFrame:
+        """Decode messages with the schemas of a frontier."""
+        of_topics = self.topic is None or self.schemas is not None
+        envelope = replace(self.envelope, of_topics=of_topics)
+        if self.schemas is None:
+            return envelope.unpack(spark, messages)
+        return self.schemas.unpack(spark, envelope, messages, self._topics.read, pinned)
 
     def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick

@@ -1,27 +1,38 @@
-"""Build and compare frontiers of Kafka: offsets, and the ids of their topics.
+"""Build and compare frontiers of Kafka: offsets, the ids of their topics, and those of schemas.
 
-The ids show that a topic was deleted and created again under its name.
+The ids show that a topic was deleted and created again under its name. The ids of the schemas that
+a registry had under each subject decide the columns of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 IDS = "topic-ids"
+SCHEMA_IDS = "schema-ids"
 
 
 def offsets_of(frontier: Frontier | None) -> Frontier | None:
-    """Return a frontier without the ids of topics.
+    """Return a frontier without the ids of topics and schemas.
 
     Args:
         frontier: the frontier.
     """
-    if frontier is None or IDS not in frontier:
-        return frontier
-    return {name: offset for name, offset in frontier.items() if name != IDS}
+    if frontier is None:
+        return None
+    return {name: offset for name, offset in frontier.items() if name not in (IDS, SCHEMA_IDS)}
+
+
+def schema_ids_of(frontier: Frontier | None) -> Mapping[str, Sequence[int]]:
+    """Return the ids of a frontier's schemas by the registry's subjects.
+
+    Args:
+        frontier: the frontier.
+    """
+    return (frontier or {}).get(SCHEMA_IDS) or {}
 
 
 def with_ids(frontier: Frontier, ids: Mapping[str, str]) -> Frontier:

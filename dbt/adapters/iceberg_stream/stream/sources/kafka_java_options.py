@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 # Options whose values are secret.
-SECRET = re.compile(r"password|secret|jaas|key\.pem$")
+SECRET = re.compile(r"password|secret|jaas|key\.pem$|user\.info$|auth\.token$")
 SECURITY = re.compile(r"(enable\.)?(sasl|ssl|security)\.")
 LOGIN = "org.apache.kafka.common.security"
 LOGIN_MODULES = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_text
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -164,7 +165,7 @@ def _changes(message: Message, offset: int) -> list[Change]:
     if value is None:
         return []
     try:
-        payload = orjson.loads(value)
+        payload = orjson.loads(json_text(value))
     except orjson.JSONDecodeError:
         return []  # a bad record is in no transaction
     payload = payload.get("payload") or payload if isinstance(payload, dict) else {}

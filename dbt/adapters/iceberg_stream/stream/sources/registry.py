@@ -10,6 +10,7 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
@@ -25,13 +26,16 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import (
     java_options,
     secret_options,
 )
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import PREFIX, SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
+from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 
 STARTS = ("earliest", "latest")
 DEFINITION_KEYS = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
-    | {"table_column", "topics", "transaction_topic"},
+    | {"table_column", "topics", "transaction_topic"}
+    | {"encoding", "schema_registry", "subject"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -68,7 +72,11 @@ class SourceDefinition:
         """
         # With `topics` a frontier covers all of them, whichever one the model reads.
         ignored = DECODING_KEYS | {"topic"} if self.spec.get("topics") else DECODING_KEYS
+        # Only frontiers of Avro have the ids of schemas, and only with tombstones those of keys.
+        if is_avro := "avro" in (self.spec.get("format"), self.spec.get("encoding")):
+            ignored = ignored - {"tombstones"}
         spec = {str(k): str(v) for k, v in self.spec.items() if k not in ignored}
+        spec["encoding"] = "avro" if is_avro else "json"
         if isinstance(topics := self.spec.get("topics"), list | tuple):
             spec["topics"] = str(sorted(set(map(str, topics))))
         is_table = self.spec.get("type", "iceberg") == "iceberg"
@@ -130,13 +138,17 @@ def open_source(
 
 def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -> Source:
     own = _as_text(spec.get("options") or {})
-    if secrets := secret_options(own):
+    secrets = secret_options(own)
+    secrets += [name for name in own if name == f"{PREFIX}url" and holds_secret(own[name])]
+    if secrets:
         raise StreamError(
             f"The options of a Kafka source hold a secret, {', '.join(secrets)}, and dbt writes "
             "sources into its artifacts. Put it into the profile, as an option of a connection "
             "under `kafka`, and set `connection` to the name of that connection."
         )
     options = _connection(spec.get("connection"), connections) | own
+    schemas = _schemas(spec, options, messages)
+    options = {n: v for n, v in options.items() if not n.startswith(PREFIX)}
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
     topics = spec.get("topics") or ()
@@ -154,7 +166,36 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
         bool(spec.get("transactions")),
         tuple(dict.fromkeys(map(str, topics))),
         str(spec["transaction_topic"]) if spec.get("transaction_topic") else None,
+        schemas,
     )
+
+
+def _schemas(
+    spec: Mapping[str, Any], options: Mapping[str, str], messages: Envelope
+) -> TopicSchemas | None:
+    """Return the schemas of the topics' messages; None if they are not of a registry."""
+    if not messages.is_avro:
+        if named := [name for name in ("schema_registry", "subject") if spec.get(name)]:
+            raise StreamError(
+                f"`{named[0]}` is of messages in Avro: set `format: avro`, or `encoding: avro` "
+                "with `format: debezium`."
+            )
+        return None
+    own = {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
+    if address := str(spec.get("schema_registry") or ""):
+        if holds_secret(address):
+            raise StreamError(
+                "`schema_registry` holds a login, and dbt writes sources into its artifacts. Put "
+                f"the address as `{PREFIX}url`, and the login as `{PREFIX}basic.auth.user.info`, "
+                "into a connection of the profile's `kafka`."
+            )
+        own["url"] = address
+    if not own.get("url"):
+        raise StreamError(
+            f"Avro needs a schema registry: set `{PREFIX}url` in the `kafka` connection of the "
+            "profile, or `schema_registry` in the source."
+        )
+    return TopicSchemas(SchemaRegistry(own), messages, spec.get("subject"))
 
 
 def _connection(name: object, connections: Connections) -> dict[str, str]:

@@ -20,8 +20,11 @@ from pyiceberg.types import (
     FloatType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
+    StructType,
 )
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -74,7 +77,7 @@ def evolution_updates(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple
     """Return the schema updates for a write that keeps the existing rows.
 
     New columns are added at the end, types are widened, and columns that the data lack become
-    optional.
+    optional. So do fields within structs, lists and maps.
 
     Args:
         metadata: table metadata.
@@ -93,7 +96,9 @@ def evolution_updates(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple
     columns = {name.lower() for name in current.column_names}
     new_columns = [field for field in arrow if field.name.lower() not in columns]
     added = added_fields(new_columns, metadata["last-column-id"], version)
-    data_fields = {f.name: f for f in added_fields(list(arrow), 0, version)}
+    # New fields within existing columns keep these ids.
+    last = max((Schema(*added).highest_field_id, metadata["last-column-id"]))
+    data_fields = {f.name: f for f in added_fields(list(arrow), last, version)}
     for number in current.identifier_field_ids:
         name = str(current.find_column_name(number))
         if name.split(".")[0] not in data_fields and name not in data_fields:
@@ -111,17 +116,41 @@ def _evolve(field: NestedField, data_field: NestedField | None, table: str) -> N
     if data_field is None:
         return field.model_copy(update={"required": False})
     old, new = field.field_type, data_field.field_type
+    wide = _widened(old, new)
+    if wide is None:
+        raise ColumnError(
+            field.name,
+            f"is {old} in {table}, but {new} in the new rows, and {old} cannot be widened to "
+            f"{new}: cast or rename it in the query, or rebuild the table with --full-refresh",
+        )
+    return field if wide == old else field.model_copy(update={"field_type": wide})
+
+
+def _widened(old: IcebergType, new: IcebergType) -> IcebergType | None:
+    """Return the old type with the new one's values; None if it cannot be widened to them."""
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        by_name = {field.name: field for field in new.fields}
+        fields = [_widened_field(field, by_name.pop(field.name, None)) for field in old.fields]
+        return StructType(*fields, *by_name.values())
+    if isinstance(old, ListType) and isinstance(new, ListType):
+        element = _widened(old.element_type, new.element_type) or old.element_type
+        return ListType(old.element_id, element, old.element_required)
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        value = _widened(old.value_type, new.value_type) or old.value_type
+        return MapType(old.key_id, old.key_type, old.value_id, value, old.value_required)
     if type(old) is type(new) and not isinstance(old, DecimalType):
-        return field
+        return old
     if _includes(old, new):
-        return field
-    if _includes(new, old):
-        return field.model_copy(update={"field_type": new})
-    raise ColumnError(
-        field.name,
-        f"is {old} in {table}, but {new} in the new rows, and {old} cannot be widened to {new}: "
-        "cast or rename it in the query, or rebuild the table with --full-refresh",
-    )
+        return old
+    return new if _includes(new, old) else None
+
+
+def _widened_field(field: NestedField, data_field: NestedField | None) -> NestedField:
+    if data_field is None:
+        return field.model_copy(update={"required": False})
+    # Whether values of another type fit is checked when they are written.
+    wide = _widened(field.field_type, data_field.field_type) or field.field_type
+    return field if wide == field.field_type else field.model_copy(update={"field_type": wide})
 
 
 def _includes(wide: IcebergType, narrow: IcebergType) -> bool:

@@ -219,7 +219,9 @@ def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = No
 
 
 def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
-    """Check that a file has field ids, and that its nested columns are those of the table.
+    """Check that a file has field ids, and that its nested fields are fields of the table.
+
+    They are read by name, and fields that were added since are null.
 
     Args:
         parquet: the file.
@@ -232,7 +234,7 @@ def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
     for field in parquet.schema_arrow:
         if _id(field) is None:
             raise NotByRewriting("a file of the table has no field ids")
-        if _ids(field) != nested_ids.get(_id(field), _ids(field)):
+        if not set(_ids(field)) <= set(nested_ids.get(_id(field), _ids(field))):
             raise NotByRewriting(
                 f"the fields of the nested column `{field.name}` have changed since a file was "
                 "written"

@@ -1,0 +1,336 @@
+"""Avro schemas as Spark's `from_avro` reads them, and the columns that their records become.
+
+Each schema is written again for Spark, with positions for names and only the logical types that
+are meant: names that Spark would take for equal, aliases and properties cannot disturb it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import types as t
+
+# Bytes after each message that show that its record ends where its schema ends.
+END = "CAFED00D"
+PRIMITIVES: dict[str, t.DataType] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "string": t.StringType(),
+    "bytes": t.BinaryType(),
+}
+TIMESTAMP, TIMESTAMP_NTZ = t.TimestampType(), t.TimestampNTZType()
+# Logical types that Spark reads as such, by Avro's type.
+LOGICAL: dict[tuple[str, str], t.DataType] = {
+    ("int", "date"): t.DateType(),
+    ("long", "timestamp-millis"): TIMESTAMP,
+    ("long", "timestamp-micros"): TIMESTAMP,
+    ("long", "local-timestamp-millis"): TIMESTAMP_NTZ,
+    ("long", "local-timestamp-micros"): TIMESTAMP_NTZ,
+}
+# Names of Kafka Connect's types, with the logical types that they are the same as. Debezium's
+# Timestamps are those of columns without a time zone.
+CONNECT = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "local-timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
+    "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
+    "io.debezium.time.ZonedTimestamp": "zoned-timestamp",
+    "org.apache.kafka.connect.data.Date": "date",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
+    "org.apache.kafka.connect.data.Decimal": "decimal",
+}
+MICROS = "(({x} - pmod({x}, 1000)) div 1000)"
+# SQL of values that Spark reads as a number, text or bytes only.
+CONVERTED: dict[tuple[str, str], tuple[t.DataType, str]] = {
+    ("long", "timestamp-nanos"): (TIMESTAMP, f"timestamp_micros({MICROS})"),
+    ("long", "local-timestamp-nanos"): (
+        TIMESTAMP_NTZ,
+        f"timestampadd(MICROSECOND, {MICROS}, timestamp_ntz'1970-01-01 00:00:00')",
+    ),
+    ("string", "zoned-timestamp"): (TIMESTAMP, "try_cast({x} as timestamp)"),
+    ("fixed", "uuid"): (
+        t.StringType(),
+        r"lower(regexp_replace(hex({x}), '^(.{8})(.{4})(.{4})(.{4})(.{12})$', '$1-$2-$3-$4-$5'))",
+    ),
+}
+MOST_DIGITS = 38
+# Pairs of primitive types, which Spark reads as the wider one.
+WIDENED_UNIONS = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
+
+
+class SchemaError(Exception):
+    """A schema cannot be read, or does not fit; the message follows `the schema 7 `."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A type without parts.
+
+    Attributes:
+        avro: the type for Spark, without a name.
+        column: the column's type.
+        sql: of the column's value, with `{x}` for the value that Spark reads.
+    """
+
+    avro: str
+    column: t.DataType
+    sql: str = "{x}"
+
+    def emit(self, names: Iterator[int]) -> Any:
+        """Return the schema for Spark.
+
+        Args:
+            names: numbers for names that are unique in the whole schema.
+        """
+        written = json.loads(self.avro)
+        if isinstance(written, dict) and written["type"] in ("enum", "fixed"):
+            return {**written, "name": f"n{next(names)}"}
+        return written
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A record, or a union of several types, which Spark reads as a struct of its members.
+
+    Attributes:
+        fields: names and types; None is Avro's type null, which becomes no column.
+        is_union: whether it is a union.
+        null_at: position of `null` in a union; None if it has none.
+    """
+
+    fields: tuple[tuple[str, Node | None], ...]
+    is_union: bool = False
+    null_at: int | None = None
+
+    @property
+    def column(self) -> t.StructType:
+        """The column's type."""
+        columns = [(name, node.column) for name, node in self.fields if node is not None]
+        return t.StructType([t.StructField(*column) for column in columns])
+
+    @property
+    def members(self) -> dict[str, tuple[str, Node]]:
+        """Spark's name and the type of each field that is a column, by the name in lower case."""
+        prefix = "member" if self.is_union else "f"
+        return {
+            name.lower(): (f"{prefix}{position}", node)
+            for position, (name, node) in enumerate(self.fields)
+            if node is not None
+        }
+
+    def emit(self, names: Iterator[int]) -> Any:
+        emitted = ["null" if node is None else node.emit(names) for _, node in self.fields]
+        if self.is_union:
+            return _with_null(emitted, self.null_at)
+        fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(emitted)]
+        return {"type": "record", "name": f"n{next(names)}", "fields": fields}
+
+
+@dataclass(frozen=True)
+class Nullable:
+    """A union of null and one type, or of two that Spark reads as one.
+
+    Attributes:
+        node: the type.
+        null_at: position of `null`; None if it is not in the union.
+        union: Avro's types, if they are two besides `null`.
+    """
+
+    node: Node
+    null_at: int | None
+    union: tuple[str, ...] = ()
+
+    @property
+    def column(self) -> t.DataType:
+        """The column's type."""
+        return self.node.column
+
+    def emit(self, names: Iterator[int]) -> Any:
+        others = list(self.union) if self.union else [self.node.emit(names)]
+        return _with_null(others, self.null_at)
+
+
+@dataclass(frozen=True)
+class Items:
+    """An array, or a map.
+
+    Attributes:
+        node: type of the items, or of the map's values.
+        is_map: whether it is a map.
+    """
+
+    node: Node
+    is_map: bool = False
+
+    @property
+    def column(self) -> t.DataType:
+        """The column's type."""
+        if self.is_map:
+            return t.MapType(t.StringType(), self.node.column)
+        return t.ArrayType(self.node.column)
+
+    def emit(self, names: Iterator[int]) -> Any:
+        kind, part = ("map", "values") if self.is_map else ("array", "items")
+        return {"type": kind, part: self.node.emit(names)}
+
+
+Node = Scalar | Struct | Nullable | Items
+
+
+def _with_null(types: list[Any], null_at: int | None) -> list[Any]:
+    return types if null_at is None else [*types[:null_at], "null", *types[null_at:]]
+
+
+def unwrap(node: Node | None) -> Node | None:
+    """Return the type of a nullable one."""
+    return node.node if isinstance(node, Nullable) else node
+
+
+def schema_for_spark(record: Struct) -> str:
+    """Return the Avro schema that Spark reads a message and the bytes END with.
+
+    Args:
+        record: the message's type.
+    """
+    names = itertools.count()
+    end = {"type": "fixed", "name": "end_mark", "size": len(END) // 2}
+    fields = [{"name": "r", "type": record.emit(names)}, {"name": "end", "type": end}]
+    return json.dumps({"type": "record", "name": "message", "fields": fields})
+
+
+@lru_cache(maxsize=1024)
+def parse_avro(text: str, references: tuple[str, ...] = ()) -> Struct:
+    """Return the record that a schema describes.
+
+    Args:
+        text: the schema.
+        references: schemas whose types it uses.
+
+    Raises:
+        SchemaError: it is no schema of a record, or a type of it becomes no column.
+    """
+    parser = _Parser()
+    try:
+        for reference in references:
+            parser.parse(json.loads(reference), "", ())
+        record = parser.parse(json.loads(text), "", ())
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise SchemaError(f"is no Avro schema ({error!r})") from error
+    if not isinstance(record, Struct) or record.is_union:
+        raise SchemaError("is not of a record, so it has no columns")
+    return record
+
+
+class _Parser:
+    """Parses a schema; definitions of its named types are kept for later uses."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
+
+    def parse(self, schema: Any, namespace: str, path: tuple[str, ...]) -> Node | None:
+        """Return the node of a type; None for null."""
+        if isinstance(schema, list):
+            return self._union(schema, namespace, path)
+        if isinstance(schema, str):
+            if schema == "null":
+                return None
+            if schema in PRIMITIVES:
+                return Scalar(json.dumps(schema), PRIMITIVES[schema])
+            return self._reference(schema, namespace, path)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.parse(kind, namespace, path)
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._define(schema, namespace, path)
+        if kind in ("array", "map"):
+            part = self.parse(schema["items" if kind == "array" else "values"], namespace, path)
+            if part is None:
+                raise SchemaError(f"has {'an array' if kind == 'array' else 'a map'} of nulls only")
+            return Items(part, kind == "map")
+        if kind in PRIMITIVES:
+            return _scalar(kind, schema)
+        return self.parse(kind, namespace, path)
+
+    def _reference(self, name: str, namespace: str, path: tuple[str, ...]) -> Node | None:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        full = full if full in self._named else name
+        if full not in self._named:
+            raise SchemaError(f"uses the type `{name}`, which it does not define")
+        return self._build(full, path)
+
+    def _define(
+        self, schema: Mapping[str, Any], namespace: str, path: tuple[str, ...]
+    ) -> Node | None:
+        name = str(schema["name"])
+        space = name.rpartition(".")[0] or str(schema.get("namespace") or namespace)
+        full = f"{space}.{name.rpartition('.')[2]}" if space else name
+        self._named[full] = schema, space
+        return self._build(full, path)
+
+    def _build(self, full: str, path: tuple[str, ...]) -> Node | None:
+        schema, namespace = self._named[full]
+        if schema["type"] == "enum":
+            avro = {"type": "enum", "symbols": schema["symbols"]}
+            return Scalar(json.dumps(avro), t.StringType())
+        if schema["type"] == "fixed":
+            return _scalar("fixed", schema)
+        if full in path:
+            raise SchemaError(f"has the record `{full}` within itself, which no column can have")
+        fields = tuple(
+            (str(field["name"]), self.parse(field["type"], namespace, (*path, full)))
+            for field in schema["fields"]
+        )
+        lowered = [name.lower() for name, node in fields if node is not None]
+        if twice := sorted({name for name in lowered if lowered.count(name) > 1}):
+            raise SchemaError(f"has fields that differ only in their case: `{twice[0]}`")
+        return Struct(fields)
+
+    def _union(self, schema: list[Any], namespace: str, path: tuple[str, ...]) -> Node | None:
+        nodes = [self.parse(kind, namespace, path) for kind in schema]
+        null_at = nodes.index(None) if None in nodes else None
+        members = [node for node in nodes if node is not None]
+        if not members:
+            raise SchemaError("has a union of null only")
+        if len(members) == 1:
+            return Nullable(members[0], null_at)
+        plain = tuple(kind for kind in schema if isinstance(kind, str) and kind != "null")
+        if (wide := WIDENED_UNIONS.get(frozenset(plain))) and len(plain) == len(members):
+            return Nullable(Scalar(json.dumps(wide), PRIMITIVES[wide]), null_at, plain)
+        named = tuple((f"member{number}", node) for number, node in enumerate(members))
+        return Struct(named, is_union=True, null_at=null_at)
+
+
+def _scalar(kind: str, schema: Mapping[str, Any]) -> Scalar:
+    """Return the node of a primitive or fixed type with its logical type, or Connect's."""
+    connect = str(schema.get("connect.name") or "")
+    logical = CONNECT.get(connect) or str(schema.get("logicalType") or "")
+    avro: dict[str, Any] = {"type": kind}
+    if kind == "fixed":
+        avro["size"] = schema["size"]
+    column = PRIMITIVES["bytes" if kind == "fixed" else kind]
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        parameters = schema.get("connect.parameters") or {}
+        scale = int(schema.get("scale") or parameters.get("scale") or 0)
+        # Connect's decimals have a precision of 64 unless the source knows a lower one.
+        precision = min(MOST_DIGITS, int(schema.get("precision") or MOST_DIGITS))
+        # Avro ignores a decimal that has more digits than its bytes.
+        fits = kind == "bytes" or precision < len(str(2 ** (8 * int(schema["size"]) - 1)))
+        if 0 <= scale <= precision and fits:
+            avro |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+            column = t.DecimalType(precision, scale)
+        return Scalar(json.dumps(avro), column)
+    if (kind, logical) in LOGICAL:
+        avro["logicalType"] = logical
+        return Scalar(json.dumps(avro), LOGICAL[kind, logical])
+    if (kind, logical) in CONVERTED and (kind != "fixed" or schema["size"] == 16):
+        column, sql = CONVERTED[kind, logical]
+        return Scalar(json.dumps(avro), column, sql)
+    return Scalar(json.dumps(avro), column)

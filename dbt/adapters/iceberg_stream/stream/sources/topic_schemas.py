@@ -1,0 +1,154 @@
+"""Schemas of the messages of Kafka topics, from a schema registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import SCHEMA_IDS, schema_ids_of
+from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructType
+
+    from dbt.adapters.iceberg_stream.stream.sources.avro_messages import AvroSchemas
+
+
+@dataclass(frozen=True)
+class TopicSchemas:
+    """The schemas of topics whose messages are Avro.
+
+    A frontier has the ids of all schemas of each subject, in the order in which their columns are
+    put together. Rows that are read again therefore have the same columns.
+
+    Attributes:
+        registry: has the schemas.
+        envelope: the format of the messages.
+        own_subject: the subject of the schemas; None for `<topic>-value`, as Confluent's
+            serializers name it.
+    """
+
+    registry: SchemaRegistry
+    envelope: Envelope
+    own_subject: str | None = None
+
+    def check(self, topics: FollowedTopics, transactions: bool) -> None:
+        """Check that the options of the source do not contradict each other.
+
+        Args:
+            topics: the source's topics.
+            transactions: its `transactions`.
+
+        Raises:
+            StreamError: an option is wrong; names it.
+        """
+        if transactions or topics.transaction_topic:
+            name = "transactions" if transactions else "transaction_topic"
+            raise StreamError(
+                f"`{name}` cannot be used with Avro: it reads transactions in JSON only. Remove it."
+            )
+        if self.own_subject and topics.topics:
+            raise StreamError(
+                "`subject` needs one `topic`: with `topics` each topic has its own subject, "
+                "`<topic>-value`. Remove it."
+            )
+
+    def pin(self, topics: Sequence[str], lower: Frontier | None, upper: Frontier) -> Frontier:
+        """Return a frontier with the ids of the schemas that the registry has now.
+
+        The columns so far stay the first ones. A new stream begins with those of the newest schema.
+
+        Args:
+            topics: all topics of the source.
+            lower: the stream's frontier.
+            upper: the frontier without the ids.
+
+        Raises:
+            StreamError: the registry does not answer, or refuses.
+        """
+        before, pinned = schema_ids_of(lower), {}
+        for subject in self._subjects(topics):
+            ids = list(before.get(subject) or ())
+            versions = [schema.id for schema in self.registry.versions(subject)]
+            later = [number for number in versions if number not in ids]
+            pinned[subject] = list(dict.fromkeys(ids + (later if ids else later[::-1])))
+        return {**upper, SCHEMA_IDS: pinned}
+
+    def columns_of(self, topics: Sequence[str], pinned: Frontier) -> str:
+        """Return the columns of a frontier's schemas as text.
+
+        Args:
+            topics: the topics whose messages are read.
+            pinned: the frontier.
+        """
+        return self._schemas(topics, pinned, None).columns.simpleString()
+
+    def unpack(
+        self,
+        spark: SparkSession,
+        envelope: Envelope,
+        messages: DataFrame,
+        topics: Sequence[str],
+        pinned: Frontier,
+    ) -> DataFrame:
+        """Decode messages; see Envelope.unpack.
+
+        Args:
+            spark: the Spark session.
+            envelope: the format of the messages.
+            messages: a frame with the columns of Spark's Kafka source.
+            topics: their topics.
+            pinned: a frontier with the ids of their schemas.
+
+        Raises:
+            StreamError: the registry has no schema of them, so that their columns are not known.
+        """
+        from pyspark.sql.types import StructType
+
+        from dbt.adapters.iceberg_stream.stream.sources.avro_messages import AvroMessages
+
+        declared = StructType(envelope.fields(spark)) if envelope.columns else None
+        schemas = self._schemas(topics, pinned, declared)
+        subjects = ", ".join(self._subjects(topics))
+        if not schemas.columns.fields:
+            raise self._without_columns(subjects, schemas)
+        return AvroMessages(envelope, schemas, subjects).unpack(messages)
+
+    def _schemas(
+        self, topics: Sequence[str], pinned: Frontier, declared: StructType | None
+    ) -> AvroSchemas:
+        from dbt.adapters.iceberg_stream.stream.sources.avro_messages import avro_schemas
+
+        ids = schema_ids_of(pinned)
+        numbers = [
+            number for subject in self._subjects(topics) for number in ids.get(subject) or ()
+        ]
+        schemas = [self.registry.by_id(number) for number in dict.fromkeys(numbers)]
+        return avro_schemas(schemas, self.envelope, declared)
+
+    def _subjects(self, topics: Sequence[str]) -> list[str]:
+        """Return the subjects of values and, if they are read, of keys."""
+        values = [self.own_subject or f"{topic}-value" for topic in topics]
+        # Fields that only keys have come last.
+        keys = [f"{topic}-key" for topic in topics] if self.envelope.reads_avro_keys else []
+        return [*values, *keys]
+
+    def _without_columns(self, subjects: str, schemas: AvroSchemas) -> StreamError:
+        reasons = "; ".join(schemas.unreadable.values())
+        if reasons:
+            return StreamError(
+                f"No schema of the subject {subjects} in the registry at "
+                f"{self.registry.address} can be read. The topic {reasons}."
+            )
+        return StreamError(
+            f"The schema registry at {self.registry.address} has no subject {subjects} yet, so the "
+            "columns are not known. Register the schema, set the source's `subject` if the schemas "
+            "have another one, or set its `columns`."
+        )

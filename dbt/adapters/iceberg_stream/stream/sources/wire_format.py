@@ -1,0 +1,48 @@
+"""The header that serializers of schema registries put before a message.
+
+It is a byte 0 and the four bytes of the schema's id. JSON never begins with a byte 0, so messages
+of the serializer of JSON Schema need no format of their own.
+"""
+
+from __future__ import annotations
+
+MAGIC = "00"
+HEADER_BYTES = 5
+
+
+def body_sql(column: str) -> str:
+    """Return SQL of a message without its header.
+
+    Args:
+        column: the message.
+    """
+    return f"substring({column}, {HEADER_BYTES + 1})"
+
+
+def schema_id_sql(column: str) -> str:
+    """Return SQL of the id of a message's schema; null if it has no header.
+
+    Args:
+        column: the message.
+    """
+    number = f"cast(conv(hex(substring({column}, 2, 4)), 16, 10) as bigint)"
+    has_header = f"length({column}) >= {HEADER_BYTES} and startswith({column}, X'{MAGIC}')"
+    return f"if({has_header}, {number}, null)"
+
+
+def json_sql(column: str) -> str:
+    """Return SQL of JSON without the header of JSON Schema, if it has one.
+
+    Args:
+        column: the message.
+    """
+    return f"if(startswith({column}, X'{MAGIC}'), {body_sql(column)}, {column})"
+
+
+def json_text(message: bytes) -> bytes:
+    """Return JSON without the header of JSON Schema, if it has one.
+
+    Args:
+        message: the message.
+    """
+    return message[HEADER_BYTES:] if message.startswith(bytes.fromhex(MAGIC)) else message

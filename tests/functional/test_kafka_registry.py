@@ -1,0 +1,449 @@
+"""Stream models that read Avro, whose schemas are in a registry, from Kafka."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+
+from tests.functional.lake import rows, table
+from tests.functional.stream_service import service, wait_for
+from tests.servers.kafka import kafka_server
+from tests.servers.schema_registry import Registry, schema_registry, with_login
+from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
+
+PASSWORD = "registry-password"
+TOPICS = (
+    "a",
+    "b",
+    "json",
+    "served",
+    "keyed",
+    "typed",
+    "grown",
+    "bad",
+    "other",
+    "cast",
+    "cdc",
+    "proto",
+    "empty",
+)
+SETTINGS = {
+    "keyed": "topic: keyed, format: avro, tombstones: delete",
+    "json": "topic: json, format: json, tombstones: delete, columns: 'id bigint, name string'",
+    "fast": "topic: json, format: json, columns: 'id bigint, name string'",
+    "cdc": "topic: cdc, format: debezium, encoding: avro",
+    "cast": "topic: cast, format: avro, columns: 'id bigint, amount decimal(10,2), at timestamp'",
+    "refused": "format: avro, connection: mistyped, topic: grown",
+    "leaking": "topic: grown, format: avro, schema_registry: 'http://alice:secret@127.0.0.1/'",
+}
+HEAD = """
+sources:
+  - name: kafka
+    config: {meta: {stream: {type: kafka, connection: shop}}}"""
+Schema = dict[str, Any]
+
+
+def record(*fields: Any, name: str = "Row") -> Schema:
+    named = [{"name": field, "type": kind} for field, kind in fields]
+    return {"type": "record", "name": name, "namespace": "shop", "fields": named}
+
+
+@dataclass
+class Shop:
+    """What sends messages: Kafka and a registry."""
+
+    bootstrap: str
+    registry: Registry
+    proxy: TcpProxy
+
+    def send(self, topic: str, schema: Schema, *values: Any) -> int:
+        """Send values; returns the id of their schema."""
+        number = self.registry.register(f"{topic}-value", json.dumps(schema))
+        self.send_bytes(topic, *(None if v is None else framed(number, schema, v) for v in values))
+        return number
+
+    def send_bytes(self, topic: str, *messages: bytes | None, key: bytes = b"key") -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for message in messages:
+            producer.produce(topic, key=key, value=message)
+        assert producer.flush(30) == 0
+
+
+def framed(number: int, schema: Schema, value: Any) -> bytes:
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(schema), value)
+    return b"\0" + number.to_bytes(4, "big") + written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    folder = tmp_path_factory.mktemp("servers")
+    with (
+        kafka_server(folder / "kafka") as bootstrap,
+        schema_registry(folder / "registry") as registry,
+        with_login(registry, f"alice:{PASSWORD}") as port,
+        tcp_proxy(port) as proxy,
+    ):
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in TOPICS]).values():
+            made.result()
+        yield Shop(bootstrap, registry, proxy)
+
+
+@pytest.fixture(scope="class")
+def dbt_profile_target(dbt_profile_target: dict[str, object], shop: Shop) -> dict[str, object]:
+    connection = {
+        "bootstrap.servers": shop.bootstrap,
+        "schema.registry.url": f"http://127.0.0.1:{shop.proxy.port}/apis/ccompat/v7",
+        "schema.registry.basic.auth.user.info": f"alice:{PASSWORD}",
+    }
+    mistyped = {**connection, "schema.registry.basic.auth.user.info": "alice:mistyped-password"}
+    return {**dbt_profile_target, "kafka": {"shop": connection, "mistyped": mistyped}}
+
+
+def sources() -> str:
+    definitions = {topic: f"topic: {topic}, format: avro" for topic in TOPICS} | SETTINGS
+    tables = "".join(
+        f"      - {{name: {name}, config: {{meta: {{stream: {{{keys}}}}}}}}}\n"
+        for name, keys in definitions.items()
+    )
+    return f"{HEAD}\n    tables:\n{tables}"
+
+
+def model(name: str, **config: Any) -> str:
+    given = ", ".join(f"{k}={v!r}" for k, v in {"materialized": "stream", **config}.items())
+    return f"{{{{ config({given}) }}}}\nselect * from {{{{ stream(source('kafka', '{name}')) }}}}"
+
+
+class TestAvro:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "sources.yml": sources(),
+            "typed.sql": model("typed", unique_key="id"),
+            "grown.sql": model("grown", unique_key="id"),
+            "bad.sql": model("bad"),
+            "letters.sql": model("bad", on_bad_record="dead_letters"),
+            "cast.sql": model("cast", unique_key="id"),
+            "keyed.sql": model("keyed", unique_key="id"),
+            "served.sql": model("served", unique_key="id", commit_interval=0.5),
+            "json.sql": model("json", unique_key="id"),
+            "fast.sql": model("fast", unique_key="id"),
+            "cdc.sql": model("cdc", unique_key="id"),
+            **{
+                f"{name}.sql": model(name)
+                for name in ("other", "proto", "empty", "refused", "leaking")
+            },
+        }
+
+    def test_types(self, project: Any, shop: Shop) -> None:
+        """Each becomes a column, which a second reader reads."""
+        moment = datetime(2026, 1, 2, 3, 4, 5, 678000, timezone.utc)
+        micros = int(moment.timestamp()) * 10**6 + 678000
+        address = record(("city", "string"), ("zip", ["null", "int"]), name="Address")
+        connect = "org.apache.kafka.connect.data.Decimal"
+        fields: dict[str, tuple[Any, Any, Any]] = {
+            "id": ("int", 1, 1),
+            "big": ("long", 2**60, 2**60),
+            "ratio": ("float", 0.5, 0.5),
+            "exact": ("double", 0.1, 0.1),
+            "yes": ("boolean", True, True),
+            "text": (["null", "string"], "é", "é"),
+            "nothing": (["null", "string"], None, None),
+            "raw": ("bytes", b"\0\1", b"\0\1"),
+            "fixed": ({"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
+            "kind": ({"type": "enum", "name": "K", "symbols": ["A", "B"]}, "B", "B"),
+            "uuid": ({"type": "string", "logicalType": "uuid"}, "0-0", "0-0"),
+            "price": (
+                {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+                Decimal("12.34"),
+                Decimal("12.34"),
+            ),
+            "connected": (
+                {"type": "bytes", "connect.name": connect, "connect.parameters": {"scale": "2"}},
+                (-1).to_bytes(1, "big", signed=True),
+                Decimal("-0.01"),
+            ),
+            "day": ({"type": "int", "logicalType": "date"}, date(2026, 1, 2), date(2026, 1, 2)),
+            "millis": ({"type": "long", "logicalType": "timestamp-millis"}, moment, moment),
+            "micros": ({"type": "long", "logicalType": "timestamp-micros"}, moment, moment),
+            "local": (
+                {"type": "long", "logicalType": "local-timestamp-micros"},
+                moment.replace(tzinfo=None),
+                moment.replace(tzinfo=None),
+            ),
+            "nanos": (
+                {"type": "long", "connect.name": "io.debezium.time.NanoTimestamp"},
+                micros * 1000 + 999,
+                moment.replace(tzinfo=None),
+            ),
+            "before_1970": (
+                {"type": "long", "connect.name": "io.debezium.time.NanoTimestamp"},
+                -1,
+                datetime(1969, 12, 31, 23, 59, 59, 999999),
+            ),
+            "zoned": (
+                {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"},
+                "2026-01-02T04:04:05.678+01:00",
+                moment,
+            ),
+            "address": (
+                ["null", address],
+                {"city": "Rome", "zip": None},
+                {"city": "Rome", "zip": None},
+            ),
+            "others": (
+                {"type": "array", "items": "shop.Address"},
+                [{"city": "Bonn", "zip": 5}],
+                [{"city": "Bonn", "zip": 5}],
+            ),
+            "counts": ({"type": "map", "values": ["null", "long"]}, {"a": 1}, [("a", 1)]),
+            "either": (["null", "int", "string"], "x", {"member0": None, "member1": "x"}),
+        }
+        schema = record(*((name, kind) for name, (kind, _, _) in fields.items()))
+        shop.send("typed", schema, {name: value for name, (_, value, _) in fields.items()})
+        run_dbt(["run", "-s", "typed"])
+        (found,) = table(project, "typed").scan().to_arrow().to_pylist()
+        assert found == {name: expected for name, (_, _, expected) in fields.items()}
+
+    def test_newer_schemas(self, project: Any, shop: Shop) -> None:
+        """They add and widen columns, between two runs and within one."""
+        first = record(("id", "int"), ("name", "string"))
+        shop.send("grown", first, {"id": 1, "name": "a"})
+        run_dbt(["run", "-s", "grown"])
+        wider = record(("id", "long"), ("name", "string"), ("ratio", "float"))
+        without = record(("id", "long"), ("ratio", "double"), ("note", ["null", "string"]))
+        shop.send("grown", first, {"id": 2, "name": "b"})
+        shop.send(
+            "grown",
+            wider,
+            {"id": 2**40, "name": "c", "ratio": 0.5},
+            {"id": 1, "name": "d", "ratio": 1.5},
+        )
+        shop.send("grown", without, {"id": 3, "ratio": 0.1, "note": "new"})
+        shop.send_bytes("grown", None)
+        run_dbt(["run", "-s", "grown"])
+        found = rows(project, "select id, name, ratio, note from {schema}.grown order by id")
+        assert found == [
+            (1, "d", 1.5, None),
+            (2, "b", None, None),
+            (3, None, Decimal("0.1"), "new"),
+            (2**40, "c", 0.5, None),
+        ]
+        kinds = {f.name: str(f.field_type) for f in table(project, "grown").schema().fields}
+        assert kinds == {"id": "long", "name": "string", "ratio": "double", "note": "string"}
+
+    def test_newer_schemas_of_nested_records(self, project: Any, shop: Shop) -> None:
+        """Fields are added to and widened in records, arrays and maps, too."""
+
+        def nested(*fields: Any) -> Schema:
+            part = record(*fields, name="Part")
+            items = {"type": "array", "items": "shop.Part"}
+            return record(("id", "int"), ("part", part), ("parts", items))
+
+        first, later = nested(("a", "int")), nested(("a", "long"), ("b", ["null", "string"]))
+        shop.send("other", first, {"id": 1, "part": {"a": 1}, "parts": [{"a": 1}]})
+        run_dbt(["run", "-s", "other"])
+        part = {"a": 2**40, "b": "x"}
+        shop.send("other", later, {"id": 2, "part": part, "parts": [part]})
+        run_dbt(["run", "-s", "other"])
+        found = table(project, "other").scan().to_arrow().sort_by("id").to_pylist()
+        old = {"a": 1, "b": None}
+        assert found == [
+            {"id": 1, "part": old, "parts": [old]},
+            {"id": 2, "part": part, "parts": [part]},
+        ]
+
+    def test_a_newer_schema_while_a_service_runs(self, project: Any, shop: Shop) -> None:
+        first = record(("id", "int"))
+        shop.send("served", first, {"id": 1})
+        with service(project, "served", "-s", "served") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            shop.send("served", record(("id", "long"), ("more", "int")), {"id": 2**40, "more": 7})
+            shop.send("served", first, {"id": 3})
+
+            def is_there() -> bool:
+                found = table(project, "served").scan().to_arrow().to_pylist()
+                return {"id": 2**40, "more": 7} in found and {"id": 3, "more": None} in found
+
+            wait_for(is_there)
+            assert running.stop() == 0
+
+    def test_a_schema_that_does_not_fit(self, project: Any, shop: Shop) -> None:
+        text = record(("id", "string"), ("name", "string"))
+        number = shop.send("grown", text, {"id": "x", "name": "x"})
+        _, said = run_dbt_and_capture(["run", "-s", "grown"], expect_pass=False)
+        said = " ".join(said.split())
+        assert "at grown, partition 0, offset 6: 00" in said
+        assert f"it has the schema {number}, which has `id` as string, which is bigint" in said
+        assert rows(project, "select count(*) from {schema}.grown") == [(4,)]
+
+    def test_bad_messages(self, project: Any, shop: Shop) -> None:
+        """They stop a stream, or go to a table with the reason."""
+        schema = record(("id", "int"), ("name", "string"))
+        number = shop.send("bad", schema, {"id": 1, "name": "good"})
+        good = framed(number, schema, {"id": 2, "name": "good"})
+        foreign = shop.registry.register("other-value", json.dumps(record(("x", "int"))))
+        shop.send_bytes("bad", good[:-2], good + b"more", b'{"id": 3}', b"", b"\x03\0" + bytes(17))
+        shop.send_bytes("bad", b"\0" + foreign.to_bytes(4, "big") + b"\2", good)
+        _, said = run_dbt_and_capture(["run", "-s", "bad"], expect_pass=False)
+        assert "6 records cannot be read, the first at bad, partition 0, offset 1: 00" in said
+        assert f"is not Avro of its schema {number}" in said
+        run_dbt(["run", "-s", "letters"])
+        assert rows(project, "select * from {schema}.letters order by id") == [
+            (1, "good"),
+            (2, "good"),
+        ]
+        letters = "select record, reason from {schema}.letters__dead_letters order by place"
+        records, reasons = zip(*rows(project, letters), strict=True)
+        assert [bytes.fromhex(r) for r in records[:3]] == [good[:-2], good + b"more", b'{"id": 3}']
+        assert reasons[:2] == (f"is not Avro of its schema {number}",) * 2
+        assert all("does not begin with a byte 0" in reason for reason in reasons[2:4])
+        assert "AWS Glue" in reasons[4]
+        assert (
+            f"the schema id {foreign}, which the registry does not have under bad-value"
+            in reasons[5]
+        )
+
+    def test_columns_of_the_definition(self, project: Any, shop: Shop) -> None:
+        """They choose fields and cast them; what cannot be cast is bad."""
+        schema = record(("ID", "int"), ("amount", "string"), ("at", "string"), ("more", "int"))
+        row = {"ID": 1, "amount": "1.5", "at": "2026-01-02 00:00:00Z", "more": 1}
+        shop.send("cast", schema, row)
+        run_dbt(["run", "-s", "cast"])
+        assert rows(project, "select id, amount, date(at) from {schema}.cast") == [
+            (1, Decimal("1.50"), date(2026, 1, 2))
+        ]
+        shop.send("cast", schema, {**row, "amount": "none"})
+        _, said = run_dbt_and_capture(["run", "-s", "cast"], expect_pass=False)
+        assert "whose field `amount` has a value that its column cannot take" in said
+
+    def test_debezium(self, project: Any, shop: Shop) -> None:
+        def envelope(*fields: Any) -> Schema:
+            source = record(("table", "string"), ("lsn", ["null", "long"]), name="Source")
+            return record(
+                ("before", ["null", record(*fields, name="Value")]),
+                ("after", ["null", "shop.Value"]),
+                ("source", source),
+                ("op", "string"),
+                ("ts_ms", ["null", "long"]),
+                name="Envelope",
+            )
+
+        def change(op: str, before: Any = None, after: Any = None) -> Any:
+            source = {"table": "orders", "lsn": None}
+            return {"op": op, "before": before, "after": after, "source": source, "ts_ms": 1}
+
+        at = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}
+        first = envelope(("id", "int"), ("at", at))
+        one, two, three = ({"id": n, "at": n * 10**6} for n in (1, 2, 3))
+        shop.send("cdc", first, change("r", after=one), change("c", after=two))
+        shop.send("cdc", first, change("c", after=three), change("d", before=two), None)
+        run_dbt(["run", "-s", "cdc"])
+        later = envelope(("id", "int"), ("at", at), ("note", ["null", "string"]))
+        noted = {**one, "note": "paid"}
+        shop.send("cdc", first, change("u", before=three, after={"id": 3, "at": 0}))
+        shop.send("cdc", later, change("u", before={**one, "note": None}, after=noted))
+        run_dbt(["run", "-s", "cdc"])
+        assert rows(project, "select * from {schema}.cdc order by id") == [
+            (1, datetime(1970, 1, 1, 0, 0, 1), "paid"),
+            (3, datetime(1970, 1, 1), None),
+        ]
+
+    def test_tombstones(self, project: Any, shop: Shop) -> None:
+        """Their keys are Avro, too, with schemas of another subject."""
+        row, key = record(("id", "long"), ("name", "string")), record(("id", "int"), name="Key")
+        shop.send("keyed", row, *({"id": n, "name": "a"} for n in (1, 2, 3)))
+        number = shop.registry.register("keyed-key", json.dumps(key))
+        shop.send_bytes("keyed", None, key=framed(number, key, {"id": 2}))
+        run_dbt(["run", "-s", "keyed"])
+        shop.send_bytes("keyed", None, key=framed(number, key, {"id": 3}))
+        run_dbt(["run", "-s", "keyed"])
+        assert rows(project, "select id, name from {schema}.keyed") == [(1, "a")]
+
+    def test_json_with_a_schema(self, project: Any, shop: Shop) -> None:
+        """The serializer of JSON Schema puts the same header before a message and its key."""
+        header = b"\0\0\0\0\1"
+        shop.send_bytes("json", header + b'{"id": 1, "name": "a"}', b'{"id": 2, "name": "b"}')
+        shop.send_bytes("json", None, key=header + b'{"id": 2}')
+        for name in ("json", "fast"):
+            run_dbt(["run", "-s", name])
+        assert rows(project, "select id, name from {schema}.json") == [(1, "a")]
+        shop.send_bytes("json", header + b'{"id": 3, "name": "c"}')
+        run_dbt(["run", "-s", "fast"])
+        assert rows(project, "select id from {schema}.fast order by id") == [(1,), (2,), (3,)]
+
+    def test_what_cannot_be_read(self, project: Any, shop: Shop) -> None:
+        proto = 'syntax = "proto3"; message Row { int32 id = 1; }'
+        shop.registry.register("proto-value", proto, "PROTOBUF")
+        for name, words in {
+            "proto": "of the kind PROTOBUF; only Avro is supported",
+            "empty": "has no subject empty-value yet, so the columns are not known",
+            "leaking": "`schema_registry` holds a login, and dbt writes sources into its artifacts",
+        }.items():
+            _, said = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
+            assert words in " ".join(said.split())
+
+    def test_a_registry_that_is_away(self, project: Any, shop: Shop) -> None:
+        """It is asked again until it is back."""
+        shop.registry.register("empty-value", json.dumps(record(("id", "int"))))
+        shop.proxy.cut()
+        timer = threading.Timer(4, shop.proxy.mend)
+        timer.start()
+        run_dbt(["run", "-s", "empty"])
+        timer.join()
+        assert rows(project, "select * from {schema}.empty") == []
+
+    def test_a_wrong_password(self, project: Any, shop: Shop) -> None:
+        _, said = run_dbt_and_capture(["run", "-s", "refused"], expect_pass=False)
+        said = " ".join(said.split())
+        assert f"registry at http://127.0.0.1:{shop.proxy.port}/apis/ccompat/v7 refuses" in said
+        assert "401 Unauthorized. Check the login in the profile's `kafka` connection" in said
+
+    def test_no_secret_is_shown(self, project: Any) -> None:
+        for file in Path(project.project_root).rglob("*"):
+            if file.is_file():
+                content = file.read_bytes()
+                assert PASSWORD.encode() not in content, file
+                assert b"mistyped-password" not in content, file
+
+
+GROUP = "topics: [a, b], format: avro"
+
+
+class TestTopicsOfAGroup:
+    """Each has a subject of its own."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        tables = "".join(
+            f"      - {{name: {name}, config: {{meta: {{stream: {{topic: {name}, {GROUP}}}}}}}}}\n"
+            for name in "ab"
+        )
+        models = {f"{n}.sql": model(n, unique_key="id", commit_group="ab") for n in "ab"}
+        return {"sources.yml": f"{HEAD}\n    tables:\n{tables}", **models}
+
+    def test_newer_schemas(self, project: Any, shop: Shop) -> None:
+        for topic in "ab":
+            shop.send(topic, record(("id", "int"), (topic, "string")), {"id": 1, topic: "x"})
+        run_dbt(["run"])
+        wider = record(("id", "long"), ("b", "string"), ("more", ["null", "int"]))
+        shop.send("b", wider, {"id": 2**40, "b": "y", "more": 1})
+        run_dbt(["run"])
+        assert rows(project, "select * from {schema}.a") == [(1, "x")]
+        found = rows(project, "select id, b, more from {schema}.b order by id")
+        assert found == [(1, "x", None), (2**40, "y", 1)]
+        assert [str(f.field_type) for f in table(project, "a").schema().fields] == ["int", "string"]
