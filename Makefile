@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 AREA ?= batch
 SF ?= 1
-# Number of processes that run tests, each with its own engine.
+# Number of processes that run tests. They wait often, so three keep two cores busy.
 WORKERS ?= 3
 # What coverage is measured of.
 TESTS ?= tests/unit
