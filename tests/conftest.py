@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -10,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dbt_common.behavior_flags import BehaviorFlagRendered
-from dbt_common.clients.system import write_file
-from dbt_common.utils.encoding import JSONEncoder
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
 from tests.servers.iceberg_parser import iceberg_parser
@@ -22,8 +18,12 @@ from tests.servers.spark_cluster import TOKEN, spark_cluster
 pytest_plugins = ["dbt.tests.fixtures.project"]
 
 ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
-# The optimizing compiler of Java costs tests more than it gains them.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# The optimizing compiler of Java costs tests more than it gains them, and so do the programs that
+# Spark writes and compiles for each query.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+)
 
 
 def is_controller(config: pytest.Config) -> bool:
@@ -44,24 +44,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         home = Path(os.environ.pop(ENGINE_HOME))
         stop(home)
         shutil.rmtree(home)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_commands() -> Iterator[None]:
-    """Spare dbt's commands two detours that cost tests a tenth of their time.
-
-    dbt looks through the whole call stack, which is deep in a test, for the module that created an
-    adapter, and writes its artifacts with the encoder of `json` that is written in Python.
-    """
-
-    def write_json(path: str, data: object) -> bool:
-        return write_file(path, json.dumps(data, cls=JSONEncoder))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BehaviorFlagRendered, "_default_source", staticmethod(lambda: "dbt"))
-        patch.setattr("dbt.artifacts.schemas.base.write_json", write_json)
-        patch.setattr("dbt.artifacts.schemas.run.v5.run.write_json", write_json)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -222,6 +222,7 @@ class TestOptOut(AtomicProject):
         assert "`publish` must be one of immediately, atomic" in str(results[0].message)
 
 
+@pytest.mark.manifest
 class TestDefer(Shop):
     def test_deferred_models_are_read_where_they_are_published(
         self, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

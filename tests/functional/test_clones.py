@@ -14,6 +14,8 @@ from dbt_common.exceptions import DbtRuntimeError
 from tests.functional.builds import command, variables
 from tests.functional.lake import run, table
 
+pytestmark = pytest.mark.manifest
+
 ORDERS = """
 {{ config(materialized='incremental', unique_key='id',
     table_properties={'history.expire.max-snapshot-age-ms': '1'}) }}

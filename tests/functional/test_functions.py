@@ -94,6 +94,7 @@ SNAPSHOT = (
 NAMED = "select * from {schema}.named order by id"
 
 
+@pytest.mark.manifest
 class TestCalls:
     @pytest.fixture(scope="class")
     def functions(self) -> dict[str, str]:

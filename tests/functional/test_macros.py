@@ -90,6 +90,7 @@ class TestMacrosOfTheProject:
             assert rows(project, f"select count(*) from {{schema}}.{name}") == [(1,)]
 
 
+@pytest.mark.manifest
 class TestPublicMacros:
     @pytest.fixture(scope="class")
     def macros(self) -> dict[str, str]:

@@ -13,6 +13,8 @@ from dbt.adapters.iceberg_stream.cli import main
 from tests.functional.lake import run
 from tests.unit.report.pages import Page
 
+pytestmark = pytest.mark.manifest
+
 ORDERS = """
 {{ config(materialized='incremental', unique_key='id', merge_engine='spark') }}
 select id, id * {{ var('factor', 1) }} as amount from {{ ref('raw_orders') }}

@@ -11,6 +11,8 @@ from dbt.tests.util import run_dbt
 from tests.functional.builds import Shop, command, variables
 from tests.unit.report.pages import Page
 
+pytestmark = pytest.mark.manifest
+
 
 class TestReportOfBuilds(Shop):
     def words(self, project: Any) -> str:

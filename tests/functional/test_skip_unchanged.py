@@ -248,6 +248,7 @@ class TestWhatChangesNothing(EveryKind):
         assert rows(project, "select one from {schema}.d_table") == [(1,)]
 
 
+@pytest.mark.manifest
 class TestNeverSkipped(Skipping):
     """What is no function of its inputs is built by each run."""
 

@@ -7,6 +7,8 @@ from dbt.tests.adapter.dbt_clone.test_dbt_clone import (
 )
 from dbt.tests.util import run_dbt_and_capture
 
+pytestmark = pytest.mark.manifest
+
 
 class CleanUp:
     @pytest.fixture(autouse=True)

@@ -14,6 +14,8 @@ from dbt.tests.adapter.catalog.relation_types import CatalogRelationTypes
 from dbt.tests.util import AnyInteger
 from dbt_common.contracts.metadata import CatalogTable, ColumnMetadata, TableMetadata
 
+pytestmark = pytest.mark.manifest
+
 TYPES = {
     "role": None,
     "id_type": "bigint",

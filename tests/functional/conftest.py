@@ -1,0 +1,42 @@
+"""Spares the dbt commands of tests work that takes a third of their time and shows nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from dbt_common.behavior_flags import BehaviorFlagRendered
+from dbt_common.clients.system import write_file
+from dbt_common.utils.encoding import JSONEncoder
+
+MODULES = ("parser.manifest", "task.runnable", "task.docs.generate")
+WRITE_MANIFEST = [f"dbt.{module}.write_manifest" for module in MODULES]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_commands() -> Iterator[None]:
+    """Avoid two detours of dbt.
+
+    It looks through the whole call stack, which is deep in a test, for the module that created an
+    adapter, and writes its artifacts with the encoder of `json` that is written in Python.
+    """
+
+    def write_json(path: str, data: object) -> bool:
+        return write_file(path, json.dumps(data, cls=JSONEncoder))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BehaviorFlagRendered, "_default_source", staticmethod(lambda: "dbt"))
+        patch.setattr("dbt.artifacts.schemas.base.write_json", write_json)
+        patch.setattr("dbt.artifacts.schemas.run.v5.run.write_json", write_json)
+        yield
+
+
+@pytest.fixture(scope="class", autouse=True)
+def manifest_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Write manifest.json for tests that need it only: each run writes it twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("manifest") is None:
+            for function in WRITE_MANIFEST:
+                patch.setattr(function, lambda *_, **__: None)
+        yield
