@@ -19,11 +19,9 @@ pytest_plugins = ["dbt.tests.fixtures.project"]
 
 ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
 # The optimizing compiler of Java costs tests more than it gains them, and so do the programs that
-# Spark writes and compiles for each query.
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
-    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-)
+# Spark writes and compiles for each query. On a cluster it does write them.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+NO_CODEGEN = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 
 
 def is_controller(config: pytest.Config) -> bool:
@@ -34,7 +32,9 @@ def is_controller(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the folder of the engine that all processes of tests share."""
     if is_controller(config):
-        os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+        on_cluster = config.getoption("--method") == "connect"
+        options = JAVA_OPTIONS if on_cluster else f"{JAVA_OPTIONS} {NO_CODEGEN}"
+        os.environ.setdefault("JAVA_TOOL_OPTIONS", options)
         os.environ[ENGINE_HOME] = tempfile.mkdtemp(prefix="engine-")
 
 
