@@ -82,6 +82,10 @@ class TestWriterAndReader:
         rows = results.results[0].agate_table.rows
         assert [tuple(row) for row in rows] == [(1, "Ada"), (2, "Grace")]
 
+    def test_sessions_leave_no_threads(self, project: Any, engine_home: Path) -> None:
+        run_dbt(["show", "--inline", "select * from {{ ref('a_table') }}"])
+        assert threads(engine_home, "rest-metrics") == 0
+
     @pytest.mark.parametrize(
         "command",
         [
@@ -96,10 +100,6 @@ class TestWriterAndReader:
         ],
         ids=lambda command: "-".join(command[:3]).replace("--", ""),
     )
-    def test_sessions_leave_no_threads(self, project: Any, engine_home: Path) -> None:
-        run_dbt(["show", "--inline", "select * from {{ ref('a_table') }}"])
-        assert threads(engine_home, "rest-metrics") == 0
-
     def test_the_reader_writes_nothing(
         self, project: Any, catalog: RestCatalog, command: list[str]
     ) -> None:
