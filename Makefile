@@ -22,7 +22,8 @@ NEXT_TESTS := $(addprefix tests/functional/,adapter/test_basic.py adapter/test_e
     test_builds.py::TestFailure test_catalogs.py::TestSecondForm test_dbt_1_12.py)
 
 # Needed by unit tests. Not pinned, because they must work with old versions of the other packages.
-UNIT_TESTS_NEED := confluent-kafka cryptography hypothesis 'moto[s3,server]' pytest pytest-timeout pytest-xdist
+UNIT_TESTS_NEED := confluent-kafka cryptography duckdb duckdb-extension-avro duckdb-extension-iceberg \
+    hypothesis 'moto[s3,server]' pytest pytest-timeout pytest-xdist
 
 SHOP := examples/shop
 TPCH := examples/tpch
@@ -77,8 +78,8 @@ unit: $(VENV)/.dev-installed ## Run the tests that need no Spark
 unit-minimal: ## Run the unit tests with the oldest versions that setup.py allows
 	$(PYTHON) -m venv .venv-minimal
 	.venv-minimal/bin/pip install --quiet --disable-pip-version-check uv
-	.venv-minimal/bin/uv pip install --quiet --resolution lowest-direct -e .
-	.venv-minimal/bin/uv pip install --quiet $(UNIT_TESTS_NEED)
+	.venv-minimal/bin/uv pip install --quiet --python .venv-minimal --resolution lowest-direct -e .
+	.venv-minimal/bin/uv pip install --quiet --python .venv-minimal $(UNIT_TESTS_NEED)
 	.venv-minimal/bin/pytest tests/unit --numprocesses $(WORKERS)
 
 lint: $(VENV)/.dev-installed ## Check style and types
