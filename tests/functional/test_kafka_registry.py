@@ -390,7 +390,7 @@ class TestAvro:
         proto = 'syntax = "proto3"; message Row { int32 id = 1; }'
         shop.registry.register("proto-value", proto, "PROTOBUF")
         for name, words in {
-            "proto": "of the kind PROTOBUF; only Avro is supported",
+            "proto": "which is PROTOBUF and not Avro. Have the producer write Avro",
             "empty": "has no subject empty-value yet, so the columns are not known",
             "leaking": "`schema_registry` holds a login, and dbt writes sources into its artifacts",
         }.items():

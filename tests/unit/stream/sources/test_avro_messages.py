@@ -34,8 +34,10 @@ def test_schemas_that_cannot_be_read() -> None:
     assert schemas.unreadable == {
         2: "has the schema 2, which has `id` as string, which is int in the other schemas. Set the "
         "source's `columns` to choose its type",
-        3: "has the schema 3, which is of the kind JSON; only Avro is supported here",
-        4: "has the schema 4, which lacks the field `ID`, a column of the key",
+        3: "has the schema 3, which is JSON and not Avro. Have the producer write Avro, or use "
+        "`format: json` for JSON Schema and `format: raw` for others",
+        4: "has the schema 4, which lacks the field `ID`, a column of the key. Set the model's "
+        "`unique_key` to fields that every schema has",
     }
 
 

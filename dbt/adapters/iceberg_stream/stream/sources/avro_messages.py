@@ -84,7 +84,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class AvroSchemas:
-    """What is known of the schemas of a batch's messages.
+    """The schemas of a batch's messages, and the columns that take their records.
 
     Attributes:
         columns: that their records become.
@@ -115,7 +115,10 @@ def avro_schemas(
         try:
             record, row = _record(schema, envelope)
             if missing := _missing(row, envelope.required):
-                raise SchemaError(f"lacks the field `{missing}`, a column of the key")
+                raise SchemaError(
+                    f"lacks the field `{missing}`, a column of the key. Set the model's "
+                    "`unique_key` to fields that every schema has"
+                )
             if declared is None:
                 columns = row.column if columns is None else _wider(columns, row.column)
             else:
@@ -142,7 +145,10 @@ def _missing(row: Struct, required: Sequence[str]) -> str | None:
 def _record(schema: RegisteredSchema, envelope: Envelope) -> tuple[Struct, Struct]:
     """Return the types of a message and of the rows in it."""
     if schema.kind != "AVRO":
-        raise SchemaError(f"is of the kind {schema.kind}; only Avro is supported here")
+        raise SchemaError(
+            f"is {schema.kind} and not Avro. Have the producer write Avro, or use `format: json` "
+            "for JSON Schema and `format: raw` for others"
+        )
     record = parse_avro(schema.text, schema.references)
     if envelope.name != "debezium":
         return record, record
@@ -239,13 +245,13 @@ class AvroMessages:
         yield "id is null", literal(NO_HEADER)
         for schema_id, why in self.schemas.unreadable.items():
             yield f"id = {schema_id}", literal(why)
-        known = [schema_id for writer in self.schemas.writers for schema_id in writer.ids]
+        readable = [schema_id for writer in self.schemas.writers for schema_id in writer.ids]
         unknown = literal(
             f", which the registry does not have under {self.subjects}. Set the source's "
             "`subject`, if the schemas have another one"
         )
-        is_known = f"id in ({', '.join(map(str, known))})" if known else "false"
-        yield f"not {is_known}", f"concat('has the schema id ', id, {unknown})"
+        is_readable = f"id in ({', '.join(map(str, readable))})" if readable else "false"
+        yield f"not {is_readable}", f"concat('has the schema id ', id, {unknown})"
         for writer in self.schemas.writers:
             is_own = f"id in ({', '.join(map(str, writer.ids))})"
             is_bad = f"{is_own} and {writer.message} is null"
@@ -287,7 +293,7 @@ def _path(writer: Writer, *names: str) -> str:
 
 
 def _coalesce(values: Sequence[str], kind: str) -> str:
-    known = [value for value in values if value != "null" and not value.startswith("cast(null ")]
-    if not known:
+    present = [v for v in values if v != "null" and not v.startswith("cast(null ")]
+    if not present:
         return f"cast(null as {kind})"
-    return known[0] if len(known) == 1 else f"coalesce({', '.join(known)})"
+    return present[0] if len(present) == 1 else f"coalesce({', '.join(present)})"
