@@ -42,7 +42,7 @@ def test_hostile_texts_are_only_text(all_contents: Contents) -> None:
     assert not {"script", "img", "iframe", "object", "form", "base"} & page.tags()
     assert not [name for _, attributes in page.elements for name in attributes if name[:2] == "on"]
     # A template within a text is not rendered either.
-    assert "{{ 7 * 7 }}" in page.text and "49" not in page.text.split("{{")[0]
+    assert "{{ 'x' * 7 }}" in page.text and "xxxxxxx" not in page.text
 
 
 def test_nothing_is_loaded_and_nothing_may_run(all_contents: Contents) -> None:
