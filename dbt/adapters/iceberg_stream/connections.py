@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
+    from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -245,7 +246,20 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             functions=self.functions,
             merges=self._merges,
             external_sources=self.external_sources,
+            small_tables=self._small_tables(),
         )
+
+    def _small_tables(self) -> SmallTables | None:
+        """Return what replaces small tables; None if Spark writes all tables."""
+        from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables, writes_as_spark
+
+        profile = self.credentials
+        # A cluster is closer to the storage than this process.
+        if profile.method == "connect" or not writes_as_spark(profile.spark_conf):
+            return None
+        if not profile.small_table_rows:
+            return None
+        return SmallTables(self.resources.catalogs, profile.small_table_rows)
 
     def cleanup_all(self) -> None:
         super().cleanup_all()

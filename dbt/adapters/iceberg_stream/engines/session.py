@@ -7,6 +7,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.observation import Observation
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructType
 
 # dbt does not fork after it has opened connections; gRPC's fork handlers would only add a lock.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -171,6 +173,41 @@ class Session:
             yield self.arrow_schema(sql, **views) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from table.to_batches()
+
+    def few_rows(
+        self, sql: str, most_rows: int, most_bytes: int
+    ) -> tuple[pa.Table, StructType] | None:
+        """Run a query and fetch its rows and schema, unless they are too many.
+
+        Args:
+            sql: the query.
+            most_rows: the most rows to fetch.
+            most_bytes: the most bytes of Arrow data to fetch.
+
+        Returns:
+            The rows and their schema in Spark; None if there are more, and the query was ended.
+        """
+        import pyarrow as pa
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import SQL
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        schema, tables, rows, size = StructType(), [], 0, 0
+        with explain():
+            plan = DataFrame(SQL(sql), self._spark)._plan.to_proto(self._spark.client)
+            with closing(self._spark.client.to_table_as_iterator(plan, {})) as results:
+                for result in results:
+                    if isinstance(result, StructType):
+                        schema = result
+                        continue
+                    tables.append(result)
+                    rows, size = rows + result.num_rows, size + result.nbytes
+                    if rows > most_rows or size > most_bytes:
+                        return None
+        if not tables:
+            return to_arrow_schema(schema).empty_table(), schema
+        return pa.concat_tables(tables), schema
 
     def rows(self, sql: str, **views: DataFrame) -> pa.Table:
         """Run a query and fetch all its rows.

@@ -15,19 +15,18 @@ from dbt_common.exceptions import DbtDatabaseError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import StorageError
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
     snapshot_properties,
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -96,21 +95,4 @@ def _why_spark(
         return "Spark is a cluster, closer to the storage"
     if not layout.is_default or config.get("contract", {}).get("enforced"):
         return "it has a layout or a contract"
-    names = [column.lower() for column in rows.column_names]
-    if len(set(names)) < len(names) or any("." in column for column in names):
-        return "Spark refuses a column's name"
-    metadata = context.catalog.metadata(name)
-    return None if metadata is None else _why_not_replaced(metadata)
-
-
-def _why_not_replaced(metadata: Metadata) -> str | None:
-    """Return what an ingest would keep of the old table, but Spark would not."""
-    if "versions" in metadata:
-        return "a view has the name"
-    spec = partition_spec(metadata, metadata["default-spec-id"])
-    # Id 0 is the unsorted order (Iceberg spec, "Sorting").
-    if spec.fields or metadata["default-sort-order-id"] != 0 or metadata["format-version"] != 2:
-        return "the old table has a layout"
-    if any(field.doc for field in current_schema(metadata).fields):
-        return "columns of the old table have comments"
-    return None
+    return why_spark_replaces(rows.column_names, context.catalog.metadata(name))

@@ -56,6 +56,8 @@ class IcebergStreamCredentials(Credentials):
         start_timeout: seconds the engine may take to start.
         result_cache: cache the rows of queries: `off`, in `memory` for one command, or on `disk`.
         result_cache_size: maximum size of the cache, e.g. `256m`.
+        small_table_rows: tables of at most so many rows are written by this process instead of
+            Spark; 0 lets Spark write all tables.
         publish: when readers see what a run has built: each model `immediately`, or all of them in
             one commit at the end of the run (`atomic`).
         build: name of a build in which runs stage their models until it is published.
@@ -97,6 +99,7 @@ class IcebergStreamCredentials(Credentials):
     start_timeout: int = 120
     result_cache: str | bool = "off"
     result_cache_size: str = "256m"
+    small_table_rows: int = 100_000
     publish: str = "immediately"
     build: str | None = None
     keep_builds_days: float = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.sessions.information_schema import InformationS
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
+from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads, temporary_view
 from dbt.adapters.iceberg_stream.sql.statements import (
     Statement,
@@ -97,6 +98,7 @@ class Handle:
         functions: the functions of the project, if there is one.
         merges: lets one connection at a time merge into a table.
         external_sources: the sources that are no tables of a catalog.
+        small_tables: replaces small tables without a write by Spark.
     """
 
     def __init__(
@@ -111,10 +113,12 @@ class Handle:
         functions: ProjectFunctions | None = None,
         merges: Merges | None = None,
         external_sources: ExternalSources | None = None,
+        small_tables: SmallTables | None = None,
     ) -> None:
         self.session = session
         self.catalogs = catalogs
         self.merges = merges or Merges()
+        self.small_tables = small_tables
         # Whether the next merge waits for its turn. Its rows must not depend on the table.
         self.merges_in_turn = False
         self.reusable = True
@@ -297,8 +301,7 @@ class Cursor:
         self._table = self._frame = self.outcome = self.target = None
         self._from_cache = False
         handle = self._handle
-        if handle.canceled:
-            raise StatementError("Not run: the command was canceled.", CANCELED)
+        self._refuse_if_canceled()
         sql = handle.prepare(sql)
         handle.progress.start(str(get_node_info().get("node_name") or "statement"))
         if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
@@ -339,6 +342,8 @@ class Cursor:
         if len(catalogs.names) > 1:
             # The session may have the user of another catalog from the statement before.
             properties.setdefault(PRINCIPAL, "")
+        if self._replace_small_table(sql, properties):
+            return
         self._handle.session.configure(spark_settings(properties))
         find = self._find_outcome(write_id)
         try:
@@ -360,6 +365,24 @@ class Cursor:
             return
         if self._commits_snapshot():
             self.outcome = self._committed(find)
+
+    def _replace_small_table(self, sql: str, properties: Mapping[str, str]) -> bool:
+        """Run a statement that replaces a small table, if it is one; return whether it was run."""
+        handle = self._handle
+        # Settings and functions of the session may change what Spark would write.
+        if handle.small_tables is None or self.target is None or not handle.reusable:
+            return False
+        query = handle.small_tables.query_of(sql, self.target, handle.views)
+        if query is None:
+            return False
+        self.outcome = handle.small_tables.replace(
+            handle.session, self.target, query, properties, self._refuse_if_canceled
+        )
+        return self.outcome is not None
+
+    def _refuse_if_canceled(self) -> None:
+        if self._handle.canceled:
+            raise StatementError("Not run: the command was canceled.", CANCELED)
 
     def _find_outcome(self, write_id: str) -> Callable[[], Outcome | None]:
         """Return what finds the outcome of a write that begins now among the table's snapshots."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sqlglot.dialects import Spark
@@ -18,6 +19,11 @@ WRITE_VERBS = {"insert", "merge", "update", "delete", "truncate"}
 MAIN_VERBS = WRITE_VERBS | {"select"}
 QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 DEFINITION_VERBS = {"create", "replace", "drop", "alter"}
+# A statement that replaces a table without any clause for its layout or properties, up to `as`.
+PLAIN_REPLACEMENT = re.compile(
+    r"(?is)\A(?:\s|/\*.*?\*/|--[^\n]*\n)*create\s+or\s+replace\s+table\s+"
+    r"(?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*\s+using\s+iceberg\s+as\s"
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,19 @@ def classify(sql: str) -> Statement:
     # `create or replace temporary function`
     function = verb in DEFINITION_VERBS and "function" in [t.text.lower() for t in tokens[:5]]
     return Statement(verb, defines_function=function)
+
+
+def replacing_query(sql: str) -> str | None:
+    """Return the query of a `create or replace table … using iceberg as`.
+
+    Args:
+        sql: one statement.
+
+    Returns:
+        The query; None for other statements, and if another clause describes the table.
+    """
+    replacement = PLAIN_REPLACEMENT.match(sql)
+    return sql[replacement.end() :] if replacement else None
 
 
 def dropped_namespace(sql: str) -> tuple[str, ...] | None:

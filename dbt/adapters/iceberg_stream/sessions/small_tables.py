@@ -1,0 +1,188 @@
+"""Replaces small tables: Spark runs the query, and this process writes the rows.
+
+For a few rows, a job of Spark that writes files, and Spark's commit, take longer than the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.builds.names import without_build
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.statements import replacing_query
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
+from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+    from dbt.adapters.iceberg_stream.engines.session import Session
+
+logger = AdapterLogger("Iceberg_Stream")
+
+# Bytes of Arrow data for each row of `small_table_rows`: wide rows are better written by Spark.
+BYTES_PER_ROW = 200
+# Settings of Spark by which its writes differ from those of this process.
+WRITE_SETTINGS = ("spark.wap.", "spark.sql.iceberg.")
+
+
+@dataclass(frozen=True)
+class SmallTables:
+    """Replaces those tables of a profile's catalogs that have few rows.
+
+    Attributes:
+        catalogs: the catalogs.
+        most_rows: the most rows of a small table.
+    """
+
+    catalogs: Catalogs
+    most_rows: int
+
+    def query_of(
+        self, sql: str, name: QualifiedName, views: Mapping[str, Reads | None]
+    ) -> str | None:
+        """Return the query of a statement that replaces a table, if its rows are probably few.
+
+        The table's last version tells. For a new table, the rows of all tables that the query reads
+        must be few.
+
+        Args:
+            sql: the statement.
+            name: the table.
+            views: what the temporary views of the session read, as for `capture_read_set`.
+        """
+        if (query := replacing_query(sql)) is None:
+            return None
+        try:
+            # A build stages a table that it has not built yet without rows.
+            metadata = self.catalogs.metadata(without_build(name))
+            is_small = (
+                self._has_few_rows(metadata)
+                if metadata is not None
+                else self._reads_few_rows(query, views)
+            )
+        except CatalogError:
+            return None  # Spark's statement fails, too, and says why
+        return query if is_small else None
+
+    def _reads_few_rows(self, query: str, views: Mapping[str, Reads | None]) -> bool:
+        relations: dict[QualifiedName, Metadata] = {}
+        if capture_read_set(self.catalogs, reads(query), views, relations) is None:
+            return False
+        tables = [metadata for metadata in relations.values() if "versions" not in metadata]
+        return sum(map(_rows, tables)) <= self.most_rows
+
+    def _has_few_rows(self, metadata: Metadata) -> bool:
+        return "versions" not in metadata and _rows(metadata) <= self.most_rows
+
+    def replace(
+        self,
+        session: Session,
+        name: QualifiedName,
+        query: str,
+        properties: Mapping[str, str],
+        confirm: Callable[[], None],
+    ) -> Outcome | None:
+        """Replace a table with the rows of a query in one commit, unless Spark must.
+
+        Args:
+            session: runs the query.
+            name: the table.
+            query: the query.
+            properties: snapshot properties.
+            confirm: is called before the commit; raises to cancel it.
+
+        Returns:
+            The commit's outcome; None if nothing was written, because Spark must write the table.
+
+        Raises:
+            StatementError: Spark, the catalog or the storage refuses; nothing was written.
+        """
+        from dbt.adapters.iceberg_stream.catalog.storage import StorageError
+        from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+        from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+        from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
+
+        catalog, table = self.catalogs.split(name)
+        label = ".".join(name)
+        try:
+            reason = why_spark_replaces((), catalog.metadata(table))
+            fetched = (
+                session.few_rows(query, self.most_rows, self.most_rows * BYTES_PER_ROW)
+                if reason is None
+                else None
+            )
+            if fetched is None:
+                logger.debug(f"Spark writes {label}: {reason or 'it has many rows'}")
+                return None
+            rows, schema = fetched
+            reason = why_spark_replaces(rows.column_names, None) or _why_spark_writes(schema)
+            if reason is not None:
+                logger.debug(f"Spark writes {label}: {reason}")
+                return None
+            ingested = ingest(
+                catalog,
+                table,
+                rows.to_reader(),
+                Mode.REPLACE,
+                origin="ctas",
+                snapshot_properties=properties,
+                confirm=confirm,
+            )
+        except ColumnError as error:
+            logger.debug(f"Spark writes {label}: {error}")
+            return None
+        except (CatalogError, StorageError) as error:
+            raise StatementError(str(error)) from error
+        session.run(f"refresh table {'.'.join(map(quote, (catalog.name, *table)))}")
+        return ingested.outcome
+
+
+def writes_as_spark(settings: Mapping[str, Any]) -> bool:
+    """Return whether this process writes tables as Spark does with settings.
+
+    Args:
+        settings: of the Spark session.
+    """
+    return not any(name.startswith(WRITE_SETTINGS) for name in settings)
+
+
+def _rows(metadata: Metadata) -> int:
+    """Return how many rows the files of a table have."""
+    snapshot = current_snapshot(metadata)
+    return int(snapshot.properties.get("total-records") or 0) if snapshot else 0
+
+
+def _why_spark_writes(kind: DataType) -> str | None:
+    """Return why only Spark can write a type; None if this process writes it alike."""
+    from pyspark.sql import types as spark
+
+    if isinstance(kind, spark.StructType):
+        if any("comment" in field.metadata for field in kind.fields):
+            return "columns have comments"
+        return next(
+            filter(None, (_why_spark_writes(field.dataType) for field in kind.fields)), None
+        )
+    if isinstance(kind, spark.ArrayType):
+        return _why_spark_writes(kind.elementType)
+    if isinstance(kind, spark.MapType):
+        return _why_spark_writes(kind.keyType) or _why_spark_writes(kind.valueType)
+    if kind.simpleString().split("(")[0] not in WRITTEN_TYPES:
+        return f"a column is {kind.simpleString()}"
+    return None
+
+
+# Spark's types, by their name without parameters, that Iceberg has, and Arrow exactly alike.
+WRITTEN_TYPES = {
+    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
+    *("string", "char", "varchar", "binary", "date", "timestamp", "timestamp_ntz"),
+}
