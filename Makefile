@@ -36,6 +36,10 @@ CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test
 # The first demo builds the shop as of March, later ones as of April, so that they find changes.
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
 
+# Without bytecode, each of the many processes of the tests compiles dbt and Spark's client again,
+# which takes longer than what most of them do.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test unit unit-minimal lint test-slow test-cluster
 .PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage docs docs-check report-check lock mutants bench stop clean
@@ -145,8 +149,9 @@ clean: ## Remove the files of demos and tests, but not .venv
 
 # Call with a folder of programs, and with arguments of `pip install`. Large environments are made in
 # a third of the time by uv, which does not know pip's configuration: pip installs what it cannot.
+# Unlike pip, uv compiles bytecode only if it is asked to.
 install = @$(1)/pip install --quiet --disable-pip-version-check uv && \
-    $(1)/uv pip install --quiet --python $(1)/python $(2) || \
+    $(1)/uv pip install --quiet --compile-bytecode --python $(1)/python $(2) || \
     $(1)/pip install --quiet --disable-pip-version-check $(2)
 
 $(BIN)/python:
