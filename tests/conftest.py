@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
 from tests.servers.iceberg_parser import iceberg_parser
@@ -16,6 +17,9 @@ from tests.servers.rest_catalog import RestCatalog, rest_catalog
 from tests.servers.spark_cluster import TOKEN, spark_cluster
 
 pytest_plugins = ["dbt.tests.fixtures.project"]
+# The time of an example says nothing on a busy machine.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
 # The optimizing compiler of Java costs tests more than it gains them, and so do the programs that

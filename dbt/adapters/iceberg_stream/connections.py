@@ -35,6 +35,8 @@ from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.engines.session import Session
     from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
@@ -109,6 +111,24 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         handle: Handle = self.get_thread_connection().handle
         handle.refresh_token()
         return handle.prepare(sql)
+
+    def few_rows(self, query: str, written: QualifiedName) -> pa.Table | None:
+        """Run a query whose rows are written to a table, and return its rows if they are few.
+
+        Args:
+            query: the query.
+            written: the table. If its last write changed many rows, the query is not run.
+
+        Returns:
+            The rows; None if Spark should keep them.
+
+        Raises:
+            StatementError: the query failed.
+        """
+        handle: Handle = self.get_thread_connection().handle
+        if handle.small_tables is None or not handle.small_tables.had_few_changes(written):
+            return None
+        return handle.few_rows(query)
 
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""

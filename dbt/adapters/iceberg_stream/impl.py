@@ -461,6 +461,7 @@ class IcebergStreamAdapter(
             discard_session=connections.discard_session,
             has_default_settings=connections.has_default_settings,
             execute=self._execute_statement,
+            few_rows=connections.few_rows,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
             after_commit=after_commit,

@@ -71,6 +71,22 @@ class MaterializationHooks(metaclass=AdapterMeta):
         )
 
     @available.parse_none
+    def merge_few_rows(
+        self,
+        relation: BaseRelation,
+        query: str,
+        plan: Mapping[str, Any],
+        unique_key: str | Sequence[str],
+        model: Mapping[str, Any],
+    ) -> IcebergStreamResponse | None:
+        """Merge the rows of a query if they are few; return None if they must be staged."""
+        from dbt.adapters.iceberg_stream.materializations.merge import merge_few_rows
+
+        return merge_few_rows(
+            self.context(relation.database), relation, query, plan, unique_key, model
+        )
+
+    @available.parse_none
     def clone_table(
         self, origin: BaseRelation, relation: BaseRelation, final: BaseRelation
     ) -> IcebergStreamResponse | None:

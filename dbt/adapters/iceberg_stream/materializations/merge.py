@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dbt.adapters.base import BaseRelation
@@ -63,14 +63,9 @@ def merge_by_rewrite(
         return _run_by_spark("merge_engine is spark")
     if engine == "auto" and context.is_remote:
         return _run_by_spark(REMOTE_REASON)
-    columns = _Columns(context, relation)
-    merge_plan = MergePlan(
-        columns.keys(unique_key),
-        tuple(columns.spelling(column.name) for column in plan["updated"]),
-        bool(plan["inserts"]),
-        _unmatched_deletes(options),
-    )
-    result = _merge(context, relation, merge_plan, options, f"select * from {staging}")
+    merge_plan = _merge_plan(context, relation, plan, unique_key, options)
+    query = f"select * from {staging}"
+    result = _merge(context, relation, merge_plan, options, query)
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
@@ -80,6 +75,70 @@ def merge_by_rewrite(
         logger.debug(f"Spark runs the merge into {relation}: {result.spark_because}")
         return _run_by_spark(result.spark_because)
     return _response(relation, result)
+
+
+def merge_few_rows(
+    context: MaterializationContext,
+    relation: BaseRelation,
+    query: str,
+    plan: Mapping[str, Any],
+    unique_key: str | Sequence[str],
+    model: Mapping[str, Any],
+) -> IcebergStreamResponse | None:
+    """Merge the rows of a model's query without a staging table, if they are few.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the table.
+        query: returns the new rows; it runs once.
+        plan: the plan of the macro `get_merge_plan`.
+        unique_key: columns that identify a row.
+        model: the model's node in dbt's graph.
+
+    Returns:
+        The commit; None if the rows must be staged, because they are many or Spark must merge them.
+
+    Raises:
+        DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
+    """
+    options = model["config"]
+    if options.get("merge_engine") == "spark" or len(split(query)) != 1:
+        return None
+    qualified = context.catalogs.qualified(context.catalog.name, table_name(relation))
+
+    def stream() -> Iterator[Any]:
+        rows = context.few_rows(query, qualified)
+        if rows is None:
+            raise _ManyRows
+        yield rows.schema
+        yield from rows.to_batches()
+
+    merge_plan = _merge_plan(context, relation, plan, unique_key, options)
+    try:
+        result = _merge(context, relation, merge_plan, options, query, stream)
+    except _ManyRows:
+        return None
+    return None if result.spark_because else _response(relation, result)
+
+
+class _ManyRows(Exception):
+    """A query returns more rows than this process merges."""
+
+
+def _merge_plan(
+    context: MaterializationContext,
+    relation: BaseRelation,
+    plan: Mapping[str, Any],
+    unique_key: str | Sequence[str],
+    options: Mapping[str, Any],
+) -> MergePlan:
+    columns = _Columns(context, relation)
+    return MergePlan(
+        columns.keys(unique_key),
+        tuple(columns.spelling(column.name) for column in plan["updated"]),
+        bool(plan["inserts"]),
+        _unmatched_deletes(options),
+    )
 
 
 def change_rows(
@@ -176,7 +235,9 @@ def _merge(
     plan: MergePlan,
     options: Mapping[str, Any],
     query: str,
+    stream: Callable[[], Iterator[Any]] | None = None,
 ) -> MergeResult:
+    """Merge the rows of a query, or of a stream that has them."""
     name, write_id = table_name(relation), new_write_id()
     with context.database_errors(f"merge into {relation}"):
         # On a cluster, Spark is closer to the files than this process.
@@ -187,7 +248,7 @@ def _merge(
                 name,
                 plan,
                 options,
-                lambda: context.session().stream(query),
+                stream or (lambda: context.session().stream(query)),
                 write_id,
                 snapshot_properties(write_id, context.principal),
                 runner,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.contextvars import get_node_info
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
 
 logger = AdapterLogger("Iceberg_Stream")
+Result = TypeVar("Result")
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 # These statements can always be retried: they replace the whole relation.
@@ -189,6 +190,44 @@ class Handle:
             self.session.renew(settings)
         return settings is not None
 
+    def with_valid_token(self, run: Callable[[], Result]) -> Result:
+        """Run a statement with a valid token; run it again if the catalog refused the token.
+
+        Args:
+            run: runs the statement, and returns its result.
+
+        Raises:
+            StatementError: the statement failed; names the principal if the catalog refused it.
+        """
+        try:
+            self.refresh_token()
+            try:
+                return run()
+            except StatementError as error:
+                if not self.renew_refused(error):
+                    raise
+                logger.info("The token expired during a statement: retrying with a new token")
+                return run()
+        except StatementError as error:
+            self.reusable = False
+            raise error.for_principal(self.principal_and_expiry) from error
+
+    def few_rows(self, query: str) -> pa.Table | None:
+        """Run a query and return its rows; None if they are too many for this process.
+
+        Args:
+            query: the query.
+
+        Raises:
+            StatementError: it failed.
+        """
+        small_tables = self.small_tables
+        if small_tables is None:
+            return None
+        prepared = self.prepare(query)
+        fetched = self.with_valid_token(lambda: small_tables.fetch(self.session, prepared))
+        return None if fetched is None else fetched[0]
+
     def prepare(self, sql: str) -> str:
         """Return a statement with what it needs of the project's functions and the catalog.
 
@@ -310,17 +349,7 @@ class Cursor:
             # Iceberg's catalogs can drop only empty namespaces.
             handle.drop_relations(namespace)
         try:
-            handle.refresh_token()
-            try:
-                self._run_classified(sql)
-            except StatementError as error:
-                if not handle.renew_refused(error):
-                    raise
-                logger.info("The token expired during a statement: retrying with a new token")
-                self._run_classified(sql)
-        except StatementError as error:
-            handle.reusable = False
-            raise error.for_principal(handle.principal_and_expiry) from error
+            handle.with_valid_token(lambda: self._run_classified(sql))
         finally:
             handle.progress.finish()
 

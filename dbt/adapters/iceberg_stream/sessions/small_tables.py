@@ -19,11 +19,12 @@ from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import replacing_query
-from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
+from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
@@ -74,6 +75,31 @@ class SmallTables:
             return None  # Spark's statement fails, too, and says why
         return query if is_small else None
 
+    def fetch(self, session: Session, query: str) -> tuple[pa.Table, StructType] | None:
+        """Run a query, and return its rows and their schema; None if they are too many.
+
+        Args:
+            session: runs the query.
+            query: the query.
+
+        Raises:
+            StatementError: Spark does not run it.
+        """
+        return session.few_rows(query, self.most_rows, self.most_rows * BYTES_PER_ROW)
+
+    def had_few_changes(self, name: QualifiedName) -> bool:
+        """Return whether the last write to a table changed few rows, so that the next one may, too.
+
+        Args:
+            name: the table.
+        """
+        metadata = self.catalogs.metadata(without_build(name))
+        if metadata is None or "versions" in metadata:
+            return False
+        snapshot = current_snapshot(metadata)
+        changed = read_outcome(snapshot).rows_affected if snapshot else 0
+        return min(changed, _rows(metadata)) <= self.most_rows
+
     def _reads_few_rows(self, query: str, views: Mapping[str, Reads | None]) -> bool:
         relations: dict[QualifiedName, Metadata] = {}
         if capture_read_set(self.catalogs, reads(query), views, relations) is None:
@@ -116,11 +142,7 @@ class SmallTables:
         label = ".".join(name)
         try:
             reason = why_spark_replaces((), catalog.metadata(table))
-            fetched = (
-                session.few_rows(query, self.most_rows, self.most_rows * BYTES_PER_ROW)
-                if reason is None
-                else None
-            )
+            fetched = self.fetch(session, query) if reason is None else None
             if fetched is None:
                 logger.debug(f"Spark writes {label}: {reason or 'it has many rows'}")
                 return None

@@ -11,10 +11,8 @@
   {{ run_hooks(pre_hooks) }}
 
   {%- set select = iceberg_stream__get_model_select(compiled_code, model['language']) -%}
-  {% if config.get('unique_key') %}
-    {% do adapter.check_key_columns(model, adapter.get_column_schema_from_query(select)) %}
-  {% endif %}
   {% if existing is none or existing.is_view or should_full_refresh() %}
+    {% do iceberg_stream__check_key_columns(select) %}
     {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% else %}
     {% do iceberg_stream__apply_layout(relation, layout) %}
@@ -31,7 +29,17 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
+{% macro iceberg_stream__check_key_columns(select) %}
+  {% if config.get('unique_key') %}
+    {% do adapter.check_key_columns(model, adapter.get_column_schema_from_query(select)) %}
+  {% endif %}
+{% endmacro %}
+
 {% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
+  {%- if strategy == 'merge' and iceberg_stream__merge_few_rows(relation, select) -%}
+    {{ return(none) }}
+  {%- endif -%}
+  {% do iceberg_stream__check_key_columns(select) %}
   {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
   {%- set arguments = {
@@ -62,6 +70,27 @@
     {% do response.copy_merge_engine(rewritten) %}
   {% endif %}
   {% do adapter.drop_relation(staging) %}
+{% endmacro %}
+
+{#- Merge the increment without staging it, if its rows are few; return whether that was done. -#}
+{% macro iceberg_stream__merge_few_rows(relation, select) %}
+  {%- if config.get('sql_header') or (config.get('on_schema_change') or 'ignore') != 'ignore' -%}
+    {{ return(false) }}
+  {%- endif -%}
+  {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
+  {%- set arguments = {
+      'target_relation': relation,
+      'unique_key': config.get('unique_key'),
+      'dest_columns': adapter.get_columns_in_relation(relation),
+      'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
+  } -%}
+  {%- set merged = adapter.merge_few_rows(
+      relation, query, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) -%}
+  {%- if merged -%}
+    {% do store_result('main', response=merged, agate_table=none) %}
+    {% do write(query) %}
+  {%- endif -%}
+  {{ return(merged is not none) }}
 {% endmacro %}
 
 {#- Stage the increment as a temporary view. For strategies that read it more than once, cache it in
