@@ -1,6 +1,11 @@
 import pytest
 
-from dbt.adapters.iceberg_stream.sql.statements import classify, dropped_namespace, split
+from dbt.adapters.iceberg_stream.sql.statements import (
+    classify,
+    dropped_namespace,
+    replacing_query,
+    split,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +55,27 @@ def test_split() -> None:
 )
 def test_dropped_namespace(sql: str, namespace: tuple[str, ...] | None) -> None:
     assert dropped_namespace(sql) == namespace
+
+
+@pytest.mark.parametrize(
+    ("sql", "query"),
+    [
+        ("create or replace table l.a.b using iceberg as select 1", "select 1"),
+        ("/* {} */ -- x\n CREATE OR REPLACE TABLE `l`.`a b`.`c``d` USING iceberg\n  AS\n-- y\nwith q", None),
+        ("/* {} */ -- x\n CREATE OR REPLACE TABLE `l`.`a b`.`c` USING iceberg\n  AS\n-- y\nwith q", "-- y\nwith q"),
+        ("create or replace table a.b using iceberg tblproperties ('x'='y') as select 1", None),
+        ("create or replace table a.b using iceberg partitioned by (x) as select 1 as x", None),
+        ("create or replace table a.b using parquet as select 1", None),
+        ("create table a.b using iceberg as select 1", None),
+        ("create or replace temporary view v as select 1", None),
+        ("create or replace table a.b (using iceberg as select 1", None),
+        ("insert into a.b select 'create or replace table a.b using iceberg as select 1'", None),
+    ],
+)  # fmt: skip
+def test_replacing_query(sql: str, query: str | None) -> None:
+    found = replacing_query(sql)
+    assert (found and found.strip()) == query
+    if found is not None:
+        # Errors name the line and position in the statement.
+        assert len(found) == len(sql) and found.count("\n") == sql.count("\n")
+        assert found.index(query or "") == sql.index(query or "")

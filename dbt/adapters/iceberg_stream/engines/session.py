@@ -202,7 +202,9 @@ class Session:
                         schema = result
                         continue
                     tables.append(result)
-                    rows, size = rows + result.num_rows, size + result.nbytes
+                    rows += result.num_rows
+                    # Not `nbytes`, which crashes for texts of batches without rows.
+                    size += result.get_total_buffer_size()
                     if rows > most_rows or size > most_bytes:
                         return None
         if not tables:

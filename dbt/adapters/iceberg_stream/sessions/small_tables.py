@@ -5,6 +5,8 @@ For a few rows, a job of Spark that writes files, and Spark's commit, take longe
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -157,6 +159,7 @@ class SmallTables:
                 rows.to_reader(),
                 Mode.REPLACE,
                 origin="ctas",
+                properties=_properties_of_spark(),
                 snapshot_properties=properties,
                 confirm=confirm,
             )
@@ -176,6 +179,12 @@ def writes_as_spark(settings: Mapping[str, Any]) -> bool:
         settings: of the Spark session.
     """
     return not any(name.startswith(WRITE_SETTINGS) for name in settings)
+
+
+def _properties_of_spark() -> dict[str, str]:
+    """Return the properties that each table has that Spark creates."""
+    owner = os.environ.get("SPARK_USER") or getpass.getuser()
+    return {"owner": owner, "write.parquet.compression-codec": "zstd"}
 
 
 def _rows(metadata: Metadata) -> int:

@@ -87,10 +87,14 @@ def replacing_query(sql: str) -> str | None:
         sql: one statement.
 
     Returns:
-        The query; None for other statements, and if another clause describes the table.
+        The query, after as many blanks as it has text before it in the statement: errors name the
+        same line and position. None for other statements, and if another clause describes the
+        table.
     """
     replacement = PLAIN_REPLACEMENT.match(sql)
-    return sql[replacement.end() :] if replacement else None
+    if replacement is None:
+        return None
+    return re.sub(r"[^\n]", " ", replacement[0]) + sql[replacement.end() :]
 
 
 def dropped_namespace(sql: str) -> tuple[str, ...] | None:
