@@ -38,6 +38,10 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "warehous": "x"}, "unknown key `warehous`: did you mean `warehouse`"),
         ({"schema": "s", "database": "a-b"}, "`database` must be a catalog name"),
         ({"schema": "s", "build_summary": "no"}, "`build_summary` must be true or false; got 'no'"),
+        (
+            {"schema": "s", "small_table_rows": -1},
+            "`small_table_rows` must be a number of rows, or 0; got -1",
+        ),
         ({"schema": "s", "keep_alive": -1}, "`keep_alive` must be a number of seconds; got -1"),
         ({"schema": "s", "driver_memory": "2 gigs"}, "such as 2g or 1500m; got"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),

@@ -11,5 +11,9 @@ class CommitConflict(CatalogError):
     """Another writer changed the table first; nothing was committed."""
 
 
+class TableChanged(CatalogError):
+    """The table was created, dropped or given other columns since the write began."""
+
+
 class CommitStateUnknown(CatalogError):
     """The catalog did not answer a commit, which may or may not have succeeded."""

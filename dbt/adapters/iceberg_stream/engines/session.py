@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -167,12 +168,35 @@ class Session:
 
         with explain():
             plan = self.frame(sql, **views)._plan.to_proto(self._spark.client)
-            results = self._spark.client.to_table_as_iterator(plan, _observations(views))
+            results = self._results(plan, _observations(views))
             tables = (table for table in results if isinstance(table, pa.Table))
             first = next(tables, None)
             yield self.arrow_schema(sql, **views) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from table.to_batches()
+
+    def _results(
+        self, plan: Any, observations: dict[str, Observation]
+    ) -> Generator[StructType | pa.Table, None, None]:
+        """Yield the schema and the batches of a plan; end its query if the caller stops early.
+
+        The server would go on with the query, and keep all further rows in its memory.
+        """
+        tag = uuid.uuid4().hex
+        self._spark.addTag(tag)
+        try:
+            results = self._spark.client.to_table_as_iterator(plan, observations)
+            first = next(results, None)  # the request, which gets the tag
+        finally:
+            self._spark.removeTag(tag)
+        try:
+            if first is not None:
+                yield first
+            yield from results
+        except GeneratorExit:
+            # The garbage collector may be the caller, in a thread that must not wait for others.
+            threading.Thread(target=self._spark.interruptTag, args=(tag,), daemon=True).start()
+            raise
 
     def few_rows(
         self, sql: str, most_rows: int, most_bytes: int
@@ -195,8 +219,10 @@ class Session:
 
         schema, tables, rows, size = StructType(), [], 0, 0
         with explain():
-            plan = DataFrame(SQL(sql), self._spark)._plan.to_proto(self._spark.client)
-            with closing(self._spark.client.to_table_as_iterator(plan, {})) as results:
+            # The server keeps all rows of a partition in memory before it sends the first one.
+            limited = DataFrame(SQL(sql), self._spark).limit(most_rows + 1)
+            plan = limited._plan.to_proto(self._spark.client)
+            with closing(self._results(plan, {})) as results:
                 for result in results:
                     if isinstance(result, StructType):
                         schema = result

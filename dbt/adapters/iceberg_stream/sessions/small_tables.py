@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.events.logging import AdapterLogger
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
@@ -34,6 +40,8 @@ logger = AdapterLogger("Iceberg_Stream")
 
 # Bytes of Arrow data for each row of `small_table_rows`: wide rows are better written by Spark.
 BYTES_PER_ROW = 200
+# Attempts to replace a table that other writers create, drop or change.
+ATTEMPTS = 5
 # Settings of Spark by which its writes differ from those of this process.
 WRITE_SETTINGS = ("spark.wap.", "spark.sql.iceberg.")
 
@@ -69,7 +77,7 @@ class SmallTables:
             # A build stages a table that it has not built yet without rows.
             metadata = self.catalogs.metadata(without_build(name))
             is_small = (
-                self._has_few_rows(metadata)
+                self._is_small(metadata)
                 if metadata is not None
                 else self._reads_few_rows(query, views)
             )
@@ -107,10 +115,14 @@ class SmallTables:
         if capture_read_set(self.catalogs, reads(query), views, relations) is None:
             return False
         tables = [metadata for metadata in relations.values() if "versions" not in metadata]
-        return sum(map(_rows, tables)) <= self.most_rows
+        return all(map(self._is_small, tables)) and sum(map(_rows, tables)) <= self.most_rows
 
-    def _has_few_rows(self, metadata: Metadata) -> bool:
-        return "versions" not in metadata and _rows(metadata) <= self.most_rows
+    def _is_small(self, metadata: Metadata) -> bool:
+        """Return whether a table, not a view, has few rows and bytes."""
+        if "versions" in metadata:
+            return False
+        size = _total(metadata, "total-files-size")
+        return _rows(metadata) <= self.most_rows and size <= self.most_rows * BYTES_PER_ROW
 
     def replace(
         self,
@@ -135,40 +147,68 @@ class SmallTables:
         Raises:
             StatementError: Spark, the catalog or the storage refuses; nothing was written.
         """
+        label = ".".join(name)
+        catalog, table = self.catalogs.split(name)
+        fetched = self.fetch(session, query) if self._may_replace(name) else None
+        if fetched is None:
+            logger.debug(f"Spark writes {label}: it is too large, or has a layout or comments")
+            return None
+        rows, schema = fetched
+        if (kind := _unwritten_type(schema)) is not None:
+            logger.debug(f"Spark writes {label}: it has {kind}")
+            return None
+        outcome = self._write(name, rows, properties, confirm)
+        if outcome is not None:
+            session.run(f"refresh table {'.'.join(map(quote, (catalog.name, *table)))}")
+        return outcome
+
+    def _may_replace(self, name: QualifiedName, columns: Sequence[str] = ()) -> bool:
+        """Return whether a table that this process writes is the one that Spark would write."""
+        from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
+
+        try:
+            return why_spark_replaces(columns, self.catalogs.metadata(name)) is None
+        except CatalogError as error:
+            raise StatementError(str(error)) from error
+
+    def _write(
+        self,
+        name: QualifiedName,
+        rows: pa.Table,
+        properties: Mapping[str, str],
+        confirm: Callable[[], None],
+    ) -> Outcome | None:
         from dbt.adapters.iceberg_stream.catalog.storage import StorageError
         from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
         from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
-        from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
 
         catalog, table = self.catalogs.split(name)
-        label = ".".join(name)
         try:
-            reason = why_spark_replaces((), catalog.metadata(table))
-            fetched = self.fetch(session, query) if reason is None else None
-            if fetched is None:
-                logger.debug(f"Spark writes {label}: {reason or 'it has many rows'}")
-                return None
-            rows, schema = fetched
-            reason = why_spark_replaces(rows.column_names, None) or _why_spark_writes(schema)
-            if reason is not None:
-                logger.debug(f"Spark writes {label}: {reason}")
-                return None
-            ingested = ingest(
-                catalog,
-                table,
-                rows.to_reader(),
-                Mode.REPLACE,
-                origin="ctas",
-                properties=_properties_of_spark(),
-                snapshot_properties=properties,
-                confirm=confirm,
-            )
+            # Whatever another writer does to the table meanwhile, the statement replaces it.
+            for attempt in Retrying(
+                retry=retry_if_exception_type(TableChanged),
+                stop=stop_after_attempt(ATTEMPTS),
+                wait=wait_random_exponential(multiplier=0.1, max=2),
+                reraise=True,
+            ):
+                with attempt:
+                    if not self._may_replace(name, rows.column_names):
+                        return None
+                    ingested = ingest(
+                        catalog,
+                        table,
+                        rows.to_reader(),
+                        Mode.REPLACE,
+                        origin="ctas",
+                        properties=_properties_of_spark(),
+                        snapshot_properties=properties,
+                        confirm=confirm,
+                    )
         except ColumnError as error:
-            logger.debug(f"Spark writes {label}: {error}")
+            logger.debug(f"Spark writes {'.'.join(name)}: {error}")
             return None
         except (CatalogError, StorageError) as error:
             raise StatementError(str(error)) from error
-        session.run(f"refresh table {'.'.join(map(quote, (catalog.name, *table)))}")
         return ingested.outcome
 
 
@@ -188,27 +228,30 @@ def _properties_of_spark() -> dict[str, str]:
 
 
 def _rows(metadata: Metadata) -> int:
-    """Return how many rows the files of a table have."""
+    return _total(metadata, "total-records")
+
+
+def _total(metadata: Metadata, key: str) -> int:
+    """Return a number of the current snapshot's summary; 0 if there is none."""
     snapshot = current_snapshot(metadata)
-    return int(snapshot.properties.get("total-records") or 0) if snapshot else 0
+    return int(snapshot.properties.get(key) or 0) if snapshot else 0
 
 
-def _why_spark_writes(kind: DataType) -> str | None:
-    """Return why only Spark can write a type; None if this process writes it alike."""
+def _unwritten_type(kind: DataType) -> str | None:
+    """Return the first type in a schema that only Spark writes; None for none."""
     from pyspark.sql import types as spark
 
     if isinstance(kind, spark.StructType):
+        # Spark gives the new table's columns the comments of those that the query selects.
         if any("comment" in field.metadata for field in kind.fields):
-            return "columns have comments"
-        return next(
-            filter(None, (_why_spark_writes(field.dataType) for field in kind.fields)), None
-        )
+            return "a column with a comment"
+        return next(filter(None, (_unwritten_type(field.dataType) for field in kind.fields)), None)
     if isinstance(kind, spark.ArrayType):
-        return _why_spark_writes(kind.elementType)
+        return _unwritten_type(kind.elementType)
     if isinstance(kind, spark.MapType):
-        return _why_spark_writes(kind.keyType) or _why_spark_writes(kind.valueType)
+        return _unwritten_type(kind.keyType) or _unwritten_type(kind.valueType)
     if kind.simpleString().split("(")[0] not in WRITTEN_TYPES:
-        return f"a column is {kind.simpleString()}"
+        return kind.simpleString()
     return None
 
 

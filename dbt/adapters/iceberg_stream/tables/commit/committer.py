@@ -36,6 +36,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
     CommitStateUnknown,
+    TableChanged,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSummary, snapshots
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, with_schema
@@ -244,12 +245,12 @@ class Committer:
             return self._created_by_us(table)
         name = ".".join(self.name)
         if table is None:
-            raise CatalogError(
+            raise TableChanged(
                 f"{name} was dropped while this write ran. Nothing was written; run the model "
                 "again."
             )
         if table.metadata["table-uuid"] != self.base.metadata["table-uuid"]:
-            raise CatalogError(
+            raise TableChanged(
                 f"{name} was dropped and created again while this write ran. Nothing was written; "
                 "run the model again."
             )
@@ -260,7 +261,7 @@ class Committer:
         if table is None:
             return self.base
         if self._find(table) is None:
-            raise CatalogError(
+            raise TableChanged(
                 f"Another writer created {'.'.join(self.name)} while this write ran. Nothing was "
                 "written; run the model again."
             )

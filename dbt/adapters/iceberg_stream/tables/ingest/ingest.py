@@ -12,10 +12,10 @@ from enum import Enum
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update import SetPropertiesUpdate, TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_error
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
@@ -86,7 +86,7 @@ def ingest(
         data: the rows.
         mode: what to do with an existing or missing table.
         origin: first word of the files' names.
-        properties: table properties of a new table.
+        properties: table properties of a new or replaced table.
         snapshot_properties: properties of the snapshot's summary.
         progress: is called with the number of rows written so far.
         confirm: is called when all files are written; raises to cancel the commit.
@@ -144,7 +144,10 @@ def _base(
         raise CatalogError(f"The table {table_name} already exists. Append to it, or replace it.")
     if mode is not Mode.REPLACE:
         return table, ()
-    return table, replacement_updates(table.metadata, arrow, table_name)
+    updates = replacement_updates(table.metadata, arrow, table_name)
+    if properties.items() <= (table.metadata.get("properties") or {}).items():
+        return table, updates
+    return table, (*updates, SetPropertiesUpdate(updates=properties))
 
 
 def _same_schema(
@@ -155,7 +158,7 @@ def _same_schema(
 
     def check(metadata: Metadata) -> None:
         if schemas_changed(base.metadata, metadata):
-            raise CatalogError(
+            raise TableChanged(
                 f"The schema of {'.'.join(base.name)} changed while this write replaced it. "
                 "Nothing was written; run it again."
             )
