@@ -89,6 +89,13 @@ select one.id, one.v + other.v as v
 from {{{{ ref('{one}') }}}} as one join {{{{ ref('{other}') }}}} as other on other.id = one.id
 """
 
+MIXED = """\
+{{{{ config(materialized='{kind}', unique_key='id', incremental_strategy='merge') }}}}
+select {alias}.id, ({sum}) % 1000 as v, {number} as node{clock}
+from {joins}
+{{% if is_incremental() %}}where {alias}.id < 50{{% endif %}}
+"""
+
 FIRST_DAY = date(2026, 1, 1)
 
 
@@ -139,6 +146,39 @@ def diamonds(count: int, width: int = 20) -> dict[str, str]:
         one, other = above if layer else ("raw", "raw")
         kind = ("view", "table", "incremental")[layer % 3]
         files[f"models/node_{number:03}.sql"] = DIAMOND.format(kind=kind, one=one, other=other)
+    return files
+
+
+def mixed(count: int) -> dict[str, str]:
+    """Small models of one to three inputs each: 60 % tables, 25 % incremental, 15 % views.
+
+    Later runs of the incremental models merge 50 rows, which change in every other model.
+    """
+    chance = random.Random(1)
+    files = {
+        "dbt_project.yml": PROJECT,
+        "seeds/raw.csv": _csv(["id", "v"], ([n, n % 7] for n in range(200))),
+    }
+    kinds = ["table"] * 12 + ["incremental"] * 5 + ["view"] * 3
+    tables = ["raw"]
+    for number in range(count):
+        kind = kinds[number * 7 % len(kinds)]
+        inputs = sorted(set(chance.choices(tables[-60:], k=chance.randint(1, 3))))
+        joins = " join ".join(
+            f"{{{{ ref('{name}') }}}} as i{place}" + (f" on i{place}.id = i0.id" if place else "")
+            for place, name in enumerate(inputs)
+        )
+        name = f"model_{number:03}"
+        files[f"models/{name}.sql"] = MIXED.format(
+            kind=kind,
+            alias="i0",
+            sum=" + ".join(f"i{place}.v" for place in range(len(inputs))),
+            number=number,
+            clock=", current_timestamp() as at" if kind == "incremental" and number % 2 else "",
+            joins=joins,
+        )
+        if kind != "view" or number % 3:
+            tables.append(name)
     return files
 
 
