@@ -6,6 +6,9 @@ of the serializer of JSON Schema need no format of their own.
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 MAGIC = "00"
 HEADER_BYTES = 5
 
@@ -46,3 +49,15 @@ def json_text(message: bytes) -> bytes:
         message: the message.
     """
     return message[HEADER_BYTES:] if message.startswith(bytes.fromhex(MAGIC)) else message
+
+
+def json_values(messages: pa.BinaryArray) -> pa.BinaryArray:
+    """Return JSON without the header of JSON Schema, where messages have one.
+
+    Args:
+        messages: the messages.
+    """
+    has_header = pc.starts_with(messages, pattern=bytes.fromhex(MAGIC))
+    if not pc.any(has_header).as_py():
+        return messages
+    return pc.if_else(has_header, pc.binary_slice(messages, HEADER_BYTES), messages)
