@@ -96,9 +96,9 @@ class SecuredKafka:
 
 
 @contextlib.contextmanager
-def kafka_server(folder: Path) -> Iterator[str]:
+def kafka_server(folder: Path, port: int | None = None) -> Iterator[str]:
     """Run a server whose data lie in the folder; yields its address, for `bootstrap.servers`."""
-    port = free_port()
+    port = port or free_port()
     settings = SETTINGS.format(port=port, controller=free_port(), folder=folder)
     with _running(folder, port, settings):
         yield f"127.0.0.1:{port}"

@@ -120,6 +120,11 @@ class Writer:
     reads_target: bool = False
     is_late: bool = False
 
+    closed: int = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
     def open_index(self, refresh: bool) -> None:
         """It needs none."""
 

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 MAGIC = "00"
 HEADER_BYTES = 5
+# More bytes than a message has.
+MAX_BYTES = 2**31 - 1
 
 
 def body_sql(column: str) -> str:
@@ -60,4 +62,6 @@ def json_values(messages: pa.BinaryArray) -> pa.BinaryArray:
     has_header = pc.starts_with(messages, pattern=bytes.fromhex(MAGIC))
     if not pc.any(has_header).as_py():
         return messages
-    return pc.if_else(has_header, pc.binary_slice(messages, HEADER_BYTES), messages)
+    # Without an end, PyArrow multiplies the largest int64 by the number of messages.
+    bodies = pc.binary_slice(messages, HEADER_BYTES, MAX_BYTES)
+    return pc.if_else(has_header, bodies, messages)
