@@ -211,7 +211,7 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
     topic.source.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"keys": ("id",), "batch_rows": 100}])
+@pytest.mark.parametrize("options", [{}, {"keys": ("id",), "batch_rows": 300}])
 def test_the_same_table_as_spark_makes(
     broker: Broker, lake: IcebergCatalog, spark: Session, options: dict[str, Any]
 ) -> None:

@@ -69,6 +69,8 @@ listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-512
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
   org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.ssl.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/broker.store
 ssl.truststore.type=PEM

@@ -5,6 +5,7 @@ Spark needs three times the processor time: to read the messages, and to send th
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ class MessageReader:
         """
         topics = dict.fromkeys(part.topic for part in ranges)
         try:
-            consumer = self._idle.pop()
+            consumer = self._idle.popleft()
         except IndexError:
             consumer = _RangeConsumer(self._client)
         with ExitStack() as undo:
@@ -137,15 +138,20 @@ class _RangeConsumer:
         if not unread:
             return
         places = [TopicPartition(topic, number, ranges[number].begin) for number in unread]
+        self._errors.clear()
         self._consumer.assign(places)
         batch = _Batch()
         while unread:
-            for partition, group in groupby(self._take(topic, unread), Message.partition):
+            messages, events = self._take(topic, unread)
+            for partition, group in groupby(messages, Message.partition):
                 number = int(partition or 0)
                 # More messages of a partition may have been taken together with its last ones.
-                if number in unread and self._add(batch, topic, list(group), unread[number]):
-                    del unread[number]
-                    self._consumer.incremental_unassign([TopicPartition(topic, number)])
+                if number in unread and batch.add(list(group), unread[number]):
+                    self._finish(topic, number, unread)
+            for event in events:
+                number = self._end_of_partition(topic, event)
+                if _offset(event) >= unread.get(number, math.inf):
+                    self._finish(topic, number, unread)
             if batch.nbytes >= BATCH_BYTES:
                 yield batch.finish()
                 batch = _Batch()
@@ -153,19 +159,33 @@ class _RangeConsumer:
         if batch.nbytes:
             yield batch.finish()
 
-    def _take(self, topic: str, unread: Mapping[int, int]) -> list[Message]:
-        """Return the next messages, at least one."""
+    def _finish(self, topic: str, number: int, unread: dict[int, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        del unread[number]
+        self._consumer.incremental_unassign([TopicPartition(topic, number)])
+
+    def _take(
+        self, topic: str, unread: Mapping[int, int]
+    ) -> tuple[list[Message], Sequence[Message]]:
+        """Return the next messages, and the next events, which have an error."""
+        from confluent_kafka import Message
+
         # More than one message is only waited for if none is there: a range may have gaps.
-        if messages := self._consumer.consume(TAKEN, timeout=0):
-            return messages
-        self._errors.clear()  # of earlier waits
+        messages = self._consumer.consume(TAKEN, timeout=0)
         waited = 0.0
-        while (message := self._consumer.poll(POLL_SECONDS)) is None:
+        while not messages:
+            if (message := self._consumer.poll(POLL_SECONDS)) is not None:
+                messages = [message]
+                break
             waited += POLL_SECONDS
             self._client.check_refusals(topic, self._errors)
             if waited >= READ_SECONDS:
                 raise self._silence(topic, unread)
-        return [message]
+        if not any(map(Message.error, messages)):
+            return messages, ()
+        events = [message for message in messages if message.error() is not None]
+        return [message for message in messages if message.error() is None], events
 
     def _silence(self, topic: str, unread: Mapping[int, int]) -> StreamError:
         from confluent_kafka import KafkaError
@@ -180,35 +200,24 @@ class _RangeConsumer:
             "healthy, and retry."
         )
 
-    def _add(self, batch: _Batch, topic: str, messages: list[Message], end: int) -> bool:
-        """Add a partition's next messages; return whether it is read up to `end`."""
-        from confluent_kafka import Message
+    def _end_of_partition(self, topic: str, event: Message) -> int:
+        """Return the number of the partition whose end an event reports, or -1."""
+        from confluent_kafka import KafkaError
 
-        position = 0
-        if any(map(Message.error, messages)):
-            events = [message for message in messages if message.error() is not None]
-            messages = [message for message in messages if message.error() is None]
-            position = max(_end_of_partition(topic, event) for event in events)
-        if messages:
-            position = max(position, _offset(messages[-1]) + 1)
-            if position > end:
-                messages = messages[: bisect_left(messages, end, key=_offset)]
-            batch.add(messages)
-        return position >= end
-
-
-def _end_of_partition(topic: str, event: Message) -> int:
-    """Return the partition's end, if an event reports that it was reached."""
-    from confluent_kafka import KafkaError
-
-    error = event.error()
-    assert error is not None, "an event has an error"
-    if error.code() == KafkaError._PARTITION_EOF:
-        return _offset(event)
-    message = f"Partition {event.partition()} of {topic} cannot be read: {error.str()}."
-    if error.code() == KafkaError._AUTO_OFFSET_RESET:
-        raise OffsetOutOfRange(message)
-    raise StreamError(message)
+        error = event.error()
+        assert error is not None, "an event has an error"
+        if event.topic() is None:
+            # If this error matters, no message will arrive. Without rights for its consumer group,
+            # for example, the client reads all the same.
+            self._errors.append(error)
+            return -1
+        number = int(event.partition() or 0)
+        if error.code() == KafkaError._PARTITION_EOF:
+            return number
+        message = f"Partition {number} of {topic} cannot be read: {error.str()}."
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise OffsetOutOfRange(message)
+        raise StreamError(message)
 
 
 def _offset(message: Message) -> int:
@@ -229,12 +238,15 @@ class _Batch:
     offsets: list[pa.Array] = field(default_factory=list)
     nbytes: int = 0
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages of one partition."""
+    def add(self, messages: list[Message], end: int) -> bool:
+        """Add a partition's next messages; return whether there are none left up to `end`."""
         from confluent_kafka import Message
 
-        if not messages:
-            return
+        is_read = _offset(messages[-1]) + 1 >= end
+        if is_read:
+            messages = messages[: bisect_left(messages, end, key=_offset)]
+            if not messages:
+                return True
         count, first = len(messages), _offset(messages[0])
         if _offset(messages[-1]) - first == count - 1:
             offsets = np.arange(first, first + count, dtype=np.int64)
@@ -247,6 +259,7 @@ class _Batch:
         self.values.append(values)
         self.offsets.append(pa.array(offsets))
         self.nbytes += values.nbytes + offsets.nbytes
+        return is_read
 
     def finish(self) -> pa.RecordBatch:
         """Return all messages."""
