@@ -80,6 +80,21 @@ class KafkaClient:
         except KafkaException as error:
             raise StreamError(f"Kafka's client refuses an option: {error.args[0].str()}") from error
 
+    def request_leaders(self, consumer: Consumer, topic: str) -> None:
+        """Have a consumer look up the leaders of a topic, once before it first reads the topic.
+
+        Otherwise it does so a second after the topic is assigned.
+
+        Args:
+            consumer: the consumer.
+            topic: the topic.
+        """
+        from confluent_kafka import KafkaException
+
+        # The read reports errors better.
+        with contextlib.suppress(KafkaException):
+            consumer.list_topics(topic, timeout=ERROR_POLL_SECONDS)
+
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return the first offset and the end offset of each partition.
 

@@ -125,6 +125,7 @@ class _RangeConsumer:
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._errors: deque[KafkaError] = deque(maxlen=MAX_ERRORS)
+        self._topics: set[str] = set()
         self._consumer = client.connect(OPTIONS, REQUIRED_OPTIONS, self._errors.append)
 
     def close(self) -> None:
@@ -137,6 +138,9 @@ class _RangeConsumer:
         unread = {number: part.end for number, part in ranges.items() if part.begin < part.end}
         if not unread:
             return
+        if topic not in self._topics:
+            self._client.request_leaders(self._consumer, topic)
+            self._topics.add(topic)
         places = [TopicPartition(topic, number, ranges[number].begin) for number in unread]
         self._errors.clear()
         self._consumer.assign(places)

@@ -49,8 +49,11 @@ class OffsetPlanner:
     @cached_property
     def transaction_topic(self) -> TransactionTopic:
         """The transactions that Debezium reports to the transaction topic."""
+        consumer = self.client.connect(LONG_READ_OPTIONS)
+        for topic in (*self.topics.followed, str(self.topics.transaction_topic)):
+            self.client.request_leaders(consumer, topic)
         return TransactionTopic(
-            self.client.connect(LONG_READ_OPTIONS),
+            consumer,
             str(self.topics.transaction_topic),
             self.topics.followed,
             self.topics.place,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAGIC = "00"
+MAGIC_BYTES = bytes.fromhex(MAGIC)
 HEADER_BYTES = 5
 # More bytes than a message has.
 MAX_BYTES = 2**31 - 1
@@ -50,7 +51,7 @@ def json_text(message: bytes) -> bytes:
     Args:
         message: the message.
     """
-    return message[HEADER_BYTES:] if message.startswith(bytes.fromhex(MAGIC)) else message
+    return message[HEADER_BYTES:] if message.startswith(MAGIC_BYTES) else message
 
 
 def json_values(messages: pa.BinaryArray) -> pa.BinaryArray:
@@ -59,7 +60,7 @@ def json_values(messages: pa.BinaryArray) -> pa.BinaryArray:
     Args:
         messages: the messages.
     """
-    has_header = pc.starts_with(messages, pattern=bytes.fromhex(MAGIC))
+    has_header = pc.starts_with(messages, pattern=MAGIC_BYTES)
     if not pc.any(has_header).as_py():
         return messages
     # Without an end, PyArrow multiplies the largest int64 by the number of messages.
