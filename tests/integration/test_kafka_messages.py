@@ -290,6 +290,17 @@ def test_offsets_that_are_gone(broker: Broker, spark: Session) -> None:
         list(rows)
 
 
+def test_a_partition_that_ends_before_the_batch(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a broker has lost messages that others had seen."""
+    topic = Topic(broker)
+    topic.send(*(b"%d" % n for n in range(10)))
+    monkeypatch.setattr(kafka_messages, "READ_SECONDS", 0.3)
+    with pytest.raises(StreamError, match="not read to the batch's end: 0 up to offset 11"):
+        topic.read(0, 11)
+
+
 def test_nothing_is_left_after_many_batches(broker: Broker) -> None:
     topic = Topic(broker, PARTITIONS)
     for partition in range(PARTITIONS):
