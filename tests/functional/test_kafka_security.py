@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
@@ -25,11 +33,21 @@ KINDS = ("plain", "scram", "certificate")
 COLUMNS = "columns: 'id bigint, status string'"
 
 
+def may_read(principal: str) -> AclBinding:
+    whose = principal, "*", AclOperation.READ, AclPermissionType.ALLOW
+    return AclBinding(ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, *whose)
+
+
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
     with secured_kafka(tmp_path_factory.mktemp("secured")) as server:
         admin = AdminClient({"bootstrap.servers": server.open})
         admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result()
+        # Readers have no more rights than they need: none of a consumer group.
+        for done in admin.create_acls(
+            [may_read("User:alice"), may_read("User:CN=client")]
+        ).values():
+            done.result()
         producer = Producer({"bootstrap.servers": server.open})
         for number in range(10):
             producer.produce("orders", value=json.dumps({"id": number, "status": "new"}))

@@ -69,6 +69,8 @@ listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-512
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
   org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.ssl.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/broker.store
 ssl.truststore.type=PEM
@@ -96,9 +98,9 @@ class SecuredKafka:
 
 
 @contextlib.contextmanager
-def kafka_server(folder: Path) -> Iterator[str]:
+def kafka_server(folder: Path, port: int | None = None) -> Iterator[str]:
     """Run a server whose data lie in the folder; yields its address, for `bootstrap.servers`."""
-    port = free_port()
+    port = port or free_port()
     settings = SETTINGS.format(port=port, controller=free_port(), folder=folder)
     with _running(folder, port, settings):
         yield f"127.0.0.1:{port}"

@@ -120,6 +120,11 @@ class Writer:
     reads_target: bool = False
     is_late: bool = False
 
+    closed: int = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
     def open_index(self, refresh: bool) -> None:
         """It needs none."""
 
@@ -154,6 +159,22 @@ def test_progress_of_a_source_that_is_never_idle() -> None:
     writer = writer_of(3, idle_interval=0.0)
     stream_of(writer).drain()
     assert writer.sink.recorded[:3] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_connections_of_the_source_are_closed_in_the_end(fails: bool) -> None:
+    writer = writer_of(2)
+    if fails:
+        writer.source.plan_batch = raises  # type: ignore[method-assign]
+        with pytest.raises(StreamError):
+            stream_of(writer).drain()
+    else:
+        stream_of(writer).drain()
+    assert writer.closed == 1
+
+
+def raises(*arguments: Any) -> Any:
+    raise StreamError("no more")
 
 
 def test_a_refresh_is_one_commit() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -90,7 +90,8 @@ class Stream:
         return self.tables[0].writer.options
 
     def _run(self, stop: Event, follow: bool, refresh: bool) -> None:
-        with closing(self._writing), closing(self._commits), ExitStack() as undo:
+        with ExitStack() as end, ExitStack() as undo:
+            end.callback(self._close)
             undo.callback(self._fail)
             while not self._try_run(stop, follow, refresh):
                 refresh = refresh and not any(table.status.commits for table in self.tables)
@@ -315,6 +316,13 @@ class Stream:
     def _fail(self) -> None:
         self._set_state("failed")
         self._abandon()
+
+    def _close(self) -> None:
+        with ExitStack() as end:
+            for table in self.tables:
+                end.callback(table.writer.close)
+            end.callback(self._writing.close)
+            end.callback(self._commits.close)
 
     def _set_state(self, state: str) -> None:
         for table in self.tables:

@@ -103,6 +103,7 @@ class TableStream:
         """
         assert self.reopen is not None, "a source whose columns change has `reopen`"
         where, index = self.writer.query.where, self.sink.index
+        self.writer.close()
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(self.writer.query, where=where)
         # Its entries stay good; the next run checks that the keys have the same types.

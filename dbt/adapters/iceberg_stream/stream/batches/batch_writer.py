@@ -45,6 +45,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     MAJOR,
     MINOR,
     ArrowSource,
+    ClosableSource,
     FileSource,
     Frontier,
     PartitionedSource,
@@ -99,6 +100,11 @@ class BatchWriter:
         """Return whether batches drop changes that are older than their rows."""
         versions = self.options.scd_type == 2
         return self.reads_target and bool(self.options.sequence_by) and not versions
+
+    def close(self) -> None:
+        """Close the connections of the source; no batch is being written."""
+        if isinstance(self.source, ClosableSource):
+            self.source.close()
 
     def open_index(self, refresh: bool) -> None:
         """Index the table's keys, if deletes by position are wanted and possible.

@@ -14,13 +14,8 @@ import pyarrow.json as pj
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_values
 
-MESSAGES_VIEW = "__stream_messages"
-# Messages without value are tombstones, which Spark handles.
-MESSAGES_SQL = (
-    f"select {json_sql('value')} as value, offset from {MESSAGES_VIEW} where value is not null"
-)
 TYPES = {
     "bigint": pa.int64(),
     "int": pa.int32(),
@@ -52,7 +47,7 @@ def decode_messages(
     for batch in messages:
         if not batch.num_rows:
             continue
-        records = _decode(batch["value"], schema)
+        records = _decode(json_values(batch["value"]), schema)
         if any(records[name].null_count for name in required):
             raise ArrowFallback
         rows = {name: records[column] for name, column in columns.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json import (
-    MESSAGES_SQL,
-    MESSAGES_VIEW,
     decode_messages,
     json_arrow_schema,
 )
@@ -23,6 +22,11 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
     with_ids,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import hide_secrets, java_options
+from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import (
+    MessageReader,
+    OffsetOutOfRange,
+    OffsetRange,
+)
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
@@ -86,6 +90,11 @@ class KafkaSource:
         return OffsetPlanner(
             self._topics, self.client, self.starting, self.transactions, self.envelope.name
         )
+
+    @cached_property
+    def reader(self) -> MessageReader:
+        """The reader of messages in this process."""
+        return MessageReader(self.client)
 
     @property
     def has_bad(self) -> bool:
@@ -172,12 +181,32 @@ class KafkaSource:
         columns = None if schema is None else pick(schema.names)
         if schema is None or columns is None:
             return None
-        frame = self.messages(session.spark, lower, upper)
-        messages = session.stream(MESSAGES_SQL, **{MESSAGES_VIEW: frame})
-        next(messages)  # the schema
-        return decode_messages(
-            messages, schema, columns, self.envelope.required_columns(schema.names)
-        )
+        required = self.envelope.required_columns(schema.names)
+        return self._decoded(lower, upper, schema, columns, required)
+
+    def _decoded(
+        self,
+        lower: Frontier | None,
+        upper: Frontier,
+        schema: pa.Schema,
+        columns: Mapping[str, str],
+        required: Sequence[str],
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the JSON messages of a batch in this process, and yield their columns."""
+        self._topic_ids(upper)
+        lower, upper = offsets_of(lower), offsets_of(upper) or {}
+        begin = self.planner.begin_of_batch(lower, upper)
+        ranges = [OffsetRange(*self._topics.place(p), begin[p], int(upper[p])) for p in begin]
+        with closing(self.reader.read(ranges)) as messages:
+            try:
+                yield from decode_messages(messages, schema, columns, required)
+            except OffsetOutOfRange:
+                # This names the offsets that Kafka has removed meanwhile.
+                self.planner.begin_of_batch(lower, upper)
+                raise
+
+    def close(self) -> None:
+        self.reader.close()
 
     def partitions(self, upper: Frontier) -> int:
         return sum(map(self._topics.is_read, offsets_of(upper) or {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ LEADER_POLL_SECONDS = 0.2
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 # Options for long reads. With a full queue the client would pause for a second by default.
 LONG_READ_OPTIONS = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
+# A consumer of single messages needs no large queue.
+SINGLE_MESSAGE_OPTIONS = {"queued.min.messages": "1000"}
 
 
 @dataclass
@@ -41,11 +43,18 @@ class KafkaClient:
     def _consumer(self) -> Consumer:
         return self.connect()
 
-    def connect(self, long_reads: bool = False) -> Consumer:
+    def connect(
+        self,
+        defaults: Mapping[str, str] = SINGLE_MESSAGE_OPTIONS,
+        required: Mapping[str, str] | None = None,
+        on_error: Callable[[KafkaError], None] | None = None,
+    ) -> Consumer:
         """Return a new consumer.
 
         Args:
-            long_reads: whether it reads large parts of a topic, and not only single messages.
+            defaults: options that the client's own replace.
+            required: options that replace the client's own.
+            on_error: called with errors of its connections; None to keep them in this client.
 
         Raises:
             StreamError: the client is not installed, or refuses an option.
@@ -56,19 +65,35 @@ class KafkaClient:
             raise StreamError(
                 "Streams from Kafka need its client: pip install 'dbt-iceberg-stream[kafka]'."
             ) from error
-        defaults: dict[str, Any] = {
+        options: dict[str, Any] = {
             "group.id": "dbt-iceberg-stream",
             "enable.auto.commit": "false",
             "fetch.wait.max.ms": "10",
             "enable.partition.eof": "true",
-            # A consumer of single messages needs no large queue.
-            **(LONG_READ_OPTIONS if long_reads else {"queued.min.messages": "1000"}),
+            **defaults,
+            **self.options,
+            **(required or {}),
+            "error_cb": on_error or self._errors.append,
         }
-        callbacks = {"error_cb": self._errors.append}
         try:
-            return Consumer({**defaults, **self.options, **callbacks}, logger=_silent())
+            return Consumer(options, logger=_silent())
         except KafkaException as error:
             raise StreamError(f"Kafka's client refuses an option: {error.args[0].str()}") from error
+
+    def request_leaders(self, consumer: Consumer, topic: str) -> None:
+        """Have a consumer look up the leaders of a topic, once before it first reads the topic.
+
+        Otherwise it does so a second after the topic is assigned.
+
+        Args:
+            consumer: the consumer.
+            topic: the topic.
+        """
+        from confluent_kafka import KafkaException
+
+        # The read reports errors better.
+        with contextlib.suppress(KafkaException):
+            consumer.list_topics(topic, timeout=ERROR_POLL_SECONDS)
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return the first offset and the end offset of each partition.
@@ -84,7 +109,7 @@ class KafkaClient:
         try:
             return {number: self._offsets(topic, number) for number in self._partitions(topic)}
         except KafkaException as error:
-            raise self._unanswered(topic, error.args[0].str()) from error
+            raise self.unanswered(topic, error.args[0].str()) from error
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Return the ids of topics; Kafka before 2.8 has none.
@@ -134,7 +159,6 @@ class KafkaClient:
         """Return the partitions; stop early on a wrong password, which the client would retry."""
         from confluent_kafka import KafkaError, KafkaException
 
-        refusals = KafkaError._AUTHENTICATION, KafkaError._SSL
         deadline = time.monotonic() + TIMEOUT_SECONDS
         self._consumer.poll(0)
         self._errors.clear()  # of earlier requests
@@ -144,17 +168,39 @@ class KafkaClient:
                 break
             except KafkaException as error:
                 self._consumer.poll(0)  # calls `error_cb`
-                reported = [e for e in self._errors if e.code() != KafkaError._ALL_BROKERS_DOWN]
-                refused = [e for e in reported if e.code() in refusals]
-                if refused or time.monotonic() > deadline:
-                    cause = (refused or reported or [error.args[0]])[-1]
-                    raise self._unanswered(topic, cause.str()) from error
+                self.check_refusals(topic, self._errors)
+                if time.monotonic() > deadline:
+                    reported = [e for e in self._errors if e.code() != KafkaError._ALL_BROKERS_DOWN]
+                    cause = (reported or [error.args[0]])[-1]
+                    raise self.unanswered(topic, cause.str()) from error
         metadata = topics[topic]
         if metadata.error is not None:
             raise StreamError(f"The topic {topic} cannot be read: {metadata.error.str()}.")
         return sorted(metadata.partitions)
 
-    def _unanswered(self, topic: str, cause: str) -> StreamError:
+    def check_refusals(self, topic: str, errors: Iterable[KafkaError]) -> None:
+        """Check that the brokers accept the client, which would try again for ever.
+
+        Args:
+            topic: the topic to read.
+            errors: errors of the connections.
+
+        Raises:
+            StreamError: the password or the certificate is wrong.
+        """
+        from confluent_kafka import KafkaError
+
+        for error in errors:
+            if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+                raise self.unanswered(topic, error.str())
+
+    def unanswered(self, topic: str, cause: str) -> StreamError:
+        """Return the error for brokers that do not answer.
+
+        Args:
+            topic: the topic to read.
+            cause: why they do not.
+        """
         servers = self.options.get("bootstrap.servers")
         return StreamError(f"Kafka at {servers} does not answer for the topic {topic}: {cause}")
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
+from dbt.adapters.iceberg_stream.stream.sources.kafka_client import (
+    LONG_READ_OPTIONS,
+    KafkaClient,
+)
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import limit_rows
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
@@ -46,8 +49,11 @@ class OffsetPlanner:
     @cached_property
     def transaction_topic(self) -> TransactionTopic:
         """The transactions that Debezium reports to the transaction topic."""
+        consumer = self.client.connect(LONG_READ_OPTIONS)
+        for topic in (*self.topics.followed, str(self.topics.transaction_topic)):
+            self.client.request_leaders(consumer, topic)
         return TransactionTopic(
-            self.client.connect(long_reads=True),
+            consumer,
             str(self.topics.transaction_topic),
             self.topics.followed,
             self.topics.place,

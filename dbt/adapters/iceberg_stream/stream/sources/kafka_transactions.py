@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -29,8 +29,7 @@ QUIET_SECONDS = 5.0
 POSTGRES_ID = re.compile(r"(\d+):\d+")
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A message.
 
     Attributes:
@@ -127,16 +126,20 @@ def read_changes(
     deadline, at = time.monotonic() + READ_SECONDS, low
     try:
         while at < high:
-            for message in consumer.consume(min(CHUNK, high - at), timeout=0.1):
-                error, offset = message.error(), int(message.offset() or 0)
+            messages = consumer.consume(min(CHUNK, high - at), timeout=0.1)
+            for message in messages:
+                error, offset = message.error(), message.offset() or 0
                 if error is None:
-                    at, deadline = offset + 1, time.monotonic() + READ_SECONDS
-                    yield from _changes(message, offset) if offset < high else []
+                    at = offset + 1
+                    if offset < high and (change := _change(message, offset)) is not None:
+                        yield change
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at = high
-                else:
+                elif message.topic() is not None:
                     raise StreamError(f"The topic {topic} cannot be read: {error.str()}.")
-            if time.monotonic() > deadline:
+            if messages:
+                deadline = time.monotonic() + READ_SECONDS
+            elif time.monotonic() > deadline:
                 raise StreamError(
                     f"Kafka returned no message of {topic} from offset {at} on for "
                     f"{READ_SECONDS:.0f} seconds. Check that its brokers are healthy, and retry."
@@ -160,17 +163,17 @@ def transaction_id(block: Any) -> str | None:
     return with_lsn[1] if with_lsn else str(number)
 
 
-def _changes(message: Message, offset: int) -> list[Change]:
+def _change(message: Message, offset: int) -> Change | None:
     value = message.value()
     if value is None:
-        return []
+        return None
     try:
         payload = orjson.loads(json_text(value))
     except orjson.JSONDecodeError:
-        return []  # a bad record is in no transaction
+        return None  # a bad record is in no transaction
     payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
     payload = payload if isinstance(payload, dict) else {}
-    return [Change(offset, payload, message.timestamp()[1])]
+    return Change(offset, payload, message.timestamp()[1])
 
 
 def _debezium_ends(change: Change, after: Change | None) -> bool:

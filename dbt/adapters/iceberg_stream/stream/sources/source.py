@@ -193,6 +193,14 @@ class ArrowSource(Protocol):
 
 
 @runtime_checkable
+class ClosableSource(Protocol):
+    """A source that keeps connections between batches."""
+
+    def close(self) -> None:
+        """Close the connections; no batch is being read."""
+
+
+@runtime_checkable
 class UnorderedSource(Protocol):
     """A source that may not know the order of some of its rows."""
 

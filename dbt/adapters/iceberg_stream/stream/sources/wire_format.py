@@ -6,8 +6,14 @@ of the serializer of JSON Schema need no format of their own.
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 MAGIC = "00"
+MAGIC_BYTES = bytes.fromhex(MAGIC)
 HEADER_BYTES = 5
+# More bytes than a message has.
+MAX_BYTES = 2**31 - 1
 
 
 def body_sql(column: str) -> str:
@@ -45,4 +51,18 @@ def json_text(message: bytes) -> bytes:
     Args:
         message: the message.
     """
-    return message[HEADER_BYTES:] if message.startswith(bytes.fromhex(MAGIC)) else message
+    return message[HEADER_BYTES:] if message.startswith(MAGIC_BYTES) else message
+
+
+def json_values(messages: pa.BinaryArray) -> pa.BinaryArray:
+    """Return JSON without the header of JSON Schema, where messages have one.
+
+    Args:
+        messages: the messages.
+    """
+    has_header = pc.starts_with(messages, pattern=MAGIC_BYTES)
+    if not pc.any(has_header).as_py():
+        return messages
+    # Without an end, PyArrow multiplies the largest int64 by the number of messages.
+    bodies = pc.binary_slice(messages, HEADER_BYTES, MAX_BYTES)
+    return pc.if_else(has_header, bodies, messages)

@@ -1,0 +1,352 @@
+"""Messages that are read in this process: what they are, what they become, and what stops them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources import kafka_messages
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import MessageReader, OffsetRange
+from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from tests.servers.kafka import kafka_server
+from tests.servers.ports import free_port
+
+PARTITIONS = 3
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DDL = "id bigint, name string"
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+HEADER = b"\0\0\0\0\7"
+# No value is a tombstone; the last ones are no records, or not one record.
+VALUES: list[bytes | None] = [
+    b'{"id": %d, "name": "a"}',
+    b'{"id": %d, "name": "\xc3\xa9", "more": {"id": [1]}}',
+    HEADER + b'{"id": %d, "name": "b"}',
+    b'{\n  "id": %d,\n  "name": "pretty"\n}\n',
+    None,
+]
+BAD: list[bytes | None] = [
+    b"",
+    b"null",
+    b"{spoiled",
+    b'{"id": %d} {"id": 8}',
+    b"\xff\xfe",
+    HEADER,
+    b'{"id": %d, "name": "c"',
+]
+
+
+class Broker:
+    """A server that can go away and come back with all that it had."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, free_port()
+        self._running = ExitStack()
+        self.address = f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self._running.enter_context(kafka_server(self._folder, self._port))
+
+    def stop(self) -> None:
+        self._running.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+class Topic:
+    """A topic of its own, and a source that reads it."""
+
+    def __init__(self, broker: Broker, partitions: int = 1, **config: str) -> None:
+        self.name = f"t{uuid.uuid4().hex[:8]}"
+        self.servers = {"bootstrap.servers": broker.address}
+        self.admin = AdminClient(self.servers)
+        topic = NewTopic(self.name, partitions, 1, config=config)
+        self.admin.create_topics([topic])[self.name].result()
+        self.source = self.source_of()
+
+    def source_of(self, **options: str) -> KafkaSource:
+        return KafkaSource(self.name, {**self.servers, **options}, Envelope("json", DDL))
+
+    def send(
+        self, *values: bytes | None, ends: str = "", codec: str = "none", partition: int = 0
+    ) -> None:
+        """Send messages, in a transaction that ends so, if it is said."""
+        options = {**self.servers, "compression.type": codec, "linger.ms": "5"}
+        if ends:
+            options["transactional.id"] = uuid.uuid4().hex
+        producer = Producer(options)
+        if ends:
+            producer.init_transactions(30)
+            producer.begin_transaction()
+        for number, value in enumerate(values):
+            producer.produce(self.name, value, key=str(number), partition=partition)
+        assert producer.flush(30) == 0
+        if ends:
+            (producer.commit_transaction if ends == "commit" else producer.abort_transaction)(30)
+
+    def delete_before(self, offset: int) -> None:
+        place = TopicPartition(self.name, 0, offset)
+        for done in self.admin.delete_records([place]).values():
+            done.result()
+
+    def read(self, begin: int, end: int, **options: str) -> list[tuple[int, bytes]]:
+        """The offsets and values of a range of the first partition."""
+        reader = self.source_of(**options).reader
+        table = read_all(reader, [OffsetRange(self.name, 0, begin, end)])
+        reader.close()
+        return table
+
+
+def read_all(reader: MessageReader, ranges: Sequence[OffsetRange]) -> list[tuple[int, bytes]]:
+    return [
+        (row["offset"], row["value"]) for batch in reader.read(ranges) for row in batch.to_pylist()
+    ]
+
+
+def in_spark(*arguments: Any) -> Any:
+    """Another runner than that of this process, for which Spark reads all messages."""
+    return in_process(*arguments)
+
+
+def drained(
+    topic: Topic, lake: IcebergCatalog, spark: Session, runner: Runner, **options: Any
+) -> tuple[list[Any], list[Any]]:
+    """The rows of a table that a stream has written, and what was bad."""
+    name, bad = f"t{uuid.uuid4().hex[:8]}", list[Any]()
+    spark.run(f"create table s.{name} (id bigint, name string) using iceberg")
+    chosen = StreamOptions(f"sink.{name}", **options)
+    query = StreamQuery(
+        get_change_sql("select * from v", "v"), "v", f"s.{name}", ("id", "name"), chosen
+    )
+    writer = BatchWriter(
+        source=topic.source_of(),
+        query=query,
+        sink=Sink(lake, ("s", name), Progress(chosen.sink_id), query.keys),
+        options=chosen,
+        runner=runner,
+        bad_records=BadRecords(lambda rows: bad.extend(rows.to_pylist()), "", 1000),
+        schema=SCHEMA,
+    )
+    Stream(lambda: spark, [TableStream(writer, StreamStatus(name))], window=2).drain()
+    rows = as_rows(spark.query(f"select id, name from s.{name} order by id, name"))
+    return rows, sorted((row["place"], row["record"], row["reason"]) for row in bad)
+
+
+def filled(value: bytes | None, number: int) -> bytes | None:
+    return value.replace(b"%d", b"%d" % number) if value is not None else None
+
+
+def fill_at_random(topic: Topic, chance: random.Random, values: Sequence[bytes | None]) -> None:
+    """Send messages with and without transactions; those of an id are in one partition."""
+    for _ in range(8):
+        partition = chance.randrange(PARTITIONS)
+        ids = [chance.randrange(20) * PARTITIONS + partition for _ in range(chance.randint(1, 60))]
+        messages = [filled(chance.choice(values), id) for id in ids]
+        ends = chance.choice(["", "", "commit", "abort"])
+        topic.send(*messages, ends=ends, codec=chance.choice(CODECS), partition=partition)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: int) -> None:
+    topic, chance = Topic(broker, PARTITIONS), random.Random(seed)
+    fill_at_random(topic, chance, [*VALUES, *BAD])
+    end = topic.source.present(None)
+    assert end is not None
+    sql = (
+        "select partition, offset, value from m where value is not null order by partition, offset"
+    )
+    begin: Mapping[str, Any] = {**end, **dict.fromkeys(map(str, range(PARTITIONS)), 0)}
+    while begin != end:
+        limit = {p: min(end[p], begin[p] + chance.randint(0, 120)) for p in begin if p.isdigit()}
+        upper = {**end, **limit}
+        frame = topic.source.messages(spark.spark, begin, upper)
+        expected = as_rows(spark.rows(sql, m=frame))
+        for number in range(PARTITIONS):
+            wanted = OffsetRange(topic.name, number, begin[str(number)], upper[str(number)])
+            assert read_all(topic.source.reader, [wanted]) == [
+                (offset, bytes(value))
+                for partition, offset, value in expected
+                if partition == number
+            ]
+        begin = upper
+    topic.source.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"keys": ("id",), "batch_rows": 300}])
+def test_the_same_table_as_spark_makes(
+    broker: Broker, lake: IcebergCatalog, spark: Session, options: dict[str, Any]
+) -> None:
+    topic, chance = Topic(broker, PARTITIONS), random.Random(7)
+    for values in (VALUES, [*VALUES, *BAD], VALUES):
+        fill_at_random(topic, chance, values)
+    rows, bad = drained(topic, lake, spark, in_process, **options)
+    assert rows and bad
+    assert (rows, bad) == drained(topic, lake, spark, in_spark, **options)
+
+
+def test_transactions_leave_gaps(broker: Broker) -> None:
+    topic = Topic(broker)
+    topic.send(b"0", b"1", b"2", ends="commit")  # its end is offset 3
+    topic.send(b"4", b"5", ends="abort")  # 6
+    topic.send(b"7", ends="commit")  # 8
+    began = time.monotonic()
+    offsets = [0, 1, 2, 7]
+    for begin in range(9):
+        for end in range(begin, 10):
+            expected = [(n, b"%d" % n) for n in offsets if begin <= n < end]
+            assert topic.read(begin, min(end, 9)) == expected
+    assert time.monotonic() - began < 10
+    uncommitted = {"isolation.level": "read_uncommitted"}
+    assert [n for n, _ in topic.read(0, 9, **uncommitted)] == [0, 1, 2, 4, 5, 7]
+
+
+def test_a_compacted_topic(broker: Broker) -> None:
+    config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    topic = Topic(broker, **config)
+    wait = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
+    everywhere = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[wait])
+    for done in topic.admin.incremental_alter_configs([everywhere]).values():
+        done.result()
+    for _ in range(5):
+        topic.send(*(b"%d" % n for n in range(100)))
+        time.sleep(0.2)
+    deadline = time.monotonic() + 30
+    while len(topic.read(0, 400)) > 100 and time.monotonic() < deadline:
+        topic.send(b"0")  # a new segment
+        time.sleep(0.3)
+    assert topic.read(0, 300) == []
+    assert [value for _, value in topic.read(300, 500)][-100:] == [b"%d" % n for n in range(100)]
+
+
+def test_messages_of_all_codecs_and_several_topics(broker: Broker) -> None:
+    topics = [Topic(broker, PARTITIONS) for _ in range(2)]
+    values = [b"%d" % n * 50 for n in range(3000)]
+    ranges = []
+    for number, topic in enumerate(topics):
+        for partition in range(PARTITIONS):
+            codec = CODECS[(number * PARTITIONS + partition) % len(CODECS)]
+            topic.send(*values, codec=codec, partition=partition)
+            ranges.append(OffsetRange(topic.name, partition, 10, 2990))
+    read = read_all(topics[0].source.reader, ranges)
+    assert sorted(read) == sorted([*enumerate(values)][10:2990] * len(ranges))
+
+
+def test_offsets_that_are_gone(broker: Broker, spark: Session) -> None:
+    """Before a batch is read, and while it is read."""
+    topic = Topic(broker)
+    text = b'{"id": %%d, "name": "%s"}' % (b"x" * 2000)
+    topic.send(*(filled(text, n) for n in range(10_000)))
+    upper = topic.source.present(None)
+    assert upper is not None
+    rows = topic.source.arrow_rows(spark, None, upper, lambda names: {n: n for n in names})
+    assert rows is not None and next(rows).num_rows
+    topic.delete_before(10_000)
+    for begin in ({**upper, "0": 0}, {**upper, "0": 9_000}):
+        with pytest.raises(StreamError, match="Kafka no longer has the offsets"):
+            list(topic.source.arrow_rows(spark, begin, upper, lambda names: {}) or ())
+    with pytest.raises(StreamError, match="cannot be read"):
+        topic.read(0, 10_000)
+    # The batch began at the first offset that Kafka had.
+    with pytest.raises(StreamError, match="cannot be read|no longer has"):
+        list(rows)
+
+
+def test_a_partition_that_ends_before_the_batch(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a broker has lost messages that others had seen."""
+    topic = Topic(broker)
+    topic.send(*(b"%d" % n for n in range(10)))
+    monkeypatch.setattr(kafka_messages, "READ_SECONDS", 0.3)
+    with pytest.raises(StreamError, match="not read to the batch's end: 0 up to offset 11"):
+        topic.read(0, 11)
+
+
+def test_nothing_is_left_after_many_batches(broker: Broker) -> None:
+    topic = Topic(broker, PARTITIONS)
+    for partition in range(PARTITIONS):
+        topic.send(*(b"%d" % n for n in range(100)), partition=partition)
+    process = psutil.Process()
+
+    def resources() -> tuple[int, int]:
+        return process.num_threads(), len(process.net_connections())
+
+    before, reader = resources(), MessageReader(topic.source.client)
+
+    def read(begin: int) -> int:
+        places = range(PARTITIONS)
+        ranges = [OffsetRange(topic.name, p, begin % 90, begin % 90 + 10) for p in places]
+        return len(read_all(reader, ranges))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert set(threads.map(read, range(20))) == {30}
+        few = resources()
+        assert set(threads.map(read, range(500))) == {30}
+        assert resources() <= few
+    # A batch that is not read to its end.
+    abandoned = reader.read([OffsetRange(topic.name, 0, 0, 100)])
+    next(abandoned)
+    abandoned.close()
+    reader.close()
+    deadline = time.monotonic() + 10
+    while resources() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert resources() <= before
+
+
+def test_a_broker_that_is_away_for_some_seconds(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(broker)
+    topic.send(*(b"%d" % n for n in range(100)))
+    reader = topic.source_of(**{"reconnect.backoff.max.ms": "500"}).reader
+    assert len(read_all(reader, [OffsetRange(topic.name, 0, 0, 50)])) == 50
+    broker.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_messages, "READ_SECONDS", 1.0)
+        with pytest.raises(StreamError, match="does not answer for the topic"):
+            topic.read(50, 100)
+    returns = threading.Timer(2, broker.start)
+    returns.start()
+    assert len(read_all(reader, [OffsetRange(topic.name, 0, 50, 100)])) == 50
+    returns.join()
+    reader.close()
