@@ -10,7 +10,6 @@ import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
     artifacts,
-    plain_errors,
     profiles_dir,
     target,
 )
@@ -46,21 +45,15 @@ def shell(
 
     On a terminal it shows a prompt; otherwise it runs the lines of its standard input.
     """
-    from dbt.cli.resolvers import default_project_dir
-
+    # No imports of dbt, which take seconds: the prompt comes first.
     from dbt.adapters.iceberg_stream.sessions.gc_tuning import reduced_gc
     from dbt.adapters.iceberg_stream.shell.commands import Commands
     from dbt.adapters.iceberg_stream.shell.names import NameReader
-    from dbt.adapters.iceberg_stream.shell.shell import Shell, dbt_commands
+    from dbt.adapters.iceberg_stream.shell.shell import Shell
 
-    folder = project_dir or default_project_dir()
-    if not (folder / PROJECT_FILE).exists():
-        raise click.ClickException(
-            f"There is no {PROJECT_FILE} in {folder.absolute()} and the folders above it. Start "
-            "the shell in a dbt project, or give its folder with --project-dir."
-        )
+    folder = _find_project(project_dir)
     _set_defaults(PROJECT_DIR=project_dir, PROFILES_DIR=profiles_dir, TARGET=target)
-    running = Shell(Commands(), _other_commands(context) - set(dbt_commands()))
+    running = Shell(Commands(), _other_commands(context))
     with reduced_gc():
         if lines:
             sys.exit(running.run_lines(lines))
@@ -68,9 +61,25 @@ def shell(
             sys.exit(running.run_lines(sys.stdin))
         from dbt.adapters.iceberg_stream.shell.prompt import run_prompt
 
-        with plain_errors():
-            names = NameReader(artifacts(folder) / "manifest.json")
+        names = NameReader(lambda: artifacts(folder) / "manifest.json")
         sys.exit(run_prompt(running, names))
+
+
+def _find_project(project_dir: Path | None) -> Path:
+    """Return the folder of the project, which dbt also finds from folders within it.
+
+    Raises:
+        click.ClickException: there is no project.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents) if project_dir is None else (project_dir,):
+        if (folder / PROJECT_FILE).exists():
+            return folder
+    where = f"{here} and the folders above it" if project_dir is None else project_dir
+    raise click.ClickException(
+        f"There is no {PROJECT_FILE} in {where}. Start the shell in a dbt project, or give its "
+        "folder with --project-dir."
+    )
 
 
 def _set_defaults(**options: Path | str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -61,11 +62,14 @@ def preload() -> None:
     from dbt.adapters.iceberg_stream.errors.spark import load_pyspark
 
     load_pyspark()
+    # All of this stays until the end of the process.
+    gc.freeze()
 
 
 def _invoke(arguments: list[str]) -> dbtRunnerResult:
     from dbt.cli.exceptions import DbtUsageException
     from dbt.cli.main import cli, dbtRunner
+    from dbt_common.events.event_manager_client import add_callback_to_manager
 
     reported: list[str] = []
 
@@ -73,13 +77,15 @@ def _invoke(arguments: list[str]) -> dbtRunnerResult:
         if event.info.level == "error":
             reported.append(event.info.name)
 
+    # dbt replaces it when it opens its log.
+    add_callback_to_manager(on_event)
     # The runner names the program in help and logs after dbt's function.
     cli.name = "dbt"
     result = dbtRunner(callbacks=[on_event]).invoke(arguments)
     if isinstance(result.exception, DbtUsageException):
         _show_usage_error(str(result.exception), arguments)
     elif result.exception is not None and not reported:
-        # It failed before dbt had opened its log.
+        # It failed outside of what dbt reports.
         click.echo(str(result.exception) or repr(result.exception), err=True)
     return result
 
@@ -110,6 +116,7 @@ def _own_state() -> Iterator[None]:
     reset_deprecations()
     buffered_deprecations.clear()
     reset_metadata_vars()
+    _reset_log()
     folder, environment, modules = os.getcwd(), dict(os.environ), set(sys.modules)
     try:
         yield
@@ -119,6 +126,17 @@ def _own_state() -> Iterator[None]:
             os.environ.clear()
             os.environ.update(environment)
         _forget_project_modules(modules)
+
+
+def _reset_log() -> None:
+    """Let dbt print as it does before it has read its options."""
+    from dbt_common.events.base_types import EventLevel
+    from dbt_common.events.event_manager_client import add_logger_to_manager, cleanup_event_logger
+    from dbt_common.events.functions import get_stdout_config
+    from dbt_common.events.logger import LineFormat
+
+    cleanup_event_logger()
+    add_logger_to_manager(get_stdout_config(LineFormat.PlainText, True, EventLevel.INFO, False))
 
 
 def _forget_project_modules(before: set[str]) -> None:

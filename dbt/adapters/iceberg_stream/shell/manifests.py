@@ -134,7 +134,7 @@ def _may_keep(config: RuntimeConfig) -> bool:
     from dbt.plugins import get_plugin_manager
 
     flags = get_flags()
-    if not flags.PARTIAL_PARSE or flags.PARTIAL_PARSE_FILE_PATH or flags.PARTIAL_PARSE_FILE_DIFF:
+    if not (flags.PARTIAL_PARSE and flags.PARTIAL_PARSE_FILE_DIFF) or flags.PARTIAL_PARSE_FILE_PATH:
         return False
     # Plugins of dbt may add other models to each command.
     return not get_plugin_manager(config.project_name).get_nodes().models

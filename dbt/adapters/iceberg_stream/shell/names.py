@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from dbt_common.exceptions import DbtBaseException
 
 # Packages of macros that every project has.
 OWN_MACROS = ("dbt", "dbt_spark", "dbt_iceberg_stream")
@@ -17,6 +20,15 @@ FIXED_VALUES = {
     "source_status": ("fresher",),
     "state": ("modified", "new", "old", "unmodified"),
     "test_type": ("data", "generic", "singular", "unit"),
+}
+# Methods that compare the names of resources, and where the manifest has these.
+RESOURCES = {
+    "exposure": "exposures",
+    "group": "groups",
+    "metric": "metrics",
+    "saved_query": "saved_queries",
+    "semantic_model": "semantic_models",
+    "unit_test": "unit_tests",
 }
 
 
@@ -74,31 +86,29 @@ def _methods(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from (("tag", tag) for tag in source.get("tags") or ())
         yield "source", source["source_name"]
         yield "source", f"{source['source_name']}.{source['name']}"
-    for kind in ("exposures", "metrics", "groups", "saved_queries", "unit_tests"):
-        for resource in (manifest.get(kind) or {}).values():
-            yield kind.removesuffix("s").replace("querie", "query"), resource["name"]
+    for method, kind in RESOURCES.items():
+        yield from ((method, each["name"]) for each in (manifest.get(kind) or {}).values())
 
 
 class NameReader:
     """Reads the names of a project again when manifest.json has changed.
 
     Args:
-        path: of manifest.json, which need not exist.
+        find: returns the path of manifest.json, which need not exist.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, find: Callable[[], Path]) -> None:
+        self._find = find
         self._state: tuple[int, int] | None = None
         self._names = Names()
 
     def read(self) -> Names:
-        """Return the names; those of before while a command writes the file."""
-        try:
-            status = self._path.stat()
+        """Return the names; those of before if the file cannot be read now."""
+        with suppress(DbtBaseException, OSError, ValueError):
+            path = self._find()
+            status = path.stat()
             state = status.st_mtime_ns, status.st_size
             if state != self._state:
-                self._names = read_names(json.loads(self._path.read_bytes()))
+                self._names = read_names(json.loads(path.read_bytes()))
                 self._state = state
-        except (OSError, ValueError):
-            pass
         return self._names

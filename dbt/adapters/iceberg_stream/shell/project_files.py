@@ -121,9 +121,7 @@ def read_state(path: str) -> FileState | None:
         digest = _digest(path) if is_recent else None
     except OSError:
         return None
-    return FileState(
-        status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, digest
-    )
+    return FileState(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, digest)
 
 
 def _digest(path: str) -> str | None:

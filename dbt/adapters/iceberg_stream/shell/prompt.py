@@ -30,33 +30,38 @@ def run_prompt(shell: Shell, names: NameReader) -> int:
     Returns:
         The exit code of the shell: how the last command ended does not matter to who has seen it.
     """
+    # While the user types, what the first command would wait for is imported.
+    preloading = threading.Thread(target=preload, daemon=True)
+    preloading.start()
     session: PromptSession[str] = PromptSession(
         history=open_history(),
-        completer=_Completer(names),
+        completer=_Completer(names, preloading),
         complete_while_typing=False,
         complete_in_thread=True,
     )
-    # While the user types, what the first command would wait for is imported.
-    threading.Thread(target=preload, daemon=True).start()
     while not shell.left:
         failed = f"[{shell.exit_code}] " if shell.exit_code else ""
         try:
             line = session.prompt(f"{failed}dbt> ")
+            # Modules that import each other must not be imported in two threads at once.
+            preloading.join()
+            shell.run_line(line)
         except KeyboardInterrupt:
             continue
         except EOFError:
             break
-        shell.run_line(line)
     return 0
 
 
 class _Completer(Completer):
-    def __init__(self, names: NameReader) -> None:
+    def __init__(self, names: NameReader, preloading: threading.Thread) -> None:
         self._names = names
+        self._preloading = preloading
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterator[Completion]:
+        self._preloading.join()
         line = document.text_before_cursor
         completions = complete(line, self._names.read())
         for word in completions.words:

@@ -38,7 +38,7 @@ class Shell:
 
     Args:
         commands: runs dbt's commands.
-        other_commands: commands of `iceberg-stream` that are none of dbt's.
+        other_commands: the commands of `iceberg-stream`.
     """
 
     def __init__(self, commands: Commands, other_commands: Collection[str] = ()) -> None:
@@ -87,7 +87,7 @@ class Shell:
             self._help(options)
         elif command in REFUSED:
             self._refuse(REFUSED[command])
-        elif command in self._other_commands:
+        elif command in self._other_commands and command not in dbt_commands():
             self._refuse(
                 f"`{command}` is no command of dbt. Run `iceberg-stream {command}` outside of the "
                 "shell."
@@ -113,4 +113,4 @@ def dbt_commands() -> list[str]:
     """Return the names of dbt's commands."""
     from dbt.cli.main import cli
 
-    return sorted(name for name, command in cli.commands.items() if not command.hidden)
+    return sorted(cli.commands)
