@@ -41,7 +41,7 @@ class Commands:
         Args:
             arguments: the command and its options.
         """
-        with _own_state(), self._manifests.used_by_dbt():
+        with _own_state(arguments), self._manifests.used_by_dbt():
             result = copy_context().run(_invoke, list(arguments))
         if CHANGING_COMMANDS.intersection(arguments):
             self._manifests.clear()
@@ -105,7 +105,7 @@ def _show_usage_error(message: str, arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _own_state() -> Iterator[None]:
+def _own_state(arguments: Sequence[str]) -> Iterator[None]:
     """Begin without what dbt keeps in its modules, and undo what a command leaves in the process.
 
     dbt itself begins with new adapters, flags, loggers and a new invocation id.
@@ -118,9 +118,12 @@ def _own_state() -> Iterator[None]:
     reset_metadata_vars()
     _reset_log()
     folder, environment, modules = os.getcwd(), dict(os.environ), set(sys.modules)
+    # dbt records it as the command in its artifacts.
+    program, sys.argv = sys.argv, ["dbt", *arguments]
     try:
         yield
     finally:
+        sys.argv = program
         os.chdir(folder)
         if os.environ != environment:
             os.environ.clear()
