@@ -134,11 +134,12 @@ def _own_state(arguments: Sequence[str]) -> Iterator[None]:
 def _reset_log() -> None:
     """Let dbt print as it does before it has read its options."""
     from dbt_common.events.base_types import EventLevel
-    from dbt_common.events.event_manager_client import add_logger_to_manager, cleanup_event_logger
+    from dbt_common.events.event_manager import EventManager
+    from dbt_common.events.event_manager_client import add_logger_to_manager, ctx_set_event_manager
     from dbt_common.events.functions import get_stdout_config
     from dbt_common.events.logger import LineFormat
 
-    cleanup_event_logger()
+    ctx_set_event_manager(EventManager())
     add_logger_to_manager(get_stdout_config(LineFormat.PlainText, True, EventLevel.INFO, False))
 
 
