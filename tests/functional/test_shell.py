@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.shell.commands import Commands
 from tests.functional.builds import AtomicProject
-from tests.functional.lake import rows, run
+from tests.functional.lake import rows, run, summary
 from tests.functional.terminal import CTRL_C, CTRL_D, UP, Terminal
+from tests.servers.rest_catalog import RestCatalog
 
 ORDERS = """
 {{ config(materialized='incremental', unique_key='id') }}
@@ -160,6 +161,33 @@ class TestAtomic(AtomicProject, ShellProject):
             assert rows(project, "select distinct version from {schema}.orders") == [(version,)]
             ids.add(run_results(project)["metadata"]["invocation_id"])
         assert len(ids) == 2
+
+
+class TestToken(ShellProject):
+    @pytest.fixture(scope="class")
+    def token_file(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("token") / "token"
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(
+        self, dbt_profile_target: dict[str, Any], catalog: RestCatalog, token_file: Path
+    ) -> dict[str, Any]:
+        token_file.write_text(catalog.token("uma", seconds=60))
+        common = {k: v for k, v in dbt_profile_target.items() if k not in ("warehouse", "token")}
+        properties = {"type": "rest", "uri": catalog.uri}
+        return {**common, "catalog_properties": properties, "token_file": str(token_file)}
+
+    def test_each_command_reads_the_token(
+        self, project: Any, commands: Commands, catalog: RestCatalog, token_file: Path
+    ) -> None:
+        command = ["run", "-s", "orders", "--full-refresh"]
+        assert commands.run(command) == 0
+        assert summary(project, "orders")["iceberg-stream.principal"] == "uma"
+        token_file.write_text(catalog.token("uma", seconds=-60))
+        assert commands.run(command) == 2
+        token_file.write_text(catalog.token("ugo"))
+        assert commands.run(command) == 0
+        assert summary(project, "orders")["iceberg-stream.principal"] == "ugo"
 
 
 class TestTerminal(ShellProject):
