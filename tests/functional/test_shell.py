@@ -152,6 +152,21 @@ class TestState(ShellProject):
         assert commands.run(["run", "-s", "first"]) == 1
         path.unlink()
 
+    def test_modules_of_python_models_are_read_again(
+        self, project: Any, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = Path(project.project_root)
+        monkeypatch.syspath_prepend(root)
+        (root / "models" / "counted.py").write_text(
+            "import pandas\nimport counting\n\ndef model(dbt, session):\n"
+            "    return pandas.DataFrame({'n': [counting.NUMBER]})\n"
+        )
+        for number in (1, 23):
+            (root / "counting.py").write_text(f"NUMBER = {number}\n")
+            assert commands.run(["run", "-s", "counted"]) == 0
+            assert rows(project, "select n from {schema}.counted") == [(number,)]
+        (root / "models" / "counted.py").unlink()
+
 
 class TestAtomic(AtomicProject, ShellProject):
     def test_each_command_publishes_its_own_build(self, project: Any, commands: Commands) -> None:

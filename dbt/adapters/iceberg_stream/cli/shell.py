@@ -28,6 +28,7 @@ PROJECT_FILE = "dbt_project.yml"
 )
 @click.option(
     "--project-dir",
+    envvar=["DBT_ENGINE_PROJECT_DIR", "DBT_PROJECT_DIR"],
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the dbt project.  [default: as for dbt]",
 )
