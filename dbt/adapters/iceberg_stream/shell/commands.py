@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbt.adapters.iceberg_stream.shell.artifacts import quick_artifacts
 from dbt.adapters.iceberg_stream.shell.manifests import ManifestCache
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Commands:
         Args:
             arguments: the command and its options.
         """
-        with _own_state(arguments), self._manifests.used_by_dbt():
+        with _own_state(arguments), self._manifests.used_by_dbt(), quick_artifacts():
             result = copy_context().run(_invoke, list(arguments))
         if CHANGING_COMMANDS.intersection(arguments):
             self._manifests.clear()
