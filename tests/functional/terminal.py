@@ -6,7 +6,8 @@ import os
 import pty
 import re
 import select
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,14 @@ CTRL_C = b"\x03"
 CTRL_D = b"\x04"
 UP = b"\x1b[A"
 SECONDS = 90
+# Makes the standard input the terminal of the session, which turns Ctrl-C into a signal. A shell has
+# its background jobs ignore that one, and so what the tests start in one.
+START = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Terminal:
@@ -31,13 +40,18 @@ class Terminal:
     def __init__(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str]
     ) -> None:
-        # The tests answer no questions about the cursor's position.
-        settings = {"TERM": "xterm", "COLUMNS": "120", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        self._pid, self._terminal = pty.fork()
-        if self._pid == 0:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.chdir(folder)
-            os.execvpe(command[0], list(command), {**environment, **settings})
+        self._terminal, end = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", START, *command],
+            cwd=folder,
+            # The tests answer no questions about the cursor's position.
+            env={**environment, "TERM": "xterm", "COLUMNS": "120", "PROMPT_TOOLKIT_NO_CPR": "1"},
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+        )
+        os.close(end)
         self._pending = ""
 
     def type(self, keys: bytes | str) -> None:
@@ -66,23 +80,10 @@ class Terminal:
 
     def wait(self, seconds: float = SECONDS) -> int:
         """Return the exit code of the program."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self._pid = 0
-                return os.waitstatus_to_exitcode(status)
-            # A program may wait until somebody has read its last output.
-            if select.select([self._terminal], [], [], 0.1)[0]:
-                try:
-                    os.read(self._terminal, 65536)
-                except OSError:
-                    time.sleep(0.1)
-        raise AssertionError("The program does not end.")
+        return self._process.wait(seconds)
 
     def close(self) -> None:
         """End the program if it still runs."""
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        self._process.kill()
+        self._process.wait()
         os.close(self._terminal)
