@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -139,6 +140,56 @@ class Ours(Contender):
             "engine_home": str(self.engine),
             "keep_alive": self.keep_alive,
         }
+
+
+class Shell:
+    """`iceberg-stream shell` on a project, which reads its lines from a pipe."""
+
+    # It is refused at once, with a line of output.
+    END = "init"
+    ENDED = "Error: `init`"
+
+    def __init__(self, contender: Ours) -> None:
+        self._contender = contender
+
+    def __enter__(self) -> Shell:
+        root = str(self._contender.root)
+        program = str(Path(sys.executable).with_name("iceberg-stream"))
+        self._process = subprocess.Popen(
+            [program, "shell", "--project-dir", root, "--profiles-dir", root],
+            cwd=root,
+            env=_quiet_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate("exit\n")
+
+    def seconds(self, *arguments: str) -> float:
+        """Type a command, and return the seconds until it has ended.
+
+        Raises:
+            BenchmarkError: the command failed.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        time.sleep(REST_SECONDS)
+        begin = time.perf_counter()
+        stdin.write(f"{shlex.join(arguments)}\n{self.END}\n")
+        stdin.flush()
+        output = []
+        while not (line := stdout.readline()).startswith(self.ENDED):
+            output.append(line)
+            if not line:
+                raise BenchmarkError(f"The shell has ended:\n{''.join(output)}")
+        seconds = time.perf_counter() - begin
+        if not any("Completed successfully" in line for line in output):
+            raise BenchmarkError(f"`{' '.join(arguments)}` failed:\n{''.join(output)}")
+        return seconds
 
 
 class OursCold(Ours):

@@ -12,6 +12,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "shop_cold": shop.cold,
     "shop_warm": shop.warm,
     "one_model_warm": shop.one_model,
+    "one_model_shell": shop.one_model_shell,
     "tables_100": small_models.tables,
     "merges_20": small_models.merges,
     "publish_100": publish.tables,

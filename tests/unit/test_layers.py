@@ -22,7 +22,7 @@ PREFIX = "dbt.adapters.iceberg_stream."
 # From the surface down, as in CONTRIBUTING.md. A package imports from layers below its own, and
 # within its layer from those that stand behind it.
 LAYERS = {
-    "programs": ("__main__", "cli", "flight", "api"),
+    "programs": ("__main__", "cli", "shell", "flight", "api"),
     "dbt": (
         *("__init__", "impl", "connections", "credentials", "column"),
         *("materializations", "sessions", "profile", "summary"),

@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.cli.maintain import maintain
 from dbt.adapters.iceberg_stream.cli.orphans import orphans
 from dbt.adapters.iceberg_stream.cli.report import report
 from dbt.adapters.iceberg_stream.cli.serve import serve
+from dbt.adapters.iceberg_stream.cli.shell import shell
 from dbt.adapters.iceberg_stream.cli.streams import resume, run, streams
 from dbt.adapters.iceberg_stream.cli.why import why
 
@@ -25,6 +26,6 @@ def main() -> None:
 for command in (
     *(stop, status, orphans, check, diff, doctor, report),
     *(builds, publish, discard, why),
-    *(maintain, run, streams, resume, serve),
+    *(maintain, run, streams, resume, serve, shell),
 ):
     main.add_command(command)
