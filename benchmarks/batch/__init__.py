@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "one_model_shell": shop.one_model_shell,
     "tables_100": small_models.tables,
     "merges_20": small_models.merges,
+    "models_300": small_models.mixed,
     "publish_100": publish.tables,
     "build_unchanged": unchanged.shop,
     "build_unchanged_300": unchanged.diamonds,

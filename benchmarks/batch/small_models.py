@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from benchmarks import projects
 from benchmarks.bench import Bench, Trio
-from benchmarks.contenders import THREADS, Peer, WarmPeer, require_same_rows
+from benchmarks.contenders import THREADS, Ours, Peer, WarmPeer, require_same_rows
 from benchmarks.harness import Result, alternate
 
+MANY_THREADS = 16
 INCLUDED = f"Whole command at {THREADS} threads"
 
 
@@ -21,6 +22,31 @@ def merges(bench: Bench) -> list[Result]:
     """Merges of 200 rows into tables of 1,000; every run has 100 rows to update at least."""
     trio = bench.trio("merges", projects.merges(bench.size(20)))
     return _compare("merges_20", trio, aim=3, runs=bench.runs(3))
+
+
+def mixed(bench: Bench) -> list[Result]:
+    """300 small models of all kinds at 16 threads, each run after the first."""
+    files, root = projects.mixed(bench.size(300)), bench.folder / "mixed"
+    ours = Ours(root / "ours", files, bench.engine)
+    warm_peer = WarmPeer(root / "warm_peer", files, bench.engine)
+    threads = ("--threads", str(MANY_THREADS))
+    for contender in (ours, warm_peer):
+        contender.dbt("build", *threads)
+    command = ("run", *threads)
+    seconds = alternate(
+        {
+            "ours": lambda: ours.seconds(*command),
+            "warm peer": lambda: warm_peer.seconds(*command),
+        },
+        bench.runs(2),
+        lambda: require_same_rows([ours, warm_peer]),
+    )
+    note = (
+        f"Whole command at {MANY_THREADS} threads: 180 tables, 75 incremental models and 45 views "
+        "of one to three inputs; both use the same warm server."
+    )
+    name = "models_300_connect_peer"
+    return [Result.of(name, WarmPeer.label, seconds["ours"], seconds["warm peer"], 3, note)]
 
 
 def _compare(name: str, trio: Trio, aim: float, runs: int) -> list[Result]:
