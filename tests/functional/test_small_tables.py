@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
+from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from tests.functional.lake import rows, run, table
 
 TYPES = """
@@ -142,6 +143,7 @@ class TestLeftToSpark(SmallTables):
     def models(self) -> dict[str, str]:
         models = {f"{name}.sql": sql for name, sql in BY_SPARK.items()}
         models |= {f"{name}.sql": CONFIG + sql for name, sql in REFUSED.items()}
+        models["plain.sql"] = CONFIG + "select id from range(3)"
         return models | {"documented.sql": DOCUMENTED, "schema.yml": SCHEMA}
 
     def test_what_only_spark_writes(self, project: Any) -> None:
@@ -161,6 +163,20 @@ class TestLeftToSpark(SmallTables):
             texts = sorted(str(result.message) for result in results)
             messages.append([text.replace("_spark", "") for text in texts])
         assert messages[0] == messages[1]
+
+    def test_a_storage_that_only_spark_reaches(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> Any:
+            raise OSError("no file system for this address")
+
+        monkeypatch.setattr(DataFileWriter, "write", refuse)
+        for name in ("new", "replaced"):
+            run_dbt(["run", "--select", "plain"])
+            assert writer(project, "plain") == "spark", name
+        monkeypatch.undo()
+        run_dbt(["run", "--select", "plain"])
+        assert writer(project, "plain") == "adapter"
 
     def test_a_table_that_grows_is_written_by_spark(self, project: Any) -> None:
         run(project, "create or replace table {schema}.many as select 1L as id")

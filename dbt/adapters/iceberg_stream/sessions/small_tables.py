@@ -204,10 +204,11 @@ class SmallTables:
                         snapshot_properties=properties,
                         confirm=confirm,
                     )
-        except ColumnError as error:
+        except (ColumnError, StorageError) as error:
+            # Spark may have what PyArrow lacks for this storage.
             logger.debug(f"Spark writes {'.'.join(name)}: {error}")
             return None
-        except (CatalogError, StorageError) as error:
+        except CatalogError as error:
             raise StatementError(str(error)) from error
         return ingested.outcome
 
@@ -223,8 +224,11 @@ def writes_as_spark(settings: Mapping[str, Any]) -> bool:
 
 def _properties_of_spark() -> dict[str, str]:
     """Return the properties that each table has that Spark creates."""
-    owner = os.environ.get("SPARK_USER") or getpass.getuser()
-    return {"owner": owner, "write.parquet.compression-codec": "zstd"}
+    properties = {"write.parquet.compression-codec": "zstd"}
+    try:
+        return properties | {"owner": os.environ.get("SPARK_USER") or getpass.getuser()}
+    except (KeyError, OSError):
+        return properties  # a container may run as a user without a name
 
 
 def _rows(metadata: Metadata) -> int:
