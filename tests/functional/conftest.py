@@ -10,8 +10,9 @@ from dbt_common.behavior_flags import BehaviorFlagRendered
 from dbt_common.clients.system import write_file
 from dbt_common.utils.encoding import JSONEncoder
 
-# Where a command that parses, and one that runs, take it from.
-WRITE_MANIFEST = ("dbt.parser.manifest.write_manifest", "dbt.task.runnable.write_manifest")
+# Where a command that runs, and one that parses, take it from. The first is imported from the second
+# one, and must not be imported while that is replaced.
+WRITE_MANIFEST = ("dbt.task.runnable.write_manifest", "dbt.parser.manifest.write_manifest")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -175,15 +175,19 @@ class TestBesideAStream:
 
         thread = threading.Thread(target=compact)
         thread.start()
-        for number in range(1, 9):
+        number, operations = 0, set()
+        while number < 8 or "replace" not in operations:
+            number += 1
+            assert number < 50, outputs
             changes = [(key, "paid", float(number), "u") for key in range(10)]
-            land(project, str(number), *changes, (10 + number, None, None, "d"))
+            deleted = [(10 + number, None, None, "d")] if number <= 8 else []
+            land(project, str(number), *changes, *deleted)
             run_dbt(["run"])
+            snapshots = table(project, "orders").snapshots()
+            operations = {snapshot.summary.operation.value for snapshot in snapshots}
         streamed.set()
         thread.join()
-        operations = [s.summary.operation.value for s in table(project, "orders").snapshots()]
-        assert "replace" in operations, outputs
-        expected = [(key, "paid", 8.0) for key in range(10)]
+        expected = [(key, "paid", float(number)) for key in range(10)]
         expected += [(10, "new", 0.0), (19, "new", 0.0)]
         assert rows(project, ALL) == expected
         assert ids(project, "orders") == [*range(11), 19]
