@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,8 @@ class TestTerminal(ShellProject):
         terminal.type(CTRL_C)
         terminal.enter("run -s slow")
         terminal.read_until("START sql table model")
+        # Python misses a signal at the very moment when dbt's main thread begins to wait for others.
+        time.sleep(1)
         terminal.type(CTRL_C)
         # dbt waits for the end of the statement, which takes minutes.
         terminal.read_until("CANCEL query model.test.slow")
