@@ -154,7 +154,7 @@ def new_history(lake: IcebergCatalog, version: int, made: list[tuple[str, Any]])
 
 # DuckDB 1.5 loses rows whose key is null where an equality delete applies.
 @pytest.mark.parametrize("version", [2, 3])
-@settings(max_examples=8, **SETTINGS)
+@settings(max_examples=15, **SETTINGS)
 @given(made=steps(IDS), pairs=PAIRS, memory=MEMORY)
 def test_duckdb_agrees(
     lake: IcebergCatalog, version: int, made: list[Any], pairs: list[Any], memory: int
@@ -177,7 +177,7 @@ def test_duckdb_agrees(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@settings(max_examples=7, **SETTINGS)
+@settings(max_examples=13, **SETTINGS)
 @given(made=steps([None, *IDS]), pairs=PAIRS, memory=MEMORY)
 def test_spark_agrees(
     lake: IcebergCatalog,
