@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -132,9 +133,11 @@ class TestSmallTables(SmallTables):
             ours, sparks = self.both(project, "version")
             for each in (ours, sparks):
                 # Both keep the ids of columns that stay, and number new ones in their own order.
-                each["schema"] = [(f.name, str(f.field_type)) for f in each["schema"].fields]
-            assert [name for name, _ in ours["schema"]] == [name for name, _ in sparks["schema"]]
-            assert ours["rows"] == sparks["rows"]
+                each["schema"] = [
+                    (field.name, re.sub(r"\d+: ", "", str(field.field_type)))
+                    for field in each["schema"].fields
+                ]
+            assert ours == sparks
             assert writer(project, "version") == "adapter"
 
 
