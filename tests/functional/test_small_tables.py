@@ -23,6 +23,11 @@ select id, cast(id as tinyint) as t, cast(id as smallint) as s, cast(id as int) 
   if(id = 3, null, id) as some, cast(null as string) as none
 from range(7)
 """
+# Without any item below them, Spark sends no offsets of lists and texts.
+EMPTY = """
+select cast(map() as map<string, array<string>>) as m, cast(array() as array<array<string>>) as l,
+  cast(array() as array<struct<a: array<string>>>) as s from range({})
+"""
 # Each version of a model replaces the table of the version before.
 VERSIONS = [
     "select id, cast(id as int) as a, 'x' as gone from range(5)",
@@ -107,7 +112,13 @@ class SmallTables:
 class TestSmallTables(SmallTables):
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"types.sql": CONFIG + TYPES, "version.sql": VERSION, "sorted.sql": SORTED}
+        return {
+            "types.sql": CONFIG + TYPES,
+            "version.sql": VERSION,
+            "sorted.sql": SORTED,
+            "empty_items.sql": CONFIG + EMPTY.format(1),
+            "no_rows.sql": CONFIG + EMPTY.format(0),
+        }
 
     def test_every_type_is_what_spark_writes(self, project: Any) -> None:
         for _ in ("new", "replaced"):
@@ -116,6 +127,14 @@ class TestSmallTables(SmallTables):
             ours, sparks = self.both(project, "types")
             assert ours == sparks
             assert writer(project, "types") == "adapter"
+
+    @pytest.mark.parametrize("name", ["empty_items", "no_rows"])
+    def test_lists_and_maps_without_items(self, project: Any, name: str) -> None:
+        for target in ("ours", "spark"):
+            run_dbt(["run", "--select", name, "--target", target])
+        ours, sparks = self.both(project, name)
+        assert ours == sparks
+        assert writer(project, name) == "adapter"
 
     def test_a_sort_order_is_what_spark_sets(self, project: Any) -> None:
         for _ in ("new", "replaced"):

@@ -87,6 +87,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     ),
 }
 WORKER_CODE = (
+    "engines/arrow_offsets.py",
     "engines/python_functions.py",
     "tables/files/casting.py",
     "tables/files/parquet.py",

@@ -166,6 +166,8 @@ class Session:
         """
         import pyarrow as pa
 
+        from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
+
         with explain():
             plan = self.frame(sql, **views)._plan.to_proto(self._spark.client)
             results = self._results(plan, _observations(views))
@@ -173,7 +175,7 @@ class Session:
             first = next(tables, None)
             yield self.arrow_schema(sql, **views) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
-                yield from table.to_batches()
+                yield from map(with_offsets, table.to_batches())
 
     def _results(
         self, plan: Any, observations: dict[str, Observation]
@@ -217,6 +219,8 @@ class Session:
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
+        from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
+
         schema, tables, rows, size = StructType(), [], 0, 0
         with explain():
             # The server keeps all rows of a partition in memory before it sends the first one.
@@ -227,10 +231,10 @@ class Session:
                     if isinstance(result, StructType):
                         schema = result
                         continue
-                    tables.append(result)
+                    batches = list(map(with_offsets, result.to_batches()))
+                    tables.append(pa.Table.from_batches(batches, result.schema))
                     rows += result.num_rows
-                    # Not `nbytes`, which crashes for texts of batches without rows.
-                    size += result.get_total_buffer_size()
+                    size += tables[-1].nbytes
                     if rows > most_rows or size > most_bytes:
                         return None
         if not tables:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dbt.adapters.iceberg_stream.engines import arrow_offsets
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -41,7 +42,10 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import read_rows
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
-WORKER_CODE = (casting, parquet, uploads, merge_rows, changes, sub_batch, row_delta)
+WORKER_CODE = (
+    *(arrow_offsets, casting, parquet, uploads),
+    *(merge_rows, changes, sub_batch, row_delta),
+)
 # Writes the changes of a query to files, given the query's views by their names.
 Runner = Callable[[Session, DeltaPlan, str, dict[str, "DataFrame"]], list[Delta]]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
 
 # Columns that are added to a change's own: those that order the changes of a key (with a number
@@ -50,7 +51,7 @@ def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
     """
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
-    for batch in batches:
+    for batch in map(with_offsets, batches):
         if not batch.num_rows:
             continue
         pending.append(batch)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionKey
 
+from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.data_files import Describer
 from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter
@@ -105,7 +106,7 @@ class DataFileWriter:
             ColumnError: a column does not fit the table.
             OSError: the storage refuses a file, or is full.
         """
-        for batch in batches:
+        for batch in map(with_offsets, batches):
             for piece in _pieces(batch, self.target.options.row_group_size):
                 self._take(conform(piece, self.target.file_schema))
 
