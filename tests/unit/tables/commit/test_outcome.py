@@ -68,6 +68,13 @@ def test_merge_counts_what_spark_counted(copied: str) -> None:
     assert (result.rows_affected, result.rows_updated) == (6, 2)
 
 
+def test_a_merge_that_rewrites_all_files_counts_deleted_rows() -> None:
+    counts = {f"{MERGE}inserted": "15", f"{MERGE}updated": "0", f"{MERGE}deleted": "3"}
+    files = {"added-records": "20", "deleted-records": "8", "total-records": "20"}
+    summary = SnapshotSummary(7, 1, {"operation": "overwrite", **counts, **files})
+    assert read_outcome(summary).rows_affected == 18
+
+
 def test_stamps_reach_spark_as_snapshot_properties() -> None:
     with log_contextvars(node_info={"unique_id": "model.p.m", "node_name": "m"}):
         settings = spark_settings(snapshot_properties("w", "uma"))

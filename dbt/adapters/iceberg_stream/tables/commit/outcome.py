@@ -105,7 +105,8 @@ def read_outcome(snapshot: SnapshotSummary, previous: SnapshotSummary | None = N
     delete_files = snapshot.properties.get("total-delete-files")
     added, removed = number("added-records"), number("deleted-records")
     removed += number("added-position-deletes") - number("removed-position-deletes")
-    if f"{MERGE_PREFIX}inserted" in snapshot.properties:
+    counted = f"{MERGE_PREFIX}inserted" in snapshot.properties
+    if counted:
         inserted, updated, deleted = (
             number(f"{MERGE_PREFIX}{kind}") for kind in ("inserted", "updated", "deleted")
         )
@@ -113,7 +114,8 @@ def read_outcome(snapshot: SnapshotSummary, previous: SnapshotSummary | None = N
         inserted, updated, deleted = 0, 0, removed - added
     else:
         inserted, updated, deleted = added, 0, removed
-    replaced_all = inserted and deleted and not updated and number("total-records") == added
+    # A merge also adds all rows again if it copies the unchanged ones.
+    replaced_all = not counted and inserted and deleted and number("total-records") == added
     return Outcome(
         snapshot_id=snapshot.snapshot_id,
         operation=snapshot.operation,

@@ -6,7 +6,7 @@ Article on the write contract, "Three Entry Points".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -124,6 +124,9 @@ def ingest(
         raise storage_error(error, base.io, base.metadata["location"]) from error
     size = sum(file.file_size_in_bytes for file in files)
     outcome = read_outcome(committed.snapshot)
+    if mode is Mode.REPLACE:
+        # Those of the new table, as for Spark's statement, also if there are none.
+        outcome = replace(outcome, rows_affected=writer.rows)
     return Ingested(outcome, outcome.snapshot_id, writer.rows, len(files), size)
 
 
