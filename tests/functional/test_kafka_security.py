@@ -28,8 +28,10 @@ from tests.functional.lake import rows
 from tests.integration.leaks import leaks, write_spark_ui
 from tests.servers.kafka import SecuredKafka, secured_kafka
 from tests.servers.ports import free_port
+from tests.servers.token_endpoint import TokenEndpoint, token_endpoint
 
-KINDS = ("plain", "scram", "certificate")
+KINDS = ("plain", "scram", "certificate", "tokens")
+CLIENT_SECRET = "s3cret of ~the client"
 COLUMNS = "columns: 'id bigint, status string'"
 
 
@@ -45,7 +47,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result()
         # Readers have no more rights than they need: none of a consumer group.
         for done in admin.create_acls(
-            [may_read("User:alice"), may_read("User:CN=client")]
+            [may_read("User:alice"), may_read("User:CN=client"), may_read("User:mina")]
         ).values():
             done.result()
         producer = Producer({"bootstrap.servers": server.open})
@@ -61,7 +63,15 @@ def client_key(kafka: SecuredKafka) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def connections(kafka: SecuredKafka, client_key: tuple[Path, Path]) -> dict[str, dict[str, str]]:
+def endpoint(kafka: SecuredKafka) -> Iterator[TokenEndpoint]:
+    with token_endpoint(CLIENT_SECRET, kafka.issue_token) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connections(
+    kafka: SecuredKafka, client_key: tuple[Path, Path], endpoint: TokenEndpoint
+) -> dict[str, dict[str, str]]:
     login = {"sasl.username": "alice", "sasl.password": kafka.password}
     trust = {"ssl.ca.location": str(kafka.authority.certificate)}
     certificate, key = (str(file) for file in client_key)
@@ -75,6 +85,17 @@ def connections(kafka: SecuredKafka, client_key: tuple[Path, Path]) -> dict[str,
         "security.protocol": "SASL_SSL",
         "sasl.mechanisms": "SCRAM-SHA-512",
     }
+    tokens = {
+        "bootstrap.servers": kafka.tokens,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "mina",
+        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+        "sasl.oauthbearer.token.endpoint.url": endpoint.uri,
+        "sasl.oauthbearer.scope": "read",
+        "sasl.oauthbearer.extensions": "team=sales",
+    }
     ours = {"ssl.certificate.location": certificate, "ssl.key.location": key}
     return {
         "plain": plain | login,
@@ -85,6 +106,9 @@ def connections(kafka: SecuredKafka, client_key: tuple[Path, Path]) -> dict[str,
             **trust,
             **ours,
         },
+        "tokens": tokens,
+        "wrong_secret": {**tokens, "sasl.oauthbearer.client.secret": "mistyped-secret"},
+        "without_rights": {**tokens, "sasl.oauthbearer.client.id": "bob"},
         "mistyped": plain | login | {"sasl.password": "mistyped-password"},
         "stranger": scram | login,
     }
@@ -145,7 +169,7 @@ class TestSecuredKafka:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        names = (*KINDS, "mistyped", "stranger", "nobody")
+        names = (*KINDS, "mistyped", "stranger", "nobody", "wrong_secret", "without_rights")
         found = {f"{name}.sql": model(name) for name in names}
         return {"sources.yml": sources(*names), **found}
 
@@ -161,6 +185,8 @@ class TestSecuredKafka:
         [
             ("mistyped", "Invalid username or password"),
             ("stranger", "broker certificate could not be verified"),
+            ("wrong_secret", "invalid_client"),
+            ("without_rights", "authorization failed"),
             ("nobody", "The profile has no Kafka connection `nobody`"),
         ],
     )
@@ -178,6 +204,7 @@ class TestSecuredKafka:
         kafka: SecuredKafka,
         client_key: tuple[Path, Path],
         connections: dict[str, dict[str, str]],
+        endpoint: TokenEndpoint,
     ) -> None:
         # Spark cuts the texts of deep queries: this one it shows to its end.
         with get_connection(project.adapter) as connection:
@@ -190,6 +217,8 @@ class TestSecuredKafka:
         secrets = {
             "password": kafka.password,
             "mistyped": "mistyped-password",
+            "client_secret": CLIENT_SECRET,
+            "token": endpoint.given[-1],
             "key": client_key[1].read_text().splitlines()[2],
         }
         assert leaks(place, secrets, but=place / "none") == []

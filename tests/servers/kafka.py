@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import shutil
 import subprocess
 import tempfile
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jwt
 import platformdirs
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from filelock import FileLock
+from jwt.algorithms import RSAAlgorithm
 
 from tests.servers.certificates import Authority
 from tests.servers.ports import free_port, wait_for
@@ -56,12 +61,14 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 """
-# Listeners behind passwords (PLAIN), behind passwords (SCRAM) in TLS, and behind certificates.
+# Listeners behind passwords (PLAIN), behind passwords (SCRAM) in TLS, behind certificates, and
+# behind tokens of an authorization server.
 SECURED = """
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},\\
-  SASL_PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{scram},SSL://127.0.0.1:{certificate}
+  SASL_PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{scram},SSL://127.0.0.1:{certificate},\\
+  TOKENS://127.0.0.1:{tokens}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,\\
-  SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL
+  SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,TOKENS:SASL_PLAINTEXT
 listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\\
   org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
@@ -69,6 +76,14 @@ listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-512
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\\
   org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.ssl.ssl.client.auth=required
+listener.name.tokens.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.tokens.oauthbearer.sasl.jaas.config=\\
+  org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
+listener.name.tokens.oauthbearer.sasl.server.callback.handler.class=\\
+  org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler
+listener.name.tokens.sasl.oauthbearer.jwks.endpoint.url=file://{folder}/jwks.json
+listener.name.tokens.sasl.oauthbearer.expected.audience=kafka
+listener.name.tokens.sasl.oauthbearer.expected.issuer=tests
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 ssl.keystore.type=PEM
@@ -86,6 +101,7 @@ class SecuredKafka:
 
     Attributes:
         password: of `alice`.
+        issue_token: returns a token of a user, which the server accepts.
         authority: who has signed the server's certificate, and clients' are signed by.
     """
 
@@ -93,8 +109,10 @@ class SecuredKafka:
     plain: str
     scram: str
     certificate: str
+    tokens: str
     password: str
     authority: Authority
+    issue_token: Callable[[str], str]
 
 
 @contextlib.contextmanager
@@ -113,15 +131,30 @@ def secured_kafka(folder: Path) -> Iterator[SecuredKafka]:
     authority, password = Authority(folder), f"it's{uuid.uuid4().hex}"
     certificate, key = authority.issue("broker")
     (folder / "broker.store").write_bytes(key.read_bytes() + certificate.read_bytes())
-    ports = {name: free_port() for name in ("port", "controller", "plain", "scram", "certificate")}
+    issue_token = _token_issuer(folder)
+    names = "port", "controller", "plain", "scram", "certificate", "tokens"
+    ports = {name: free_port() for name in names}
     settings = SETTINGS.format(**ports, folder=folder)
     settings += SECURED.format(**ports, folder=folder, user="alice", password=password)
     scram = f"SCRAM-SHA-512=[name=alice,password={password}]"
     with _running(folder, ports["port"], settings, "--add-scram", scram):
         at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
-        yield SecuredKafka(
-            at["port"], at["plain"], at["scram"], at["certificate"], password, authority
-        )
+        listeners = at["port"], at["plain"], at["scram"], at["certificate"], at["tokens"]
+        yield SecuredKafka(*listeners, password, authority, issue_token)
+
+
+def _token_issuer(folder: Path) -> Callable[[str], str]:
+    """Return what signs tokens, and write its public key to `jwks.json` of the folder."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = {**RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "1", "alg": "RS256"}
+    (folder / "jwks.json").write_text(json.dumps({"keys": [public]}))
+
+    def issue(user: str) -> str:
+        now = int(time.time())
+        claims = {"iss": "tests", "sub": user, "aud": "kafka", "iat": now, "exp": now + 3600}
+        return jwt.encode(claims, key, "RS256", {"kid": "1"})
+
+    return issue
 
 
 @contextlib.contextmanager
@@ -132,6 +165,9 @@ def _running(folder: Path, port: int, properties: str, *formatting: str) -> Iter
     settings.write_text(properties)
     java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"]
     java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
+    keys = f"file://{folder}/jwks.json"
+    java += [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}"]
+    java += [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={folder}/jwks.json"]
     format_storage = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
     with open(log, "w") as file:
         subprocess.run(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote_plus
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,24 @@ def token_endpoint(secret: str, mint: Callable[[str], str]) -> Iterator[TokenEnd
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
             form = {k: v[0] for k, v in parse_qs(self.rfile.read(length).decode()).items()}
-            if form["client_secret"] != secret:
+            client, password = self._login() or (form.get("client_id"), form.get("client_secret"))
+            if client is None or password != secret:
                 self._answer(401, {"error": "invalid_client"})
                 return
-            endpoint.given.append(mint(form["client_id"]))
+            endpoint.given.append(mint(client))
             self._answer(200, {"access_token": endpoint.given[-1], "expires_in": 3600})
+
+        def _login(self) -> tuple[str, str] | None:
+            """Return the client and its secret, if they are in the header (section 2.3.1)."""
+            kind, _, encoded = (self.headers["Authorization"] or "").partition(" ")
+            if kind != "Basic":
+                return None
+            client, _, password = base64.b64decode(encoded).decode().partition(":")
+            return unquote_plus(client), unquote_plus(password)
 
         def _answer(self, status: int, body: dict[str, object]) -> None:
             self.send_response(status)
+            self.send_header("Content-Type", "application/json")
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
 

@@ -11,6 +11,14 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import java_options
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 
+OIDC = "sasl.oauthbearer."
+CLIENT = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OIDC}method": "oidc",
+    f"{OIDC}client.id": "mina",
+    f"{OIDC}client.secret": 'a"b',
+    f"{OIDC}token.endpoint.url": "https://login/token",
+}
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 
 
@@ -31,6 +39,22 @@ def test_a_password_goes_into_a_line_of_jaas() -> None:
         "sasl.mechanism": "PLAIN",
         "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
         r'username="al ice" password="a\"b\\c";',
+    }
+
+
+def test_a_client_of_an_authorization_server() -> None:
+    java = java_options(
+        {**CLIENT, f"{OIDC}scope": "read write", f"{OIDC}extensions": "team=sales, pool=a=b"}
+    )
+    assert java == {
+        "isolation.level": "read_committed",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+        "OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": "https://login/token",
+        "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule "
+        r'required clientId="mina" clientSecret="a\"b" scope="read write" extension_team="sales" '
+        'extension_pool="a=b";',
     }
 
 
@@ -62,8 +86,18 @@ def test_certificates_are_read_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"sasl.mechanism": "GSSAPI"}, "must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-        ({"sasl.mechanism": "PLAIN", "sasl.username": "a"}, "with `sasl.username` and"),
+        ({"sasl.mechanism": "GSSAPI"}, "`sasl.mechanism: GSSAPI` is not supported"),
+        ({"sasl.mechanism": "MD5"}, "must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTH"),
+        ({"sasl.mechanism": "PLAIN", "sasl.username": "a"}, "needs `sasl.username` and"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "Set `sasl.oauthbearer.method: oidc`"),
+        (
+            {"sasl.mechanism": "OAUTHBEARER", f"{OIDC}method": "oidc", f"{OIDC}scope": "a"},
+            "needs `sasl.oauthbearer.client.id`, `sasl.oauthbearer.client.secret`",
+        ),
+        (
+            {**CLIENT, "sasl.oauthbearer.grant.type": "jwt"},
+            "does not support sasl.oauthbearer.grant.type",
+        ),
         (
             {"enable.ssl.certificate.verification": "false"},
             "Spark's Kafka client does not support enable.ssl",

@@ -25,6 +25,13 @@ LOGIN_MODULES = {
     "SCRAM-SHA-256": f"{LOGIN}.scram.ScramLoginModule",
     "SCRAM-SHA-512": f"{LOGIN}.scram.ScramLoginModule",
 }
+OAUTHBEARER = "OAUTHBEARER"
+OAUTHBEARER_MODULE = f"{LOGIN}.oauthbearer.OAuthBearerLoginModule"
+# Gets tokens from an authorization server (KIP-768).
+OAUTHBEARER_HANDLER = f"{LOGIN}.oauthbearer.OAuthBearerLoginCallbackHandler"
+MECHANISMS = (*LOGIN_MODULES, OAUTHBEARER)
+OIDC = "sasl.oauthbearer."
+OIDC_REQUIRED = (f"{OIDC}client.id", f"{OIDC}client.secret", f"{OIDC}token.endpoint.url")
 # Java reads only keys in this form.
 PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 REDACTION = "spark.sql.redaction.string.regex"
@@ -66,7 +73,8 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
         raise StreamError(
             f"Spark's Kafka client does not support {', '.join(sorted(left))}. Remove it. For "
             "SASL and TLS the client supports security.protocol, sasl.mechanism "
-            f"({', '.join(LOGIN_MODULES)}), sasl.username, sasl.password, ssl.ca.location, "
+            f"({', '.join(MECHANISMS)}), sasl.username, sasl.password, {OIDC}method (oidc), "
+            f"{', '.join(OIDC_REQUIRED)}, {OIDC}scope, {OIDC}extensions, ssl.ca.location, "
             "ssl.certificate.location, ssl.key.location (or .pem for .location), ssl.key.password, "
             "ssl.endpoint.identification.algorithm."
         )
@@ -77,17 +85,57 @@ def _login(options: dict[str, str]) -> dict[str, str]:
     """Remove the options of SASL, and return them as Java's line of JAAS."""
     mechanisms = options.pop("sasl.mechanisms", None)
     mechanism = options.pop("sasl.mechanism", mechanisms)
+    if mechanism == OAUTHBEARER:
+        return _oauthbearer(options)
     name, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
     if mechanism is None:
         return {}
-    if mechanism not in LOGIN_MODULES or name is None or password is None:
+    if mechanism == "GSSAPI":
         raise StreamError(
-            f"`sasl.mechanism` must be one of {', '.join(LOGIN_MODULES)}, with "
-            f"`sasl.username` and `sasl.password`; got {mechanism!r}."
+            "`sasl.mechanism: GSSAPI` is not supported: it needs a Kerberos ticket on each machine "
+            f"that reads Kafka. Use one of {', '.join(MECHANISMS)}."
+        )
+    if mechanism not in LOGIN_MODULES:
+        raise StreamError(
+            f"`sasl.mechanism` must be one of {', '.join(MECHANISMS)}; got {mechanism!r}."
+        )
+    if name is None or password is None:
+        raise StreamError(
+            f"`sasl.mechanism: {mechanism}` needs `sasl.username` and `sasl.password`."
         )
     login = f"username={_quoted(name)} password={_quoted(password)}"
     module = LOGIN_MODULES[mechanism]
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required {login};"}
+
+
+def _oauthbearer(options: dict[str, str]) -> dict[str, str]:
+    """Remove the options of the client credentials grant (OIDC), and return Java's."""
+    method = options.pop(f"{OIDC}method", None)
+    if method != "oidc":
+        raise StreamError(
+            f"`sasl.mechanism: {OAUTHBEARER}` gets its tokens by the client credentials grant. Set "
+            f"`{OIDC}method: oidc` and {', '.join(f'`{name}`' for name in OIDC_REQUIRED)}; the "
+            f"method is {'missing' if method is None else repr(method)}."
+        )
+    if missing := [name for name in OIDC_REQUIRED if not options.get(name)]:
+        raise StreamError(
+            f"`sasl.mechanism: {OAUTHBEARER}` needs {', '.join(f'`{n}`' for n in missing)}."
+        )
+    client, secret, endpoint = (options.pop(name) for name in OIDC_REQUIRED)
+    login = {"clientId": client, "clientSecret": secret}
+    if scope := options.pop(f"{OIDC}scope", None):
+        login["scope"] = scope
+    # librdkafka takes them as `key=value,key=value`.
+    for extension in filter(None, options.pop(f"{OIDC}extensions", "").split(",")):
+        name, _, value = extension.partition("=")
+        login[f"extension_{name.strip()}"] = value.strip()
+    settings = " ".join(f"{name}={_quoted(value)}" for name, value in login.items())
+    return {
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.login.callback.handler.class": OAUTHBEARER_HANDLER,
+        f"{OIDC}token.endpoint.url": endpoint,
+        "sasl.jaas.config": f"{OAUTHBEARER_MODULE} required {settings};",
+    }
 
 
 def _trust(options: dict[str, str]) -> dict[str, str]:
