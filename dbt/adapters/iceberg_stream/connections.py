@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
+    from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
     from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 
 logger = AdapterLogger("Iceberg_Stream")
@@ -238,7 +239,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """
         return session_settings(self.credentials.all_catalogs(), self.project_root, tokens)
 
-    def _open_handle(self, on_close: Callable[[Handle], None]) -> Handle:
+    def _open_handle(self, on_close: Callable[[SessionHandle], None]) -> Handle:
         from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
         from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 

@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.abandoned_statements import SessionRecord
-    from dbt.adapters.iceberg_stream.sessions.cursor import Handle
+    from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -27,14 +27,16 @@ class SessionPool:
         open_handle: opens a session; its argument must be called when the connection closes.
     """
 
-    def __init__(self, open_handle: Callable[[Callable[[Handle], None]], Handle]) -> None:
+    def __init__(
+        self, open_handle: Callable[[Callable[[SessionHandle], None]], SessionHandle]
+    ) -> None:
         self._open_handle = open_handle
         self._lock = threading.Lock()
-        self._idle: list[Handle] = []
-        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._idle: list[SessionHandle] = []
+        self._handles: weakref.WeakSet[SessionHandle] = weakref.WeakSet()
         self._canceling_thread: int | None = None
 
-    def take(self) -> Handle:
+    def take(self) -> SessionHandle:
         """Return an idle session that is still alive, or open a new one.
 
         Raises:
@@ -52,7 +54,7 @@ class SessionPool:
             raise
         return handle
 
-    def _take_idle(self) -> Handle | None:
+    def _take_idle(self) -> SessionHandle | None:
         while True:
             with self._lock:
                 handle = self._idle.pop() if self._idle else None
@@ -65,7 +67,7 @@ class SessionPool:
             handle.reusable = False
             self._give_back(handle)
 
-    def _give_back(self, handle: Handle) -> None:
+    def _give_back(self, handle: SessionHandle) -> None:
         """Keep a session for the next node, unless its settings changed or a statement failed."""
         if handle.reusable:
             with self._lock:
@@ -82,7 +84,7 @@ class SessionPool:
         if canceling_thread not in (None, threading.get_ident()):
             raise StatementError("Not run: the command was canceled.", CANCELED)
 
-    def cancel_others(self, own: Handle | None) -> None:
+    def cancel_others(self, own: SessionHandle | None) -> None:
         """Cancel the statements of all other threads, and refuse their next ones.
 
         Args:

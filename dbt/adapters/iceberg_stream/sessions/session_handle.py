@@ -1,0 +1,257 @@
+"""A session as dbt's connections hold it: with a valid token, and what its statements need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
+from dbt.adapters.iceberg_stream.engines.progress import Progress
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
+from dbt.adapters.iceberg_stream.sessions.information_schema import InformationSchema
+from dbt.adapters.iceberg_stream.sessions.merges import Merges
+from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
+from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
+from dbt.adapters.iceberg_stream.sql.queries import Reads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+    from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
+    from dbt.adapters.iceberg_stream.sessions.external_sources import ExternalSources
+    from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
+    from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
+    from dbt.adapters.iceberg_stream.sessions.results import ResultCache
+
+logger = AdapterLogger("Iceberg_Stream")
+Result = TypeVar("Result")
+
+
+def _owner(renewal: Renewal | None) -> str:
+    return renewal.owner if renewal else ""
+
+
+class SessionHandle:
+    """A connection's session, and the catalogs that all connections share.
+
+    Args:
+        session: the session.
+        catalogs: the catalogs.
+        show_progress: show the progress of long statements.
+        on_close: is called when dbt closes the connection.
+        on_lost: is called if the server does not end a canceled statement.
+        renewal: renews the session's tokens, if it has any.
+        results: the result cache, if there is one.
+        functions: the functions of the project, if there is one.
+        merges: lets one connection at a time merge into a table.
+        external_sources: the sources that are no tables of a catalog.
+        small_tables: replaces small tables without a write by Spark.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        catalogs: Catalogs,
+        show_progress: bool,
+        on_close: Callable[[SessionHandle], None],
+        on_lost: Callable[[], None],
+        renewal: Renewal | None = None,
+        results: ResultCache | None = None,
+        functions: ProjectFunctions | None = None,
+        merges: Merges | None = None,
+        external_sources: ExternalSources | None = None,
+        small_tables: SmallTables | None = None,
+    ) -> None:
+        self.session = session
+        self.catalogs = catalogs
+        self.merges = merges or Merges()
+        self.small_tables = small_tables
+        # Whether the next merge waits for its turn. Its rows must not depend on the table.
+        self.merges_in_turn = False
+        self.reusable = True
+        self.canceled = False
+        # What each temporary view of this session reads; None if unknown.
+        self.views: dict[str, Reads | None] = {}
+        self._ended = threading.Event()
+        self._on_close = on_close
+        self._on_lost = on_lost
+        self._renewal = renewal
+        self._functions = functions
+        self._information_schema = InformationSchema(session, catalogs)
+        self._external_sources = external_sources
+        # Python functions that the session has, by name.
+        self._registered: dict[str, Definition] = {}
+        # No method of this object: a cycle would keep closed sessions until Python collects it.
+        owner = partial(_owner, renewal)
+        self._results = SessionResults(session, results, owner) if results else None
+        self.progress = Progress(show_progress)
+        session.on_progress(self.progress)
+
+    def principal_of(self, catalog: str) -> str:
+        """Return the owner of the token for a catalog; empty if the catalog has no users.
+
+        Args:
+            catalog: the catalog's name, as the profile writes it.
+        """
+        return self._renewal.principal_of(catalog) if self._renewal else ""
+
+    def refresh_token(self) -> None:
+        """Renew the session's token if it expires soon.
+
+        Raises:
+            StatementError: there is no valid token.
+        """
+        try:
+            settings = self._renewal.due() if self._renewal else None
+        except IdentityError as error:
+            raise StatementError(
+                f"{error}\nThe statement was not run, and nothing was sent to the catalog "
+                f"`{self.catalogs.own.name}`. Models that succeeded before are committed."
+            ) from error
+        if settings is not None:
+            self.session.renew(settings)
+
+    @property
+    def principal_and_expiry(self) -> str:
+        """The principal and when its token expires, for messages."""
+        return self._renewal.principal if self._renewal else ""
+
+    def renew_refused(self, error: StatementError) -> bool:
+        """Renew the session's token if the catalog refused it.
+
+        Args:
+            error: the statement's error; gets the reason if the renewal fails.
+
+        Returns:
+            Whether the session has a new token.
+        """
+        if self._renewal is None or self.canceled or not error.token_refused:
+            return False
+        try:
+            settings = self._renewal.after_refusal()
+        except IdentityError as cause:
+            error.add(str(cause))
+            return False
+        if settings is not None:
+            self.session.renew(settings)
+        return settings is not None
+
+    def with_valid_token(self, run: Callable[[], Result]) -> Result:
+        """Run a statement with a valid token; run it again if the catalog refused the token.
+
+        Args:
+            run: runs the statement, and returns its result.
+
+        Raises:
+            StatementError: the statement failed; names the principal if the catalog refused it.
+        """
+        try:
+            self.refresh_token()
+            try:
+                return run()
+            except StatementError as error:
+                if not self.renew_refused(error):
+                    raise
+                logger.info("The token expired during a statement: retrying with a new token")
+                return run()
+        except StatementError as error:
+            self.reusable = False
+            raise error.for_principal(self.principal_and_expiry) from error
+
+    def few_rows(self, query: str) -> pa.Table | None:
+        """Run a query and return its rows; None if they are too many for this process.
+
+        Args:
+            query: the query.
+
+        Raises:
+            StatementError: it failed.
+        """
+        small_tables = self.small_tables
+        if small_tables is None:
+            return None
+        prepared = self.prepare(query)
+        fetched = self.with_valid_token(lambda: small_tables.fetch(self.session, prepared))
+        return None if fetched is None else fetched[0]
+
+    def prepare(self, sql: str) -> str:
+        """Return a statement with what it needs of the project's functions and the catalog.
+
+        Args:
+            sql: the statement.
+
+        Raises:
+            CompilationError: a function or a call is wrong, or a view calls a Python function.
+            StatementError: it reads what `information_schema` does not have, or an external source
+                that Spark cannot read.
+        """
+        sql = self._information_schema.prepare(sql)
+        if self._external_sources is not None:
+            self._external_sources.create_views(self.session, sql)
+        if self._functions is None:
+            return sql
+        prepared = self._functions.prepare(sql)
+        for definition in prepared.python:
+            signature = definition.signature
+            if definition.python and self._registered.get(signature.name) != definition:
+                self.session.register_function(
+                    signature.name, definition.python, signature.returns, definition.deterministic
+                )
+                self._registered[signature.name] = definition
+        return prepared.sql
+
+    def drop_relations(self, namespace: Sequence[str]) -> None:
+        """Drop the tables and views of a namespace, unless it is in no catalog of the profile.
+
+        Args:
+            namespace: parts of its name, as in a statement.
+        """
+        # The name of any relation in it.
+        if (relation := self.catalogs.find((*namespace, ""))) is None:
+            return
+        catalog, (schema, _) = relation
+        for name, _ in catalog.relations(schema):
+            catalog.drop((schema, name))
+
+    def query(self, sql: str) -> tuple[pa.Table, bool]:
+        """Run a query, or return its cached rows.
+
+        Args:
+            sql: the query.
+
+        Returns:
+            The rows, and whether they come from the cache.
+        """
+        # A session whose settings or functions changed may return other rows.
+        if self._results is None or not self.reusable:
+            return self.session.query(sql), False
+        return self._results.query(sql)
+
+    def refuse_if_canceled(self) -> None:
+        """Raise a StatementError if the command was canceled."""
+        if self.canceled:
+            raise StatementError("Not run: the command was canceled.", CANCELED)
+
+    def interrupt(self) -> None:
+        """Cancel the running statement, and refuse the next ones; returns at once."""
+        self.canceled = True
+        self.reusable = False
+        cancellation = Cancellation(self.session, self.progress.tasks_run, self._ended)
+        threading.Thread(target=cancellation.run, args=(self._on_lost,), daemon=True).start()
+
+    def reopen(self) -> None:
+        """Prepare the session for another node."""
+        self._ended.clear()
+        self._information_schema.drop()
+
+    def close(self) -> None:
+        """End the connection; the session may be reused."""
+        self._ended.set()
+        self._on_close(self)
