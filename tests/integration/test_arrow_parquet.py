@@ -50,8 +50,8 @@ def source_of(folder: Path) -> FilesSource:
 
 
 def arrow_table(spark: Session, source: FilesSource, names: Sequence[str]) -> pa.Table | None:
-    def pick(known: Sequence[str]) -> Mapping[str, str] | None:
-        return {name: name for name in names} if set(names) <= set(known) else None
+    def pick(schema: pa.Schema) -> Mapping[str, str] | None:
+        return {name: name for name in names} if set(names) <= set(schema.names) else None
 
     upper = source.plan_batch(None, 10**9)
     assert upper is not None

@@ -47,6 +47,7 @@ from tests.servers.ports import free_port
 
 PARTITIONS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+FILTERED = "select * from v where id > 20 and (name is null or name <> 'a')"
 DDL = "id bigint, name string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 HEADER = b"\0\0\0\0\7"
@@ -148,15 +149,18 @@ def in_spark(*arguments: Any) -> Any:
 
 
 def drained(
-    topic: Topic, lake: IcebergCatalog, spark: Session, runner: Runner, **options: Any
+    topic: Topic,
+    lake: IcebergCatalog,
+    spark: Session,
+    runner: Runner,
+    sql: str = "select * from v",
+    **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     """The rows of a table that a stream has written, and what was bad."""
     name, bad = f"t{uuid.uuid4().hex[:8]}", list[Any]()
     spark.run(f"create table s.{name} (id bigint, name string) using iceberg")
     chosen = StreamOptions(f"sink.{name}", **options)
-    query = StreamQuery(
-        get_change_sql("select * from v", "v"), "v", f"s.{name}", ("id", "name"), chosen
-    )
+    query = StreamQuery(get_change_sql(sql, "v"), "v", f"s.{name}", ("id", "name"), chosen)
     writer = BatchWriter(
         source=topic.source_of(),
         query=query,
@@ -211,7 +215,9 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
     topic.source.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"keys": ("id",), "batch_rows": 300}])
+@pytest.mark.parametrize(
+    "options", [{}, {"keys": ("id",), "batch_rows": 300}, {"keys": ("id",), "sql": FILTERED}]
+)
 def test_the_same_table_as_spark_makes(
     broker: Broker, lake: IcebergCatalog, spark: Session, options: dict[str, Any]
 ) -> None:
@@ -221,6 +227,17 @@ def test_the_same_table_as_spark_makes(
     rows, bad = drained(topic, lake, spark, in_process, **options)
     assert rows and bad
     assert (rows, bad) == drained(topic, lake, spark, in_spark, **options)
+
+
+def test_a_filter_needs_no_spark(
+    broker: Broker, lake: IcebergCatalog, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(broker, 1)
+    topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
+    monkeypatch.setattr(KafkaSource, "read", None)
+    sql = "select id, name from v where name = 'n1' and id < 8"
+    rows, bad = drained(topic, lake, spark, in_process, sql)
+    assert (rows, bad) == ([(n, "n1") for n in (1, 3, 5, 7)], [])
 
 
 def test_transactions_leave_gaps(broker: Broker) -> None:
@@ -277,12 +294,12 @@ def test_offsets_that_are_gone(broker: Broker, spark: Session) -> None:
     topic.send(*(filled(text, n) for n in range(10_000)))
     upper = topic.source.present(None)
     assert upper is not None
-    rows = topic.source.arrow_rows(spark, None, upper, lambda names: {n: n for n in names})
+    rows = topic.source.arrow_rows(spark, None, upper, lambda schema: {n: n for n in schema.names})
     assert rows is not None and next(rows).num_rows
     topic.delete_before(10_000)
     for begin in ({**upper, "0": 0}, {**upper, "0": 9_000}):
         with pytest.raises(StreamError, match="Kafka no longer has the offsets"):
-            list(topic.source.arrow_rows(spark, begin, upper, lambda names: {}) or ())
+            list(topic.source.arrow_rows(spark, begin, upper, lambda schema: {}) or ())
     with pytest.raises(StreamError, match="cannot be read"):
         topic.read(0, 10_000)
     # The batch began at the first offset that Kafka had.

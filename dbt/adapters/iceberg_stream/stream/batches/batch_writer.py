@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_proces
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
@@ -205,8 +206,9 @@ class BatchWriter:
             return None
         if self.reads_target or self.runner is not in_process:
             return None
-        rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), self.query.picked)
-        return None if rows is None else map(_as_changes, rows)
+        selection = _Selection(self.query)
+        rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), selection.pick)
+        return None if rows is None else map(selection.changes, rows)
 
     def _write_arrow(
         self, changes: Iterator[pa.RecordBatch], batch_range: BatchRange, write_id: str
@@ -400,11 +402,27 @@ class BatchWriter:
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
 
 
-def _as_changes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that PyArrow has read with the columns that `StreamQuery.changes` returns."""
-    names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1"}
-    renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
-    return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
+class _Selection:
+    """Selects the changes of a query among the rows that PyArrow reads."""
+
+    def __init__(self, query: StreamQuery) -> None:
+        self._query = query
+        self._picked = Picked({})
+
+    def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
+        """Return the columns to read; see `Pick`."""
+        picked = self._query.pick(schema)
+        if picked is None:
+            return None
+        self._picked = picked
+        return picked.columns
+
+    def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the columns that `StreamQuery.changes` returns."""
+        rows = self._picked.filter(rows)
+        names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1"}
+        renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
+        return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 
 def _end(batch_range: BatchRange) -> Frontier:

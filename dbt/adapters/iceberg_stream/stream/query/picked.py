@@ -1,34 +1,99 @@
-"""Queries that only pick columns: their rows need not go through Spark."""
+"""Queries that only pick columns and filter rows: their rows need not go through Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.query.conditions import (
+    AMBIGUOUS_TEXT,
+    NotAlike,
+    arrow_condition,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
 
+# Before the names of columns that only the condition needs.
+COMPARED = "__compared_"
 
-def picked_columns(sql: str, view: str, names: Sequence[str]) -> dict[str, str] | None:
-    """Return the source's column for each column of a query that only picks columns.
+
+@dataclass(frozen=True)
+class Picked:
+    """What a query selects of its source.
+
+    Attributes:
+        columns: columns of the source by the query's columns in lower case, and by COMPARED with
+            their own name, if the condition needs them.
+        condition: which rows the query returns, by the columns with COMPARED; None for all.
+    """
+
+    columns: Mapping[str, str]
+    condition: pc.Expression | None = None
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that the condition selects, without the columns that only it needs.
+
+        Args:
+            rows: with a column for each of `columns`, and others.
+
+        Raises:
+            ArrowFallback: the rows have a value that Spark compares differently.
+        """
+        if self.condition is None:
+            return rows
+        compared = [name for name in rows.schema.names if name.startswith(COMPARED)]
+        for name in compared:
+            # In Spark, NaN equals itself and is larger than all numbers.
+            if pa.types.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
+                raise ArrowFallback
+        return rows.filter(self.condition).drop_columns(compared)
+
+
+def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
+    """Return what a query selects, if it only picks columns and filters rows.
 
     Args:
         sql: the query.
         view: the name that the source has in it.
-        names: the source's columns.
+        schema: the source's columns.
 
     Returns:
-        Columns of the source by the query's columns in lower case; None if the query does more.
+        The columns and the condition; None if the query does more, or if PyArrow may compute the
+        condition differently.
     """
     tree = sqlglot.parse_one(sql, dialect="spark")
     source = tree.find(exp.Table)
-    by_lower = {name.lower(): name for name in names}
+    by_lower = {name.lower(): name for name in schema.names}
     bare = exp.select().from_(exp.to_table(view))
-    if not isinstance(tree, exp.Select) or source is None or len(by_lower) < len(names):
+    if not isinstance(tree, exp.Select) or source is None or len(by_lower) < len(schema):
         return None
-    if tree.select("1", append=False) != bare.select("1", append=False):
+    unfiltered = tree.copy()
+    unfiltered.set("where", None)
+    if unfiltered.select("1", append=False) != bare.select("1", append=False):
         return None
+    columns = _columns(tree, view, by_lower)
+    where = tree.args.get("where")
+    if columns is None or where is None:
+        return None if columns is None else Picked(columns)
+    if AMBIGUOUS_TEXT.search(sql):
+        return None
+    names = {column.name.lower() for column in where.find_all(exp.Column)} & by_lower.keys()
+    compared = {f"{COMPARED}{name}": by_lower[name] for name in sorted(names)}
+    fields = {name: schema.field(by_lower[name]).with_name(f"{COMPARED}{name}") for name in names}
+    try:
+        condition = arrow_condition(where.this, fields, view)
+    except NotAlike:
+        return None
+    return Picked(columns | compared, condition)
+
+
+def _columns(tree: exp.Select, view: str, by_lower: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the source's column for each of the query's; None if one is computed."""
     picked: dict[str, str] = {}
     for projection in tree.expressions:
         column = projection.unalias()

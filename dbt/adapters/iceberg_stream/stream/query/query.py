@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
@@ -28,7 +29,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
-from dbt.adapters.iceberg_stream.stream.query.picked import picked_columns
+from dbt.adapters.iceberg_stream.stream.query.picked import COMPARED, Picked, pick
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -327,24 +328,26 @@ class StreamQuery:
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
-    def picked(self, names: Sequence[str]) -> dict[str, str] | None:
-        """Return the source's column for each of the table's columns.
+    def pick(self, schema: pa.Schema) -> Picked | None:
+        """Return the source's column for each of the table's, and which rows are written.
 
         Args:
-            names: the source's columns.
+            schema: the source's columns.
 
         Returns:
-            Columns of the source by the table's columns; None if the query or the options do more
-            than pick columns.
+            Columns of the source by the table's columns, and the condition of rows; None if the
+            query or the options do more, so that Spark has to compute the rows.
         """
         options = self.options
         by_options = (options.sequence_by, options.deletes, options.truncates)
         if any(by_options) or self.reads_target or self.partition or self.where:
             return None
-        columns = picked_columns(self.change_sql, self.view, names)
-        if columns is None or not {name.lower() for name in self.columns} <= columns.keys():
+        picked = pick(self.change_sql, self.view, schema)
+        if picked is None or not {name.lower() for name in self.columns} <= picked.columns.keys():
             return None
-        return {name: columns[name.lower()] for name in self.columns}
+        columns = {name: picked.columns[name.lower()] for name in self.columns}
+        compared = {n: column for n, column in picked.columns.items() if n.startswith(COMPARED)}
+        return replace(picked, columns=columns | compared)
 
     def changes(self) -> str:
         """Return SQL of the changes: the table's columns, order columns, whether they delete."""

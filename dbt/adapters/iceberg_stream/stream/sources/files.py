@@ -189,7 +189,7 @@ class FilesSource:
         schema = parquet_arrow_schema(
             self._declared_schema(spark) if self.columns else self._schema(spark, files[0])
         )
-        columns = pick(schema.names)
+        columns = pick(schema)
         if columns is None:
             return None
         majors = [

@@ -178,7 +178,7 @@ class KafkaSource:
             return None
         fields = self.envelope.fields(session.spark)
         schema = json_arrow_schema({field.name: field.dataType.simpleString() for field in fields})
-        columns = None if schema is None else pick(schema.names)
+        columns = None if schema is None else pick(schema)
         if schema is None or columns is None:
             return None
         required = self.envelope.required_columns(schema.names)

@@ -8,7 +8,7 @@ partitions, names of files, or a snapshot id), and it is stored in the table tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -31,9 +31,9 @@ BAD, WHERE, REASON = "__bad", "__where", "__reason"
 MAJOR, MINOR = "__major", "__minor"
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
-# Returns the source's column for each of the table's, given the source's columns; None if the query
-# does more than pick columns.
-Pick = Callable[[Sequence[str]], Mapping[str, str] | None]
+# Returns the source's columns that are needed, by the names that they get, given all columns that
+# PyArrow can read; None if Spark has to compute the query.
+Pick = Callable[[pa.Schema], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True)

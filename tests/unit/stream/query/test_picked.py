@@ -1,0 +1,103 @@
+"""Filters that PyArrow computes, and those that are left to Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.query.picked import pick
+
+ROWS = pa.record_batch(
+    {
+        "id": pa.array([1, 2, 3, 4, None], pa.int64()),
+        "small": pa.array([5, 4, 3, 2, 1], pa.int32()),
+        "other": pa.array([1, 4, 3, 2, 1], pa.int64()),
+        "Name": pa.array(["a", "b", None, "é", ""], pa.string()),
+        "amount": pa.array([1.5, -0.0, 1e300, None, 2], pa.float64()),
+        "done": pa.array([True, False, None, True, False]),
+        "day": pa.array([0, 1, 2, 3, 4], pa.date32()),
+    }
+)
+
+
+def selected(condition: str, rows: pa.RecordBatch = ROWS) -> list[int] | None:
+    """Return `small` of the rows that a condition selects; None if Spark has to compute it."""
+    picked = pick(f"select small from v where {condition}", "v", rows.schema)
+    if picked is None:
+        return None
+    read = pa.record_batch({name: rows[column] for name, column in picked.columns.items()})
+    filtered = picked.filter(read)
+    assert filtered.schema.names == ["small"]
+    return filtered["small"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("id > 2", [3, 2]),
+        ("2 < v.ID", [3, 2]),
+        ("not id > 2", [5, 4]),
+        ("id is null or id = 1", [5, 1]),
+        ("id is not null and name is null", [3]),
+        ("id between 2 and 3", [4, 3]),
+        ("id not in (1, 2)", [3, 2]),
+        ("id in (-1, 4)", [2]),
+        ("id <> other", [4, 2]),
+        ("id >= other", [5, 3, 2]),
+        ("name = 'é'", [2]),
+        ("name >= 'b'", [4, 2]),
+        ("name <> ''", [5, 4, 2]),
+        ("amount = 0", [4]),
+        ("amount > 1.25e0 and (amount < 1.0e5)", [5, 1]),
+        ("done", [5, 2]),
+        ("not done", [4, 1]),
+        ("done = false or small = 3", [4, 3, 1]),
+        ("small < 9999999999", [5, 4, 3, 2, 1]),
+        ("true = done", [5, 2]),
+    ],
+)
+def test_conditions(condition: str, expected: list[int]) -> None:
+    assert selected(condition) == expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id > 1.5",  # Spark compares decimals
+        "id = '1'",
+        "name = 1",
+        "id = small",  # of another type
+        "id > 99999999999999999999",
+        "amount = 9007199254740993",  # no double has this value
+        "id in (1, null)",
+        "id in (select 1)",
+        "id = null",
+        "name like 'a%'",
+        r"name = 'a\\b'",
+        'name = "a"',
+        "id + 1 > 1",
+        "day > date '1970-01-02'",
+        "absent > 1",
+        "other.id > 1",
+        "name > 'a' collate utf8_lcase",
+        "done = 1",
+        "id <=> 1",
+        "1 = 1",
+    ],
+)
+def test_conditions_that_are_left_to_spark(condition: str) -> None:
+    assert selected(condition) is None
+
+
+def test_nan_is_left_to_spark() -> None:
+    rows = ROWS.set_column(4, "amount", pa.array([1.0, float("nan"), 1, 1, 1]))
+    assert selected("id = 1", rows) == [5]
+    with pytest.raises(ArrowFallback):
+        selected("amount > 0", rows)
+
+
+def test_columns_of_the_condition_are_read_once() -> None:
+    picked = pick("select id, amount from v where id = 1 and ID < 5", "v", ROWS.schema)
+    assert picked is not None
+    assert picked.columns == {"id": "id", "amount": "amount", "__compared_id": "id"}
