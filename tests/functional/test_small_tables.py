@@ -46,15 +46,20 @@ BY_SPARK = {
     "layout": "{{ config(materialized='table', partition_by='id') }} select id from range(3)",
     "many": CONFIG + "select id from range(101)",
     "wide": CONFIG + "select id, repeat('x', 100000) as text from range(50)",
-    "comments": CONFIG + "select id, note from {{ ref('documented') }}",
+    "comments_within": CONFIG + "select id, pair from {{ ref('documented') }}",
     "collated": CONFIG + "select id, 'x' collate utf8_lcase as name from range(3)",
 }
 DOCUMENTED = "{{ config(materialized='table', persist_docs={'columns': true}) }}"
-DOCUMENTED += "select id, 'n' as note from range(3)"
+DOCUMENTED += """
+select id, 'n' as note, {{ 'id' if var('other', false) else "'x'" }} as more,
+  named_struct('a', id) as pair from range(3)
+"""
 SCHEMA = """
 models:
   - name: documented
-    columns: [{name: note, description: what it says}]
+    columns:
+      - {name: note, description: what it says}
+      - {name: more, description: "{{ var('more', '') }}"}
 """
 REFUSED = {
     "no_type": "select null as nothing",
@@ -83,6 +88,16 @@ def shape(project: Any, name: str, schema: str) -> dict[str, Any]:
         "properties": dict(loaded.properties),
         "rows": loaded.current_snapshot().summary["total-records"],
     }
+
+
+def without_ids(shape: dict[str, Any]) -> dict[str, Any]:
+    """Return a shape without field ids: both writers keep those of columns that stay, and number
+    new ones in their own order."""
+    fields = [
+        (field.name, re.sub(r"\d+: ", "", str(field.field_type)), field.doc)
+        for field in shape["schema"].fields
+    ]
+    return {**shape, "schema": fields}
 
 
 class SmallTables:
@@ -118,6 +133,9 @@ class TestSmallTables(SmallTables):
             "sorted.sql": SORTED,
             "empty_items.sql": CONFIG + EMPTY.format(1),
             "no_rows.sql": CONFIG + EMPTY.format(0),
+            "documented.sql": DOCUMENTED,
+            "selected.sql": CONFIG + "select more, note as said, id from {{ ref('documented') }}",
+            "schema.yml": SCHEMA,
         }
 
     def test_every_type_is_what_spark_writes(self, project: Any) -> None:
@@ -144,6 +162,20 @@ class TestSmallTables(SmallTables):
             assert ours == sparks
             assert rows(project, "select id from {schema}.sorted") == [(2,), (1,), (0,)]
 
+    def test_comments_are_what_spark_sets(self, project: Any) -> None:
+        comments = []
+        for variables in ("{more: first}", "{more: first}", "{more: '', other: true}", "{}"):
+            for target in ("ours", "spark"):
+                command = ["run", "--select", "documented", "selected", "--target", target]
+                run_dbt([*command, "--vars", variables])
+            for name in ("documented", "selected"):
+                ours, sparks = map(without_ids, self.both(project, name))
+                assert ours == sparks
+                assert writer(project, name) == "adapter"
+            comments.append([field.doc for field in table(project, "selected").schema().fields])
+        said = "what it says"
+        assert comments == [["first", said, None]] * 2 + [[None, said, None]] * 2
+
     def test_replaced_columns_are_what_spark_replaces(self, project: Any) -> None:
         for number in (0, 1, 2, 3, 0):
             arguments = ["run", "--select", "version", "--vars", f"version: {number}"]
@@ -152,13 +184,7 @@ class TestSmallTables(SmallTables):
                 for target in ("ours", "spark")
             ]
             assert responses[0]["rows_affected"] == responses[1]["rows_affected"]
-            ours, sparks = self.both(project, "version")
-            for each in (ours, sparks):
-                # Both keep the ids of columns that stay, and number new ones in their own order.
-                each["schema"] = [
-                    (field.name, re.sub(r"\d+: ", "", str(field.field_type)))
-                    for field in each["schema"].fields
-                ]
+            ours, sparks = map(without_ids, self.both(project, "version"))
             assert ours == sparks
             assert writer(project, "version") == "adapter"
 
@@ -172,13 +198,15 @@ class TestLeftToSpark(SmallTables):
         return models | {"documented.sql": DOCUMENTED, "schema.yml": SCHEMA}
 
     def test_what_only_spark_writes(self, project: Any) -> None:
-        names = [*BY_SPARK, "documented"]
+        run_dbt(["run", "--select", "documented"])
+        run(project, "alter table {schema}.documented alter column pair.a comment 'within'")
         for _ in ("new", "replaced"):
-            run_dbt(["run", "--select", *names])
+            run_dbt(["run", "--select", *BY_SPARK])
             for name in BY_SPARK:
                 assert writer(project, name) == "spark", name
-        (note,) = (f for f in table(project, "comments").schema().fields if f.name == "note")
-        assert note.doc == "what it says"
+        run_dbt(["run", "--select", "documented"])
+        assert writer(project, "documented") == "spark"
+        assert table(project, "documented").schema().find_field("pair.a").doc is None
 
     def test_errors_are_those_of_spark(self, project: Any) -> None:
         messages = []

@@ -73,6 +73,7 @@ def build_from_rows(
             rows.to_reader(),
             Mode.REPLACE,
             origin=origin,
+            comments={},
             snapshot_properties=properties,
         )
     except ColumnError as error:

@@ -151,13 +151,18 @@ class SmallTables:
         catalog, table = self.catalogs.split(name)
         fetched = self.fetch(session, query) if self._may_replace(name) else None
         if fetched is None:
-            logger.debug(f"Spark writes {label}: it is too large, or has a layout or comments")
+            logger.debug(f"Spark writes {label}: it is too large, or has a layout")
             return None
         rows, schema = fetched
-        if (kind := _unwritten_type(schema)) is not None:
+        if (kind := _unwritten_column(schema)) is not None:
             logger.debug(f"Spark writes {label}: it has {kind}")
             return None
-        outcome = self._write(name, rows, properties, confirm)
+        comments = {
+            field.name: str(field.metadata["comment"])
+            for field in schema.fields
+            if "comment" in field.metadata
+        }
+        outcome = self._write(name, rows, comments, properties, confirm)
         if outcome is not None:
             session.run(f"refresh table {'.'.join(map(quote, (catalog.name, *table)))}")
         return outcome
@@ -175,6 +180,7 @@ class SmallTables:
         self,
         name: QualifiedName,
         rows: pa.Table,
+        comments: Mapping[str, str],
         properties: Mapping[str, str],
         confirm: Callable[[], None],
     ) -> Outcome | None:
@@ -201,6 +207,8 @@ class SmallTables:
                         Mode.REPLACE,
                         origin="ctas",
                         properties=_properties_of_spark(),
+                        # Those of the columns that the query selects, as Spark's new table has.
+                        comments=comments,
                         snapshot_properties=properties,
                         confirm=confirm,
                     )
@@ -241,14 +249,18 @@ def _total(metadata: Metadata, key: str) -> int:
     return int(snapshot.properties.get(key) or 0) if snapshot else 0
 
 
+def _unwritten_column(schema: StructType) -> str | None:
+    """Return the first type of a schema's columns that only Spark writes; None for none."""
+    return next(filter(None, (_unwritten_type(field.dataType) for field in schema.fields)), None)
+
+
 def _unwritten_type(kind: DataType) -> str | None:
-    """Return the first type in a schema that only Spark writes; None for none."""
+    """Return the first type within a type that only Spark writes; None for none."""
     from pyspark.sql import types as spark
 
     if isinstance(kind, spark.StructType):
-        # Spark gives the new table's columns the comments of those that the query selects.
         if any("comment" in field.metadata for field in kind.fields):
-            return "a column with a comment"
+            return "a field with a comment"
         return next(filter(None, (_unwritten_type(field.dataType) for field in kind.fields)), None)
     if isinstance(kind, spark.ArrayType):
         return _unwritten_type(kind.elementType)

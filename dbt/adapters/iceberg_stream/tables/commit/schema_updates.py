@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -38,7 +38,10 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
 
 def replacement_updates(
-    metadata: Metadata, arrow: pa.Schema, table: str
+    metadata: Metadata,
+    arrow: pa.Schema,
+    table: str,
+    comments: Mapping[str, str] | None = None,
 ) -> tuple[TableUpdate, ...]:
     """Return the schema updates for a write that replaces all rows.
 
@@ -48,6 +51,7 @@ def replacement_updates(
         metadata: table metadata.
         arrow: schema of the data.
         table: the table's name, for messages.
+        comments: of columns; None to keep those that the table has.
 
     Returns:
         The updates; none if the schema stays the same.
@@ -57,6 +61,8 @@ def replacement_updates(
     """
     current = current_schema(metadata)
     schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
+    if comments is not None:
+        schema = with_comments(schema, comments)
     if schema.as_struct() == current.as_struct() and (
         schema.identifier_field_ids == current.identifier_field_ids
     ):
@@ -71,6 +77,17 @@ def replacement_updates(
                 "change it",
             )
     return _updates(metadata, schema)
+
+
+def with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:
+    """Return a schema with other comments of columns, and none of fields within them.
+
+    Args:
+        schema: the schema; its nested fields have no comments.
+        comments: by column; the others get none.
+    """
+    fields = [f.model_copy(update={"doc": comments.get(f.name)}) for f in schema.fields]
+    return Schema(*fields, identifier_field_ids=schema.identifier_field_ids)
 
 
 def evolution_updates(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple[TableUpdate, ...]:

@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outc
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
     replacement_updates,
     schemas_changed,
+    with_comments,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID, new_write_id
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import new_schema
@@ -72,6 +73,7 @@ def ingest(
     *,
     origin: str = "ingest",
     properties: Mapping[str, str] | None = None,
+    comments: Mapping[str, str] | None = None,
     snapshot_properties: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
     confirm: Callable[[], None] | None = None,
@@ -87,6 +89,7 @@ def ingest(
         mode: what to do with an existing or missing table.
         origin: first word of the files' names.
         properties: table properties of a new or replaced table.
+        comments: of columns of a new or replaced table; None to keep those that it has.
         snapshot_properties: properties of the snapshot's summary.
         progress: is called with the number of rows written so far.
         confirm: is called when all files are written; raises to cancel the commit.
@@ -99,7 +102,7 @@ def ingest(
         StorageError: a file cannot be written or read.
     """
     write_id = new_write_id()
-    base, updates = _base(catalog, name, data.schema, mode, dict(properties or {}))
+    base, updates = _base(catalog, name, data.schema, mode, dict(properties or {}), comments)
     summary = {**(snapshot_properties or {}), WRITE_ID: write_id}
     source = _Source(data, progress)
     try:
@@ -131,7 +134,12 @@ def ingest(
 
 
 def _base(
-    catalog: IcebergCatalog, name: Name, arrow: pa.Schema, mode: Mode, properties: dict[str, str]
+    catalog: IcebergCatalog,
+    name: Name,
+    arrow: pa.Schema,
+    mode: Mode,
+    properties: dict[str, str],
+    comments: Mapping[str, str] | None,
 ) -> tuple[LoadedTable, tuple[TableUpdate, ...]]:
     """Return the table, or a staged one, and the updates of its schema."""
     table, table_name = catalog.load(name, history=False), ".".join(name)
@@ -141,13 +149,13 @@ def _base(
                 f"The table {table_name} does not exist. Create it, or use another mode."
             )
         version = int(properties.get("format-version", 2))
-        schema = new_schema(arrow, version)
+        schema = with_comments(new_schema(arrow, version), comments or {})
         return catalog.stage(name, schema, UNPARTITIONED_PARTITION_SPEC, properties), ()
     if mode is Mode.CREATE:
         raise CatalogError(f"The table {table_name} already exists. Append to it, or replace it.")
     if mode is not Mode.REPLACE:
         return table, ()
-    updates = replacement_updates(table.metadata, arrow, table_name)
+    updates = replacement_updates(table.metadata, arrow, table_name, comments)
     if properties.items() <= (table.metadata.get("properties") or {}).items():
         return table, updates
     return table, (*updates, SetPropertiesUpdate(updates=properties))

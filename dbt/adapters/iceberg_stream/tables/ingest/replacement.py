@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyiceberg.schema import index_by_id
+
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 
@@ -16,7 +18,7 @@ def why_spark_replaces(columns: Sequence[str], metadata: Metadata | None) -> str
         metadata: of the table that is replaced; None if there is none.
 
     Returns:
-        The reason; None if `ingest` leaves the same table.
+        The reason; None if `ingest` leaves the same table, given the comments of its columns.
     """
     names = [column.lower() for column in columns]
     if len(set(names)) < len(names) or any("." in column for column in names):
@@ -32,6 +34,8 @@ def _why_kept(metadata: Metadata) -> str | None:
     # Id 0 is the unsorted order (Iceberg spec, "Sorting").
     if spec.fields or metadata["default-sort-order-id"] != 0 or metadata["format-version"] != 2:
         return "the old table has a layout"
-    if any(field.doc for field in current_schema(metadata).fields):
-        return "columns of the old table have comments"
+    schema = current_schema(metadata)
+    columns = {field.field_id for field in schema.fields}
+    if any(field.doc for number, field in index_by_id(schema).items() if number not in columns):
+        return "fields within columns of the old table have comments"
     return None
