@@ -202,6 +202,10 @@ class TestColumns(OnBranches):
         assert [f.name for f in table(project, "grown").schema().fields] == ["id"]
         assert on_main(project, "grown") == [(1,)]
 
+        # Iceberg has stored a smaller integer as `int`.
+        run_dbt(["run", "-s", "built", *variables(columns="cast(2 as tinyint) as id", **AUDIT)])
+        assert on_main(project, "built") == [(1,)]
+
         # With a branch in the catalog, but not in this run, views read main.
         run_dbt(["run", "-s", "read"])
         assert published(project, "read") == [(1,)]

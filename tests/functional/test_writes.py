@@ -221,6 +221,15 @@ select 1 as id, {% if is_incremental() %} 'text' {% else %} 5 {% endif %} as v
 """
 
 
+# Iceberg stores these as `int`.
+SMALL = """
+{{{{ config(materialized='incremental', unique_key='id', on_schema_change='{change}') }}}}
+select id, cast(id as tinyint) as t, array(cast(id as smallint)) as s,
+  named_struct('tinyint', cast(id as tinyint)) as n {more} from range({{{{ var('ids', 2) }}}})
+"""
+ADDED = "{% if is_incremental() %}, cast(7 as smallint) as added {% endif %}"
+
+
 class TestSchemaChanges:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
@@ -229,6 +238,8 @@ class TestSchemaChanges:
             "appends.sql": EVOLVING.format(change="append_new_columns").replace("bigint", "int"),
             "fails.sql": EVOLVING.format(change="fail"),
             "text_now.sql": TEXT_NOW,
+            "small.sql": SMALL.format(change="fail", more=""),
+            "small_synced.sql": SMALL.format(change="sync_all_columns", more=ADDED),
         }
 
     def test_every_way(self, project: Any) -> None:
@@ -244,3 +255,13 @@ class TestSchemaChanges:
         assert "out of sync" in results["fails"].message
         assert "Iceberg changes a type in place only" in results["text_now"].message
         assert rows(project, "select v from {schema}.text_now") == [(5,)]
+
+    def test_small_integers_are_no_change(self, project: Any) -> None:
+        for ids in (2, 3):
+            run_dbt(["run", "--select", "small", "small_synced", "--vars", f"ids: {ids}"])
+        run_dbt(["run", "--select", "small", "small_synced"])
+        sql = "select id, t, s[0], n.tinyint from {schema}.%s order by id"
+        for name in ("small", "small_synced"):
+            assert rows(project, sql % name) == [(n, n, n, n) for n in range(3)]
+        added = table(project, "small_synced").schema().find_field("added")
+        assert str(added.field_type) == "int"

@@ -23,7 +23,7 @@ from dbt_common.exceptions import DbtRuntimeError
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
+from dbt.adapters.iceberg_stream.column import IcebergStreamColumn, stored_type
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.materializations.branches import BranchHooks
 from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
@@ -313,9 +313,13 @@ class IcebergStreamAdapter(
         in_version = getattr(relation, "as_of", None) is not None
         if relation.schema is None or catalog is None or in_version:
             with self.connections.exception_handler(str(relation)):
-                return self._columns(self.session.schema(f"select * from {relation}"))
-        columns = catalog.columns(table_name(relation))
-        return self._columns((column.name, column.type) for column in columns)
+                columns = self.session.schema(f"select * from {relation}")
+            if relation.schema is None:
+                # An increment is compared with its table.
+                columns = [(name, stored_type(kind)) for name, kind in columns]
+            return self._columns(columns)
+        stored = catalog.columns(table_name(relation))
+        return self._columns((column.name, column.type) for column in stored)
 
     @available.parse(lambda *a, **k: [])
     def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:

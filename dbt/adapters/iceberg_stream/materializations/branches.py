@@ -10,6 +10,7 @@ from dbt.adapters.base.meta import AdapterMeta
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.column import stored_type
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import (
     BUILT_AS_TABLES,
@@ -115,7 +116,7 @@ class BranchHooks(metaclass=AdapterMeta):
         """
         catalog = self.catalogs.get(relation.database)
         before = {c.name.lower(): c.type for c in catalog.columns(table_name(relation))}
-        after = {column.name.lower(): str(column.data_type) for column in columns}
+        after = {column.name.lower(): stored_type(str(column.data_type)) for column in columns}
         changes = [
             *(f"`{name}` is new" for name in after if name not in before),
             *(f"`{name}` is missing" for name in before if name not in after),
