@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -227,6 +228,10 @@ SMALL = """
 select id, cast(id as tinyint) as t, array(cast(id as smallint)) as s,
   named_struct('tinyint', cast(id as tinyint)) as n {more} from range({{{{ var('ids', 2) }}}})
 """
+SHRINKS = """
+{{ config(materialized='incremental', unique_key='id', incremental_strategy=var('strategy', 'merge')) }}
+select {{ var('columns', '1 as id, 2 as kept') }}
+"""
 ADDED = "{% if is_incremental() %}, cast(7 as smallint) as added {% endif %}"
 
 
@@ -238,6 +243,7 @@ class TestSchemaChanges:
             "appends.sql": EVOLVING.format(change="append_new_columns").replace("bigint", "int"),
             "fails.sql": EVOLVING.format(change="fail"),
             "text_now.sql": TEXT_NOW,
+            "shrinks.sql": SHRINKS,
             "small.sql": SMALL.format(change="fail", more=""),
             "small_synced.sql": SMALL.format(change="sync_all_columns", more=ADDED),
         }
@@ -255,6 +261,18 @@ class TestSchemaChanges:
         assert "out of sync" in results["fails"].message
         assert "Iceberg changes a type in place only" in results["text_now"].message
         assert rows(project, "select v from {schema}.text_now") == [(5,)]
+
+    @pytest.mark.parametrize("strategy", ["merge", "append", "delete+insert"])
+    def test_a_column_that_the_model_no_longer_returns(self, project: Any, strategy: str) -> None:
+        variables = {"strategy": strategy}
+        run_dbt(["run", "--select", "shrinks", "--full-refresh", "--vars", json.dumps(variables)])
+        variables["columns"] = "1 as id"
+        (result,) = run_dbt(
+            ["run", "--select", "shrinks", "--vars", json.dumps(variables)], expect_pass=False
+        )
+        assert "the new rows do not have" in result.message.lower()
+        assert "`kept`" in result.message and "set `on_schema_change` to" in result.message
+        assert rows(project, "select id, kept from {schema}.shrinks") == [(1, 2)]
 
     def test_small_integers_are_no_change(self, project: Any) -> None:
         for ids in (2, 3):

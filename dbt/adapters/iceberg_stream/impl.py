@@ -23,7 +23,7 @@ from dbt_common.exceptions import DbtRuntimeError
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.column import IcebergStreamColumn, stored_type
+from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.materializations.branches import BranchHooks
 from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
@@ -46,6 +46,7 @@ from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
+from dbt.adapters.iceberg_stream.sql.stored_types import stored_type
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 from dbt.adapters.iceberg_stream.summary.changes import Changes

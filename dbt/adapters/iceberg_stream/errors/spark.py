@@ -81,6 +81,12 @@ ADVICE = (
         "updates the table's row. Make the model return one row for each key.",
     ),
     (
+        r"UNRESOLVED_COLUMN[^`]*`DBT_INTERNAL_SOURCE`",
+        "The new rows do not have this column. If the table has it and the model no longer returns "
+        "it, set `on_schema_change` to append_new_columns, which keeps the column, or to "
+        "sync_all_columns, which drops it. Otherwise correct the config that names it.",
+    ),
+    (
         r"Cannot delete file where some, but not all, rows match filter",
         "Some data files are only partly in the replaced range. Partition the table by the "
         "range's column.",

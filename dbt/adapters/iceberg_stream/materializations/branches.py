@@ -10,7 +10,6 @@ from dbt.adapters.base.meta import AdapterMeta
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
-from dbt.adapters.iceberg_stream.column import stored_type
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import (
     BUILT_AS_TABLES,
@@ -21,6 +20,7 @@ from dbt.adapters.iceberg_stream.relation import (
     published_name,
     table_name,
 )
+from dbt.adapters.iceberg_stream.sql.stored_types import stored_type
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs

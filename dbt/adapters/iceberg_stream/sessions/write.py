@@ -19,6 +19,7 @@ from tenacity import (
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sessions.missing_columns import explain_missing_column
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.statements import Statement
@@ -47,6 +48,7 @@ ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "trunca
 REBUILDS = {"create", "replace"}
 # Their snapshots have no write id if Spark deletes whole files.
 DELETE_VERBS = {"delete", "truncate"}
+INSERTING_VERBS = {"insert", "merge"}
 STATEMENT_ATTEMPTS = 5
 TABLE_EXISTS = "table already exists"
 # Spark deletes whole files without a scan; a compaction may have put them into larger ones since.
@@ -98,6 +100,8 @@ class Write:
                 self._run_write(sql)
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
+                if self.target is not None and self.statement.verb in INSERTING_VERBS:
+                    explain_missing_column(error, *catalogs.split(self.target))
                 raise
             self.outcome = self._on_branch(resolve(error, find, write_id))
             if error.engine_gone:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbt.adapters.iceberg_stream.column import stored_type
+from dbt.adapters.iceberg_stream.sql.stored_types import stored_type
 
 
 @pytest.mark.parametrize(
