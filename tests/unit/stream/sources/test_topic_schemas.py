@@ -108,9 +108,12 @@ def test_keys_of_tombstones_have_subjects_of_their_own() -> None:
             "hold a secret, schema.registry.basic.auth.user.info,",
         ),
         ({"options": {"schema.registry.bearer.auth.token": "t"}}, "hold a secret"),
-        ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro"),
+        ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro or Protobuf"),
         ({"format": "maxwell", "encoding": "avro", "columns": "a int"}, "of Debezium's messages"),
-        ({"format": "debezium", "encoding": "xml"}, "`encoding` must be one of json, avro"),
+        (
+            {"format": "debezium", "encoding": "xml"},
+            "`encoding` must be one of json, avro, protobuf",
+        ),
     ],
 )
 def test_wrong_definitions(keys: dict[str, Any], words: str) -> None:
