@@ -59,7 +59,7 @@ class ProtobufFormat:
         records = [t.StructField(w.message, read_type(w.record)) for w in writers]
         schema = t.StructType([*FRAMED.fields, t.StructField(PROBLEM, t.StringType()), *records])
         layouts = {w.message: (w.ids, w.layout) for w in writers}
-        decoder = MessageDecoder(layouts, to_arrow_schema(schema, timezone="UTC"))  # type: ignore[arg-type]
+        decoder = MessageDecoder(layouts, to_arrow_schema(schema))  # type: ignore[arg-type]
         cloudpickle.register_pickle_by_value(protobuf_decoder)
         return framed.mapInArrow(decoder.run, schema)
 
