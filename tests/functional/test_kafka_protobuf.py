@@ -148,8 +148,8 @@ class TestProtobuf:
         shop.send("grown", later, {"id": 2**40, "part": {"a": 2**40, "b": "x"}, "more": [1]})
         shop.send("grown", first, {"id": 3, "name": "c"})
         run_dbt(["run", "-s", "grown"])
-        found = table(project, "grown").scan().to_arrow().sort_by("id").to_pylist()
-        assert found == [
+        records = table(project, "grown").scan().to_arrow().sort_by("id").to_pylist()
+        assert records == [
             {"id": 1, "name": "a", "part": {"a": 1, "b": None}, "more": None},
             {"id": 3, "name": "c", "part": None, "more": None},
             {"id": 2**40, "name": None, "part": {"a": 2**40, "b": "x"}, "more": [1]},
@@ -157,9 +157,9 @@ class TestProtobuf:
 
     def test_a_schema_that_does_not_fit(self, project: Any, shop: ProtobufShop) -> None:
         number = shop.send("grown", "message Row { string id = 1; }", {"id": "x"})
-        _, said = run_dbt_and_capture(["run", "-s", "grown"], expect_pass=False)
+        _, output = run_dbt_and_capture(["run", "-s", "grown"], expect_pass=False)
         words = f"it has the schema {number}, which has `id` as string, which is bigint"
-        assert words in " ".join(said.split())
+        assert words in " ".join(output.split())
         assert rows(project, "select count(*) from {schema}.grown") == [(3,)]
 
     def test_bad_messages(self, project: Any, shop: ProtobufShop) -> None:
@@ -220,8 +220,8 @@ class TestProtobuf:
         later = envelope("int32 id = 1; optional string name = 2; int32 count = 3;")
         shop.send("cdc", later, change("u", before=one, after={"id": 1, "count": 5}))
         run_dbt(["run", "-s", "cdc"])
-        found = rows(project, "select id, name, count from {schema}.cdc order by id")
-        assert found == [(1, None, 5), (3, "a", None)]
+        records = rows(project, "select id, name, count from {schema}.cdc order by id")
+        assert records == [(1, None, 5), (3, "a", None)]
 
     def test_tombstones(self, project: Any, shop: ProtobufShop) -> None:
         """Their keys are Protobuf, too, with schemas of another subject."""
@@ -242,5 +242,5 @@ class TestProtobuf:
             "crossed": "which is Protobuf and not Avro. Set `format: protobuf`",
             "tree": "has the message `Tree` within itself, which no column can have",
         }.items():
-            _, said = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
-            assert words in " ".join(said.split())
+            _, output = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
+            assert words in " ".join(output.split())

@@ -78,3 +78,52 @@ def test_columns_of_the_definition_need_no_schema_that_fits_the_others() -> None
     }
     texts = StructType([StructField("id", StringType())])
     assert message_schemas(versions, Envelope("avro", "id string"), texts).unreadable == {}
+
+
+PROTOBUF = Envelope("protobuf", "")
+
+
+def protobuf(number: int, text: str) -> RegisteredSchema:
+    return RegisteredSchema(number, f'syntax = "proto3"; {text}', "PROTOBUF")
+
+
+def test_protobuf_with_other_numbers_of_fields_is_read_with_its_own_schema() -> None:
+    first, second = "int32 id = 1; int32 x = 2;", "int32 id = 2; int32 x = 1;"
+    schemas = message_schemas(
+        [protobuf(n, f"message Row {{ {fields} }}") for n, fields in ((1, first), (2, second))],
+        PROTOBUF,
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<id:int,x:int>"
+    assert [writer.ids for writer in schemas.writers] == [(1,), (2,)]
+
+
+def test_schemas_of_other_kinds_name_the_right_format() -> None:
+    cdc = Envelope("debezium", "", encoding="protobuf")
+    for envelope, key in ((PROTOBUF, "format"), (cdc, "encoding")):
+        schemas = message_schemas([schema(1, id="int"), protobuf(2, "message {")], envelope, None)
+        assert schemas.unreadable[1] == (
+            f"has the schema 1, which is Avro and not Protobuf. Set `{key}: avro`"
+        )
+        assert schemas.unreadable[2].startswith(
+            "has the schema 2, which Protobuf's compiler refuses: 1:"
+        )
+    schemas = message_schemas([protobuf(3, "")], Envelope("avro", ""), None)
+    assert "Protobuf and not Avro. Set `format: protobuf`" in schemas.unreadable[3]
+
+
+def test_maps_with_other_keys_do_not_fit() -> None:
+    texts = ("map<string, int32> m = 1;", "map<int32, int32> m = 1;")
+    schemas = message_schemas(
+        [protobuf(n, f"message Row {{ {text} }}") for n, text in enumerate(texts)], PROTOBUF, None
+    )
+    assert "has `m` as map<int,int>, which is map<string,int> in the other" in schemas.unreadable[1]
+
+
+def test_messages_in_keys_are_the_first_ones() -> None:
+    envelope = Envelope("protobuf", "", message="Row", tombstone_deletes=True)
+    key = protobuf(1, "message Key { int32 id = 1; }")
+    row = protobuf(2, "message Row { int64 id = 1; }")
+    assert message_schemas([row, key], envelope, None, keys={1}).unreadable == {}
+    unreadable = message_schemas([row, key], envelope, None).unreadable
+    assert "has no message `Row`. Set the source's `message` to one of: Key" in unreadable[1]

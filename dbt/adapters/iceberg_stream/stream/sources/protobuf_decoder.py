@@ -29,6 +29,8 @@ MOST_PARTS = 100
 # Seconds of the years 1 to 9999, which a Timestamp has.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 NANOS = 10**9
+# The numbers below are integers that a double has exactly.
+EXACT = 2**53
 
 
 class NotDecodable(ValueError):
@@ -310,7 +312,7 @@ def _plain(value: Any) -> Any:
     if kind is None or kind == "null_value":
         return None
     item = getattr(value, kind)
-    if kind == "number_value" and item.is_integer():
+    if kind == "number_value" and item.is_integer() and abs(item) < EXACT:
         return int(item)
     return _plain(item) if kind in ("struct_value", "list_value") else item
 

@@ -66,11 +66,17 @@ def read_files(files: bytes) -> tuple[FileDescriptorProto, DescriptorPool]:
 
     Args:
         files: as compiled_files returns them.
+
+    Raises:
+        SchemaError: this version of Protobuf's package cannot read them.
     """
     pool = DescriptorPool()
     read = FileDescriptorSet.FromString(files).file
     for file in read:
-        pool.Add(file)
+        try:
+            pool.Add(file)
+        except TypeError as error:
+            raise SchemaError(f"Python's protobuf cannot read: {error}") from error
     return read[-1], pool
 
 
@@ -147,9 +153,9 @@ def _run_protoc(folder: Path, descriptors: Mapping[str, FileDescriptorProto]) ->
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}"]
     command += [f"-I{Path(compiler.origin).parent / '_proto'}", *_common_types()]
     if descriptors:
-        known = folder / "descriptors"
-        known.write_bytes(FileDescriptorSet(file=descriptors.values()).SerializeToString())
-        command.append(f"--descriptor_set_in={known}")
+        descriptor_set = folder / "descriptors"
+        descriptor_set.write_bytes(FileDescriptorSet(file=descriptors.values()).SerializeToString())
+        command.append(f"--descriptor_set_in={descriptor_set}")
     command += ["--include_imports", f"--descriptor_set_out={output}", MAIN]
     try:
         result = subprocess.run(

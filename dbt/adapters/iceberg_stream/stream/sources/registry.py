@@ -74,10 +74,10 @@ class SourceDefinition:
         ignored = DECODING_KEYS | {"topic"} if self.spec.get("topics") else DECODING_KEYS
         # Only frontiers of these formats have the ids of schemas, and only with tombstones those of
         # keys.
-        if of_schemas := schema_format(self.spec.get("format"), self.spec.get("encoding")):
+        if encoding := schema_format(self.spec.get("format"), self.spec.get("encoding")):
             ignored = ignored - {"tombstones"}
         spec = {str(k): str(v) for k, v in self.spec.items() if k not in ignored}
-        spec["encoding"] = of_schemas or "json"
+        spec["encoding"] = encoding or "json"
         if isinstance(topics := self.spec.get("topics"), list | tuple):
             spec["topics"] = str(sorted(set(map(str, topics))))
         is_table = self.spec.get("type", "iceberg") == "iceberg"

@@ -127,10 +127,10 @@ def _record(
     schema: RegisteredSchema, envelope: Envelope, is_key: bool
 ) -> tuple[Struct, Struct, Hashable]:
     """Return the types of a message and of the rows in it, and the layout of the message."""
-    of_messages = format_of(envelope)
+    message_format = format_of(envelope)
     key = "encoding" if envelope.name == "debezium" else "format"
-    require_kind(schema, of_messages.kind, key)
-    record, layout = of_messages.parse(schema, is_key)
+    require_kind(schema, message_format.kind, key)
+    record, layout = message_format.parse(schema, is_key)
     if envelope.name != "debezium":
         return record, record, layout
     images = [record.members.get(name) for name in ("before", "after")]
