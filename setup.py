@@ -34,7 +34,7 @@ setup(
         "grpcio>=1.76",
         "numpy>=1.26",
         "packaging>=24",
-        "protobuf>=6,<7",
+        "protobuf>=6.31,<7",
         "pydantic>=2,<3",
         "sqlalchemy>=2.0.18,<3",
         "urllib3>=2,<3",
