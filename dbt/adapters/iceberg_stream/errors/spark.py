@@ -151,6 +151,11 @@ ADVICE = (
         "(org.apache.spark:spark-avro_2.13) on the server's class path.",
     ),
     (
+        r"No module named 'google|cannot import name '\w+' from 'google\.protobuf",
+        "Spark's Python workers cannot decode Protobuf. Install the package protobuf, of version "
+        "6.31 or later, on the machines of Spark's workers.",
+    ),
+    (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
         "The Spark server has no Iceberg. Put iceberg-spark-runtime for its Spark version on the "
         "server's class path.",

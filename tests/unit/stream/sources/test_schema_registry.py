@@ -16,6 +16,7 @@ import pytest
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import schema_registry
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
+    Reference,
     RegisteredSchema,
     SchemaRegistry,
 )
@@ -88,7 +89,7 @@ def test_references_come_with_their_own(server: Server) -> None:
     second = {"name": "B", "subject": "b", "version": 1}
     server.answers["/schemas/ids/3"] = [(200, {"schema": "C", "references": [first, second]})]
     schema = SchemaRegistry({"url": server.url}).by_id(3)
-    assert schema == RegisteredSchema(3, "C", references=("A", "B"))
+    assert schema == RegisteredSchema(3, "C", references=(Reference("A", "A"), Reference("B", "B")))
 
 
 def test_logins(server: Server) -> None:

@@ -108,9 +108,20 @@ def test_keys_of_tombstones_have_subjects_of_their_own() -> None:
             "hold a secret, schema.registry.basic.auth.user.info,",
         ),
         ({"options": {"schema.registry.bearer.auth.token": "t"}}, "hold a secret"),
-        ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro"),
+        ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro or Protobuf"),
         ({"format": "maxwell", "encoding": "avro", "columns": "a int"}, "of Debezium's messages"),
-        ({"format": "debezium", "encoding": "xml"}, "`encoding` must be one of json, avro"),
+        ({"format": "protobuf"}, "Protobuf needs a schema registry"),
+        ({"format": "avro", "message": "a.B"}, "`message` is of messages in Protobuf"),
+        (
+            {"schema_registry": ADDRESS, "transactions": True}
+            | {"format": "debezium", "encoding": "protobuf"},
+            "`transactions` cannot be used with Protobuf",
+        ),
+        ({"format": "avro", "encoding": "protobuf"}, "of Debezium's messages"),
+        (
+            {"format": "debezium", "encoding": "xml"},
+            "`encoding` must be one of json, avro, protobuf",
+        ),
     ],
 )
 def test_wrong_definitions(keys: dict[str, Any], words: str) -> None:
@@ -125,5 +136,7 @@ def test_models_of_one_source_must_agree_in_the_encoding() -> None:
 
     assert identity(format="avro") == identity(format="debezium", encoding="avro")
     assert identity(format="avro") != identity(format="raw")
+    assert identity(format="avro") != identity(format="protobuf")
+    assert identity(format="protobuf", message="a") == identity(format="protobuf", message="b")
     assert identity(format="avro") != identity(format="avro", tombstones="delete")
     assert identity(format="json", encoding="json") == identity(format="raw")

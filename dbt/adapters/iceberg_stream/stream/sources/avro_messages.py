@@ -1,4 +1,4 @@
-"""Decode messages of Avro behind the id of their schema in a registry.
+"""Decode messages of Avro behind the id of their schema.
 
 Spark reads each message with the schema that it was written with, and its fields go to columns
 that take the fields of all schemas. Avro's own resolution to one schema would drop fields that a
@@ -7,265 +7,41 @@ newer schema lacks, and fill others with defaults in those rows only that are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import types as t
-
-from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
-from dbt.adapters.iceberg_stream.stream.sources.avro_columns import (
-    failed_sql,
-    field_values,
-    require_castable,
-    widened,
-)
+from dbt.adapters.iceberg_stream.sql.quoting import literal
 from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
     END,
-    Node,
-    SchemaError,
-    Struct,
     parse_avro,
     schema_for_spark,
-    unwrap,
 )
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import (
-    DEBEZIUM,
-    Envelope,
-    change_sql,
-    debezium_rows,
-)
+from dbt.adapters.iceberg_stream.stream.sources.schema_format import Writer
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import body_sql, schema_id_sql
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import Struct
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import body_sql
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 OPTIONS = "map('mode', 'PERMISSIVE', 'datetimeRebaseMode', 'CORRECTED')"
-NO_HEADER = (
-    "does not begin with a byte 0 and the four bytes of a schema id, as messages of a schema "
-    "registry do"
-)
-GLUE = "has the header of AWS Glue's schema registry, which is not supported"
 
 
-@dataclass(frozen=True)
-class Writer:
-    """Schemas that Spark reads in the same way.
+class AvroFormat:
+    """Avro, which Spark decodes; see SchemaFormat."""
 
-    Attributes:
-        number: which one it is.
-        ids: of the schemas.
-        record: the message's type.
-        row: the type of the rows in it.
-    """
+    kind = "AVRO"
 
-    number: int
-    ids: tuple[int, ...]
-    record: Struct
-    row: Struct
+    def parse(self, schema: RegisteredSchema, is_key: bool) -> tuple[Struct, None]:
+        texts = tuple(reference.text for reference in schema.references)
+        return parse_avro(schema.text, texts), None
 
-    @property
-    def decoded(self) -> str:
-        """The column that Spark reads the message and END into."""
-        return f"d{self.number}"
+    def decode(self, framed: DataFrame, writers: Sequence[Writer]) -> DataFrame:
+        decoded = framed.selectExpr("*", *map(_decoded, writers))
+        return decoded.selectExpr("*", *map(_complete, writers))
 
-    @property
-    def message(self) -> str:
-        """The column with the message's record; null if the message is not of these schemas."""
-        return f"m{self.number}"
-
-    @property
-    def image(self) -> str:
-        """The column with the row in the message."""
-        return f"i{self.number}"
-
-
-@dataclass(frozen=True)
-class AvroSchemas:
-    """The schemas of a batch's messages, and the columns that take their records.
-
-    Attributes:
-        columns: that their records become.
-        writers: schemas that can be read.
-        unreadable: why messages cannot be read, by the ids of their schemas.
-    """
-
-    columns: t.StructType
-    writers: tuple[Writer, ...]
-    unreadable: Mapping[int, str] = field(default_factory=dict)
-
-
-def avro_schemas(
-    schemas: Sequence[RegisteredSchema],
-    envelope: Envelope,
-    declared: t.StructType | None,
-) -> AvroSchemas:
-    """Return the columns that take the records of all schemas, as far as they fit together.
-
-    Args:
-        schemas: the schemas; the columns are those of the first, and what later ones add.
-        envelope: the format of the messages.
-        declared: the columns, if the source's definition has them.
-    """
-    columns, unreadable = declared, {}
-    rows: dict[tuple[Struct, Struct], list[int]] = {}
-    for schema in schemas:
-        try:
-            record, row = _record(schema, envelope)
-            if missing := _missing(row, envelope.required):
-                raise SchemaError(
-                    f"lacks the field `{missing}`, a column of the key. Set the model's "
-                    "`unique_key` to fields that every schema has"
-                )
-            if declared is None:
-                columns = row.column if columns is None else _wider(columns, row.column)
-            else:
-                require_castable(row, declared)
-            rows.setdefault((record, row), []).append(schema.id)
-        except SchemaError as error:
-            unreadable[schema.id] = f"has the schema {schema.id}, which {error}"
-    writers = tuple(
-        Writer(number, tuple(ids), *types) for number, (types, ids) in enumerate(rows.items())
-    )
-    return AvroSchemas(columns or t.StructType([]), writers, unreadable)
-
-
-def _wider(columns: t.StructType, other: t.StructType) -> t.StructType:
-    both = widened(columns, other)
-    assert isinstance(both, t.StructType)
-    return both
-
-
-def _missing(row: Struct, required: Sequence[str]) -> str | None:
-    return next((name for name in required if name.lower() not in row.members), None)
-
-
-def _record(schema: RegisteredSchema, envelope: Envelope) -> tuple[Struct, Struct]:
-    """Return the types of a message and of the rows in it."""
-    if schema.kind != "AVRO":
-        raise SchemaError(
-            f"is {schema.kind} and not Avro. Have the producer write Avro, or use `format: json` "
-            "for JSON Schema and `format: raw` for others"
-        )
-    record = parse_avro(schema.text, schema.references)
-    if envelope.name != "debezium":
-        return record, record
-    images = [record.members.get(name) for name in ("before", "after")]
-    before, after = (None if image is None else unwrap(image[1]) for image in images)
-    if not isinstance(after, Struct) or before != after or "op" not in record.members:
-        raise SchemaError(
-            "is no envelope of Debezium (`before`, `after` and `op`). For rows without it, set "
-            "`format: avro`"
-        )
-    return record, after
-
-
-@dataclass(frozen=True)
-class AvroMessages:
-    """Decodes the messages of a batch.
-
-    Attributes:
-        envelope: the format of the messages.
-        schemas: their schemas.
-        subjects: of the registry, for messages.
-    """
-
-    envelope: Envelope
-    schemas: AvroSchemas
-    subjects: str
-
-    def unpack(self, messages: DataFrame) -> DataFrame:
-        """Return the rows of messages; see Envelope.unpack.
-
-        Args:
-            messages: a frame with the columns of Spark's Kafka source.
-        """
-        # Without a value a message is a tombstone. Debezium's repeat the delete before them.
-        if not self.envelope.reads_avro_keys:
-            messages = messages.where("value is not null")
-        records = messages.selectExpr(
-            "* except (value)", "coalesce(value, key) as value", "value is null as is_tombstone"
-        )
-        framed = records.selectExpr(
-            "value",
-            "is_tombstone",
-            "offset",
-            f"{self.envelope.where_sql} as {WHERE}",
-            f"{schema_id_sql('value')} as id",
-        )
-        decoded = framed.selectExpr("*", *map(_decoded, self.schemas.writers))
-        decoded = decoded.selectExpr("*", *map(_complete, self.schemas.writers))
-        return self._debezium(decoded) if self.envelope.name == "debezium" else self._rows(decoded)
-
-    def _rows(self, decoded: DataFrame) -> DataFrame:
-        images = [f"{writer.message} as {writer.image}" for writer in self.schemas.writers]
-        rows = self._with_reason(decoded.selectExpr("*", *images))
-        change = f"{change_sql('is_tombstone', 'false')} as {CHANGE}"
-        return rows.selectExpr(*self._columns(), change, BAD, REASON, WHERE)
-
-    def _debezium(self, decoded: DataFrame) -> DataFrame:
-        writers = self.schemas.writers
-        ops, tables = [], []
-        for writer in writers:
-            ops.append(_path(writer, "op"))
-            tables.append(_path(writer, "source", "table"))
-        frame = decoded.selectExpr(
-            "*",
-            f"{_coalesce(ops, 'string')} as op",
-            f"{_coalesce(tables, 'string')} as source_table",
-        )
-        images = []
-        for writer in writers:
-            before, after = (_path(writer, name) for name in ("before", "after"))
-            images.append(f"if(op = 'd', {before}, {after}) as {writer.image}")
-        frame = self._with_reason(frame.selectExpr("*", *images), DEBEZIUM)
-        return debezium_rows(self.envelope, frame, self._columns(), (BAD, REASON))
-
-    def _columns(self) -> list[str]:
-        """Return SQL of the columns: of each message, one writer's image is not null."""
-        values: dict[str, list[str]] = {f.name: [] for f in self.schemas.columns.fields}
-        for writer in self.schemas.writers:
-            for name, sql in field_values(writer.row, writer.image, self.schemas.columns):
-                values[name].append(sql)
-        types = {f.name: f.dataType.simpleString() for f in self.schemas.columns.fields}
-        return [f"{_coalesce(sql, types[name])} as {quote(name)}" for name, sql in values.items()]
-
-    def _with_reason(self, frame: DataFrame, reasons: Mapping[str, str] | None = None) -> DataFrame:
-        """Add `__bad`, the message in hexadecimal digits, and `__reason`."""
-        cases = [*self._reasons(), *((c, literal(why)) for c, why in (reasons or {}).items())]
-        reason = " ".join(f"when {condition} then {why}" for condition, why in cases)
-        framed = frame.selectExpr("*", f"case {reason} end as {REASON}")
-        return framed.selectExpr("*", f"if({REASON} is null, null, hex(value)) as {BAD}")
-
-    def _reasons(self) -> Iterator[tuple[str, str]]:
-        """Yield conditions of bad messages, and SQL of the reasons."""
-        yield "id is null and startswith(value, X'03')", literal(GLUE)
-        yield "id is null", literal(NO_HEADER)
-        for schema_id, why in self.schemas.unreadable.items():
-            yield f"id = {schema_id}", literal(why)
-        readable = [schema_id for writer in self.schemas.writers for schema_id in writer.ids]
-        unknown = literal(
-            f", which the registry does not have under {self.subjects}. Set the source's "
-            "`subject`, if the schemas have another one"
-        )
-        is_readable = f"id in ({', '.join(map(str, readable))})" if readable else "false"
-        yield f"not {is_readable}", f"concat('has the schema id ', id, {unknown})"
-        for writer in self.schemas.writers:
-            is_own = f"id in ({', '.join(map(str, writer.ids))})"
-            is_bad = f"{is_own} and {writer.message} is null"
-            yield is_bad, "concat('is not Avro of its schema ', id)"
-            for name, condition in self._failures(writer):
-                why = literal(f", whose field `{name}` has a value that its column cannot take")
-                yield f"{is_own} and {condition}", f"concat('has the schema ', id, {why})"
-
-    def _failures(self, writer: Writer) -> Iterator[tuple[str, str]]:
-        for wanted in self.schemas.columns.fields:
-            if member := writer.row.members.get(wanted.name.lower()):
-                value = f"{writer.image}.{member[0]}"
-                if condition := failed_sql(member[1], value, wanted.dataType):
-                    yield wanted.name, condition
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from ()
 
 
 def _decoded(writer: Writer) -> str:
@@ -278,22 +54,3 @@ def _decoded(writer: Writer) -> str:
 def _complete(writer: Writer) -> str:
     decoded = writer.decoded
     return f"if({decoded}.end = X'{END}', {decoded}.r, null) as {writer.message}"
-
-
-def _path(writer: Writer, *names: str) -> str:
-    """Return SQL of a field in a message; null if its schema has none."""
-    sql = writer.message
-    node: Node | None = writer.record
-    for name in names:
-        member = node.members.get(name) if isinstance(node, Struct) else None
-        if member is None:
-            return "null"
-        sql, node = f"{sql}.{member[0]}", unwrap(member[1])
-    return sql
-
-
-def _coalesce(values: Sequence[str], kind: str) -> str:
-    present = [v for v in values if v != "null" and not v.startswith("cast(null ")]
-    if not present:
-        return f"cast(null as {kind})"
-    return present[0] if len(present) == 1 else f"coalesce({', '.join(present)})"

@@ -11,9 +11,19 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import types as t
+
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
+    Items,
+    Node,
+    Nullable,
+    Scalar,
+    SchemaError,
+    Struct,
+    require_distinct,
+)
 
 # Bytes after each message that show that its record ends where its schema ends.
 END = "CAFED00D"
@@ -66,132 +76,70 @@ MOST_DIGITS = 38
 WIDENED_UNIONS = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
-class SchemaError(Exception):
-    """A schema cannot be read, or does not fit; the message follows `the schema 7 `."""
-
-
-@dataclass(frozen=True)
-class Scalar:
+@dataclass(frozen=True, kw_only=True)
+class AvroScalar(Scalar):
     """A type without parts.
 
     Attributes:
         avro: the type for Spark, without a name.
-        column: the column's type.
-        sql: of the column's value, with `{x}` for the value that Spark reads.
     """
 
     avro: str
-    column: t.DataType
-    sql: str = "{x}"
-
-    def emit(self, names: Iterator[int]) -> Any:
-        """Return the schema for Spark.
-
-        Args:
-            names: numbers for names that are unique in the whole schema.
-        """
-        written = json.loads(self.avro)
-        if isinstance(written, dict) and written["type"] in ("enum", "fixed"):
-            return {**written, "name": f"n{next(names)}"}
-        return written
 
 
 @dataclass(frozen=True)
-class Struct:
-    """A record, or a union of several types, which Spark reads as a struct of its members.
+class Union(Struct):
+    """A union of several types, which Spark reads as a struct of its members.
 
     Attributes:
-        fields: names and types; None is Avro's type null, which becomes no column.
-        is_union: whether it is a union.
-        null_at: position of `null` in a union; None if it has none.
+        null_at: position of `null`; None if it has none.
     """
 
-    fields: tuple[tuple[str, Node | None], ...]
-    is_union: bool = False
     null_at: int | None = None
-
-    @property
-    def column(self) -> t.StructType:
-        """The column's type."""
-        columns = [(name, node.column) for name, node in self.fields if node is not None]
-        return t.StructType([t.StructField(*column) for column in columns])
-
-    @property
-    def members(self) -> dict[str, tuple[str, Node]]:
-        """Spark's name and the type of each field that is a column, by the name in lower case."""
-        prefix = "member" if self.is_union else "f"
-        return {
-            name.lower(): (f"{prefix}{position}", node)
-            for position, (name, node) in enumerate(self.fields)
-            if node is not None
-        }
-
-    def emit(self, names: Iterator[int]) -> Any:
-        emitted = ["null" if node is None else node.emit(names) for _, node in self.fields]
-        if self.is_union:
-            return _with_null(emitted, self.null_at)
-        fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(emitted)]
-        return {"type": "record", "name": f"n{next(names)}", "fields": fields}
+    prefix: ClassVar[str] = "member"
 
 
 @dataclass(frozen=True)
-class Nullable:
+class NullUnion(Nullable):
     """A union of null and one type, or of two that Spark reads as one.
 
     Attributes:
-        node: the type.
         null_at: position of `null`; None if it is not in the union.
         union: Avro's types, if they are two besides `null`.
     """
 
-    node: Node
-    null_at: int | None
+    null_at: int | None = None
     union: tuple[str, ...] = ()
 
-    @property
-    def column(self) -> t.DataType:
-        """The column's type."""
-        return self.node.column
 
-    def emit(self, names: Iterator[int]) -> Any:
-        others = list(self.union) if self.union else [self.node.emit(names)]
-        return _with_null(others, self.null_at)
+def _emit(node: Node, names: Iterator[int]) -> Any:
+    """Return the schema of a type for Spark.
 
-
-@dataclass(frozen=True)
-class Items:
-    """An array, or a map.
-
-    Attributes:
-        node: type of the items, or of the map's values.
-        is_map: whether it is a map.
+    Args:
+        node: the type.
+        names: numbers for names that are unique in the whole schema.
     """
-
-    node: Node
-    is_map: bool = False
-
-    @property
-    def column(self) -> t.DataType:
-        """The column's type."""
-        if self.is_map:
-            return t.MapType(t.StringType(), self.node.column)
-        return t.ArrayType(self.node.column)
-
-    def emit(self, names: Iterator[int]) -> Any:
-        kind, part = ("map", "values") if self.is_map else ("array", "items")
-        return {"type": kind, part: self.node.emit(names)}
-
-
-Node = Scalar | Struct | Nullable | Items
+    if isinstance(node, Struct):
+        emitted = ["null" if kind is None else _emit(kind, names) for _, kind in node.fields]
+        if isinstance(node, Union):
+            return _with_null(emitted, node.null_at)
+        fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(emitted)]
+        return {"type": "record", "name": f"n{next(names)}", "fields": fields}
+    if isinstance(node, NullUnion):
+        others = list(node.union) if node.union else [_emit(node.node, names)]
+        return _with_null(others, node.null_at)
+    if isinstance(node, Items):
+        kind, part = ("map", "values") if node.is_map else ("array", "items")
+        return {"type": kind, part: _emit(node.node, names)}
+    assert isinstance(node, AvroScalar)
+    written = json.loads(node.avro)
+    if isinstance(written, dict) and written["type"] in ("enum", "fixed"):
+        return {**written, "name": f"n{next(names)}"}
+    return written
 
 
 def _with_null(types: list[Any], null_at: int | None) -> list[Any]:
     return types if null_at is None else [*types[:null_at], "null", *types[null_at:]]
-
-
-def unwrap(node: Node | None) -> Node | None:
-    """Return the type of a nullable one."""
-    return node.node if isinstance(node, Nullable) else node
 
 
 def schema_for_spark(record: Struct) -> str:
@@ -202,7 +150,7 @@ def schema_for_spark(record: Struct) -> str:
     """
     names = itertools.count()
     end = {"type": "fixed", "name": "end_mark", "size": len(END) // 2}
-    fields = [{"name": "r", "type": record.emit(names)}, {"name": "end", "type": end}]
+    fields = [{"name": "r", "type": _emit(record, names)}, {"name": "end", "type": end}]
     return json.dumps({"type": "record", "name": "message", "fields": fields})
 
 
@@ -224,7 +172,7 @@ def parse_avro(text: str, references: tuple[str, ...] = ()) -> Struct:
         record = parser.parse(json.loads(text), "", ())
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise SchemaError(f"is no Avro schema ({error!r})") from error
-    if not isinstance(record, Struct) or record.is_union:
+    if not isinstance(record, Struct) or isinstance(record, Union):
         raise SchemaError("is not of a record, so it has no columns")
     return record
 
@@ -243,7 +191,7 @@ class _Parser:
             if schema == "null":
                 return None
             if schema in PRIMITIVES:
-                return Scalar(json.dumps(schema), PRIMITIVES[schema])
+                return AvroScalar(PRIMITIVES[schema], avro=json.dumps(schema))
             return self._reference(schema, namespace, path)
         kind = schema["type"]
         if not isinstance(kind, str):
@@ -254,7 +202,7 @@ class _Parser:
             part = self.parse(schema["items" if kind == "array" else "values"], namespace, path)
             if part is None:
                 raise SchemaError(f"has {'an array' if kind == 'array' else 'a map'} of nulls only")
-            return Items(part, kind == "map")
+            return Items(part, t.StringType() if kind == "map" else None)
         if kind in PRIMITIVES:
             return _scalar(kind, schema)
         return self.parse(kind, namespace, path)
@@ -279,7 +227,7 @@ class _Parser:
         schema, namespace = self._named[full]
         if schema["type"] == "enum":
             avro = {"type": "enum", "symbols": schema["symbols"]}
-            return Scalar(json.dumps(avro), t.StringType())
+            return AvroScalar(t.StringType(), avro=json.dumps(avro))
         if schema["type"] == "fixed":
             return _scalar("fixed", schema)
         if full in path:
@@ -288,9 +236,7 @@ class _Parser:
             (str(field["name"]), self.parse(field["type"], namespace, (*path, full)))
             for field in schema["fields"]
         )
-        lowered = [name.lower() for name, node in fields if node is not None]
-        if twice := sorted({name for name in lowered if lowered.count(name) > 1}):
-            raise SchemaError(f"has fields that differ only in their case: `{twice[0]}`")
+        require_distinct([name for name, node in fields if node is not None])
         return Struct(fields)
 
     def _union(self, schema: list[Any], namespace: str, path: tuple[str, ...]) -> Node | None:
@@ -300,15 +246,16 @@ class _Parser:
         if not members:
             raise SchemaError("has a union of null only")
         if len(members) == 1:
-            return Nullable(members[0], null_at)
+            return NullUnion(members[0], null_at)
         plain = tuple(kind for kind in schema if isinstance(kind, str) and kind != "null")
         if (wide := WIDENED_UNIONS.get(frozenset(plain))) and len(plain) == len(members):
-            return Nullable(Scalar(json.dumps(wide), PRIMITIVES[wide]), null_at, plain)
+            widest = AvroScalar(PRIMITIVES[wide], avro=json.dumps(wide))
+            return NullUnion(widest, null_at, plain)
         named = tuple((f"member{number}", node) for number, node in enumerate(members))
-        return Struct(named, is_union=True, null_at=null_at)
+        return Union(named, null_at)
 
 
-def _scalar(kind: str, schema: Mapping[str, Any]) -> Scalar:
+def _scalar(kind: str, schema: Mapping[str, Any]) -> AvroScalar:
     """Return the node of a primitive or fixed type with its logical type, or Connect's."""
     connect = str(schema.get("connect.name") or "")
     logical = CONNECT.get(connect) or str(schema.get("logicalType") or "")
@@ -326,11 +273,11 @@ def _scalar(kind: str, schema: Mapping[str, Any]) -> Scalar:
         if 0 <= scale <= precision and fits:
             avro |= {"logicalType": "decimal", "precision": precision, "scale": scale}
             column = t.DecimalType(precision, scale)
-        return Scalar(json.dumps(avro), column)
+        return AvroScalar(column, avro=json.dumps(avro))
     if (kind, logical) in LOGICAL:
         avro["logicalType"] = logical
-        return Scalar(json.dumps(avro), LOGICAL[kind, logical])
+        return AvroScalar(LOGICAL[kind, logical], avro=json.dumps(avro))
     if (kind, logical) in CONVERTED and (kind != "fixed" or schema["size"] == 16):
         column, sql = CONVERTED[kind, logical]
-        return Scalar(json.dumps(avro), column, sql)
-    return Scalar(json.dumps(avro), column)
+        return AvroScalar(column, sql, avro=json.dumps(avro))
+    return AvroScalar(column, avro=json.dumps(avro))

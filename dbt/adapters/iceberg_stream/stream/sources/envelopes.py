@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructField
 
-FORMATS = ("json", "avro", "debezium", "maxwell", "raw")
-ENCODINGS = ("json", "avro")
+FORMATS = ("json", "avro", "protobuf", "debezium", "maxwell", "raw")
+# Formats whose messages have the id of a schema in a registry.
+SCHEMA_FORMATS = ("avro", "protobuf")
+ENCODINGS = ("json", *SCHEMA_FORMATS)
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
@@ -30,8 +32,8 @@ class Envelope:
     """How the value of a message becomes columns.
 
     Attributes:
-        name: `json` or `avro`, a record; `debezium` or `maxwell`, a row before and after a change;
-            `raw`, the message itself.
+        name: `json`, `avro` or `protobuf`, a record; `debezium` or `maxwell`, a row before and
+            after a change; `raw`, the message itself.
         columns: of the record, as Spark's DDL.
         table: the table of a Debezium or Maxwell topic whose changes are read; None for all.
         table_column: column that takes the name of a row's table; None for no such column.
@@ -39,7 +41,8 @@ class Envelope:
         key: columns that identify a row; a Maxwell update of them deletes the old row.
         of_topics: whether messages come from several topics, so that positions name the topic.
         required: columns that a record must have; the value may be null.
-        encoding: `json` or `avro`, of Debezium's messages.
+        encoding: `json`, `avro` or `protobuf`, of Debezium's messages.
+        message: full name of the Protobuf message that is read; None for the first of a schema.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Envelope:
     of_topics: bool = False
     required: tuple[str, ...] = ()
     encoding: str = "json"
+    message: str | None = None
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -62,22 +66,28 @@ class Envelope:
             )
         if self.encoding not in ENCODINGS:
             raise StreamError(f"{must_be_one_of('encoding', self.encoding, ENCODINGS)}.")
-        if self.encoding == "avro" and self.name not in ("avro", "debezium"):
+        if self.encoding != "json" and self.name not in (self.encoding, "debezium"):
             raise StreamError(
-                "`encoding: avro` is of Debezium's messages. For records, set `format: avro`."
+                f"`encoding: {self.encoding}` is of Debezium's messages. For records, set "
+                f"`format: {self.encoding}`."
             )
-        if not self.columns and self.name != "raw" and not self.is_avro:
+        if self.message and self.schema_format != "protobuf":
+            raise StreamError(
+                "`message` is of messages in Protobuf: set `format: protobuf`, or `encoding: "
+                "protobuf` with `format: debezium`, or remove it."
+            )
+        if not self.columns and self.name != "raw" and not self.schema_format:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
 
     @property
-    def is_avro(self) -> bool:
-        """Return whether values are Avro with the id of a schema in a registry."""
-        return "avro" in (self.name, self.encoding)
+    def schema_format(self) -> str | None:
+        """The format of values with the id of a schema in a registry; None for other values."""
+        return schema_format(self.name, self.encoding)
 
     @property
-    def reads_avro_keys(self) -> bool:
-        """Return whether the key of a record without value is read from Avro."""
-        return self.name == "avro" and self.tombstone_deletes
+    def reads_keys(self) -> bool:
+        """Return whether the key of a record without value is read by a schema of a registry."""
+        return self.name in SCHEMA_FORMATS and self.tombstone_deletes
 
     @property
     def where_sql(self) -> str:
@@ -240,6 +250,11 @@ DEBEZIUM = {
 }
 
 
+def schema_format(*names: object) -> str | None:
+    """Return the first of formats whose messages have the id of a schema in a registry, if any."""
+    return next((str(name) for name in names if name in SCHEMA_FORMATS), None)
+
+
 def change_sql(deleted: str, truncated: str, minor: str = "offset") -> str:
     """Return SQL of `__stream`.
 
@@ -339,4 +354,5 @@ def envelope(
         key=tuple(key) if keys else (),
         required=tuple(required),
         encoding=str(spec.get("encoding") or "json"),
+        message=spec.get("message"),
     )

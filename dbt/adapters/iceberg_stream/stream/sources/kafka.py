@@ -57,7 +57,7 @@ class KafkaSource:
         topics: the topics in frontiers, if there are several.
         transaction_topic: the topic to which Debezium reports transactions; batches then have only
             whole transactions.
-        schemas: the schemas of the messages, if they are Avro.
+        schemas: the schemas of the messages, if they have the ids of schemas.
 
     Raises:
         StreamError: the options of the topics contradict each other.

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     as_flag,
     definition_errors,
 )
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope, envelope
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope, envelope, schema_format
 from dbt.adapters.iceberg_stream.stream.sources.files import files_source
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
@@ -35,7 +35,7 @@ DEFINITION_KEYS = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
     | {"table_column", "topics", "transaction_topic"}
-    | {"encoding", "schema_registry", "subject"},
+    | {"encoding", "schema_registry", "subject", "message"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -44,7 +44,7 @@ Connections = Mapping[str, Mapping[str, Any]]
 NO_CONNECTIONS: Connections = {}
 
 # Keys that say how records are decoded: models that read one source may differ in them.
-DECODING_KEYS = {"format", "columns", "table", "tombstones", "key", "table_column"}
+DECODING_KEYS = {"format", "columns", "table", "tombstones", "key", "table_column", "message"}
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,12 @@ class SourceDefinition:
         """
         # With `topics` a frontier covers all of them, whichever one the model reads.
         ignored = DECODING_KEYS | {"topic"} if self.spec.get("topics") else DECODING_KEYS
-        # Only frontiers of Avro have the ids of schemas, and only with tombstones those of keys.
-        if is_avro := "avro" in (self.spec.get("format"), self.spec.get("encoding")):
+        # Only frontiers of these formats have the ids of schemas, and only with tombstones those of
+        # keys.
+        if encoding := schema_format(self.spec.get("format"), self.spec.get("encoding")):
             ignored = ignored - {"tombstones"}
         spec = {str(k): str(v) for k, v in self.spec.items() if k not in ignored}
-        spec["encoding"] = "avro" if is_avro else "json"
+        spec["encoding"] = encoding or "json"
         if isinstance(topics := self.spec.get("topics"), list | tuple):
             spec["topics"] = str(sorted(set(map(str, topics))))
         is_table = self.spec.get("type", "iceberg") == "iceberg"
@@ -174,11 +175,11 @@ def _schemas(
     spec: Mapping[str, Any], options: Mapping[str, str], messages: Envelope
 ) -> TopicSchemas | None:
     """Return the schemas of the topics' messages; None if they are not of a registry."""
-    if not messages.is_avro:
+    if messages.schema_format is None:
         if named := [name for name in ("schema_registry", "subject") if spec.get(name)]:
             raise StreamError(
-                f"`{named[0]}` is of messages in Avro: set `format: avro`, or `encoding: avro` "
-                "with `format: debezium`."
+                f"`{named[0]}` is of messages in Avro or Protobuf: set `format` to avro or "
+                "protobuf, or `encoding` with `format: debezium`."
             )
         return None
     own = {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
@@ -192,8 +193,8 @@ def _schemas(
         own["url"] = address
     if not own.get("url"):
         raise StreamError(
-            f"Avro needs a schema registry: set `{PREFIX}url` in the `kafka` connection of the "
-            "profile, or `schema_registry` in the source."
+            f"{messages.schema_format.capitalize()} needs a schema registry: set `{PREFIX}url` in "
+            "the `kafka` connection of the profile, or `schema_registry` in the source."
         )
     return TopicSchemas(SchemaRegistry(own), messages, spec.get("subject"))
 

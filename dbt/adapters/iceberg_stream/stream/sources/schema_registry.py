@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import requests
@@ -40,6 +40,18 @@ class _NoAnswer(Exception):
     """The registry does not answer, or cannot answer now."""
 
 
+class Reference(NamedTuple):
+    """A schema that another one refers to.
+
+    Attributes:
+        name: by which it is referred to: of a type in Avro, of a file in Protobuf.
+        text: the schema.
+    """
+
+    name: str
+    text: str
+
+
 @dataclass(frozen=True)
 class RegisteredSchema:
     """A schema of the registry. Its text never changes.
@@ -48,13 +60,13 @@ class RegisteredSchema:
         id: its number, which messages carry.
         text: the schema.
         kind: AVRO, JSON or PROTOBUF.
-        references: texts of the schemas that define types it uses, in the order of their use.
+        references: the schemas that define types it uses, in the order of their use.
     """
 
     id: int
     text: str
     kind: str = "AVRO"
-    references: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass
@@ -141,10 +153,10 @@ class SchemaRegistry:
         return self._versions[key]
 
     def _schema(self, answer: Mapping[str, Any]) -> RegisteredSchema:
-        references: list[str] = []
+        references: list[Reference] = []
         for reference in answer.get("references") or ():
             schema = self._version(reference["subject"], int(reference["version"]))
-            references += [*schema.references, schema.text]
+            references += [*schema.references, Reference(reference["name"], schema.text)]
         kind = str(answer.get("schemaType") or "AVRO").upper()
         unique = tuple(dict.fromkeys(references))
         return RegisteredSchema(int(answer["id"]), str(answer["schema"]), kind, unique)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
-    from dbt.adapters.iceberg_stream.stream.sources.avro_messages import AvroSchemas
+    from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 
 
 @dataclass(frozen=True)
 class TopicSchemas:
-    """The schemas of topics whose messages are Avro.
+    """The schemas of topics whose messages have their ids.
 
     A frontier has the ids of all schemas of each subject, in the order in which their columns are
     put together. Rows that are read again therefore have the same columns.
@@ -52,7 +52,8 @@ class TopicSchemas:
         if transactions or topics.transaction_topic:
             name = "transactions" if transactions else "transaction_topic"
             raise StreamError(
-                f"`{name}` cannot be used with Avro: it reads transactions in JSON only. Remove it."
+                f"`{name}` cannot be used with {self._format_name}: it reads transactions in JSON "
+                "only. Remove it."
             )
         if self.own_subject and topics.topics:
             raise StreamError(
@@ -112,35 +113,44 @@ class TopicSchemas:
         """
         from pyspark.sql.types import StructType
 
-        from dbt.adapters.iceberg_stream.stream.sources.avro_messages import AvroMessages
+        from dbt.adapters.iceberg_stream.stream.sources.schema_messages import SchemaMessages
 
         declared = StructType(envelope.fields(spark)) if envelope.columns else None
         schemas = self._schemas(topics, pinned, declared)
         subjects = ", ".join(self._subjects(topics))
         if not schemas.columns.fields:
             raise self._without_columns(subjects, schemas)
-        return AvroMessages(envelope, schemas, subjects).unpack(messages)
+        return SchemaMessages(envelope, schemas, subjects).unpack(messages)
 
     def _schemas(
         self, topics: Sequence[str], pinned: Frontier, declared: StructType | None
-    ) -> AvroSchemas:
-        from dbt.adapters.iceberg_stream.stream.sources.avro_messages import avro_schemas
+    ) -> MessageSchemas:
+        from dbt.adapters.iceberg_stream.stream.sources.schema_messages import message_schemas
 
         ids = schema_ids_of(pinned)
-        numbers = [
-            number for subject in self._subjects(topics) for number in ids.get(subject) or ()
-        ]
-        schemas = [self.registry.by_id(number) for number in dict.fromkeys(numbers)]
-        return avro_schemas(schemas, self.envelope, declared)
+        values, keys = (
+            [number for subject in subjects for number in ids.get(subject) or ()]
+            for subjects in (self._value_subjects(topics), self._key_subjects(topics))
+        )
+        schemas = [self.registry.by_id(number) for number in dict.fromkeys([*values, *keys])]
+        return message_schemas(schemas, self.envelope, declared, set(keys) - set(values))
 
     def _subjects(self, topics: Sequence[str]) -> list[str]:
         """Return the subjects of values and, if they are read, of keys."""
-        values = [self.own_subject or f"{topic}-value" for topic in topics]
         # Fields that only keys have come last.
-        keys = [f"{topic}-key" for topic in topics] if self.envelope.reads_avro_keys else []
-        return [*values, *keys]
+        return [*self._value_subjects(topics), *self._key_subjects(topics)]
 
-    def _without_columns(self, subjects: str, schemas: AvroSchemas) -> StreamError:
+    def _value_subjects(self, topics: Sequence[str]) -> list[str]:
+        return [self.own_subject or f"{topic}-value" for topic in topics]
+
+    def _key_subjects(self, topics: Sequence[str]) -> list[str]:
+        return [f"{topic}-key" for topic in topics] if self.envelope.reads_keys else []
+
+    @property
+    def _format_name(self) -> str:
+        return str(self.envelope.schema_format).capitalize()
+
+    def _without_columns(self, subjects: str, schemas: MessageSchemas) -> StreamError:
         reasons = "; ".join(schemas.unreadable.values())
         if reasons:
             return StreamError(

@@ -1,4 +1,4 @@
-"""Columns that the records of several Avro schemas become, and SQL of their values."""
+"""Columns that the records of several schemas become, and SQL of their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Items,
     Node,
     Nullable,
@@ -42,7 +42,7 @@ def widened(old: t.DataType, new: t.DataType, field: str = "") -> t.DataType:
         return _widened_struct(old, new, field)
     if isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
         return t.ArrayType(widened(old.elementType, new.elementType, f"{field}.element"))
-    if isinstance(old, t.MapType) and isinstance(new, t.MapType):
+    if isinstance(old, t.MapType) and isinstance(new, t.MapType) and old.keyType == new.keyType:
         values = widened(old.valueType, new.valueType, f"{field}.value")
         return t.MapType(old.keyType, values)
     if isinstance(old, t.DecimalType) and isinstance(new, t.DecimalType) and old.scale == new.scale:
@@ -86,9 +86,8 @@ def require_castable(node: Node, target: t.DataType, field: str = "") -> None:
             if member := node.members.get(wanted.name.lower()):
                 path = f"{field}.{wanted.name}" if field else wanted.name
                 require_castable(member[1], wanted.dataType, path)
-    elif isinstance(node, Items) and isinstance(
-        target, t.ArrayType if not node.is_map else t.MapType
-    ):
+    elif isinstance(node, Items) and _is_alike(node, target):
+        assert isinstance(target, t.ArrayType | t.MapType)
         part = target.valueType if isinstance(target, t.MapType) else target.elementType
         require_castable(node.node, part, f"{field}.{'value' if node.is_map else 'element'}")
     elif not isinstance(target, t.StringType) and not (
@@ -98,6 +97,13 @@ def require_castable(node: Node, target: t.DataType, field: str = "") -> None:
             f"has `{field}` as {node.column.simpleString()}, which cannot be cast to "
             f"{target.simpleString()}. Correct the source's `columns`"
         )
+
+
+def _is_alike(node: Items, target: t.DataType) -> bool:
+    """Return whether both are arrays, or maps with the same type of keys."""
+    if isinstance(target, t.MapType):
+        return node.key == target.keyType
+    return isinstance(target, t.ArrayType) and not node.is_map
 
 
 def _is_castable(kind: t.DataType, target: t.DataType) -> bool:
@@ -112,7 +118,7 @@ def value_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> str
 
     Args:
         node: type of the value.
-        value: SQL of the value as Spark reads it.
+        value: SQL of the value as it is read.
         target: the column's type, which the type can be cast to.
         depth: of nested arrays and maps, for the names of variables.
     """
@@ -148,7 +154,7 @@ def field_values(
 
     Args:
         record: type of the value.
-        value: SQL of the value as Spark reads it.
+        value: SQL of the value as it is read.
         target: the struct's type; fields that the record lacks are null.
         depth: of nested arrays and maps.
     """
@@ -168,7 +174,7 @@ def failed_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> st
 
     Args:
         node: type of the value.
-        value: SQL of the value as Spark reads it.
+        value: SQL of the value as it is read.
         target: the column's type.
         depth: of nested arrays and maps.
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from dbt.adapters.iceberg_stream.stream.sources.avro_columns import (
+from dbt.adapters.iceberg_stream.stream.sources.avro_types import parse_avro
+from dbt.adapters.iceberg_stream.stream.sources.schema_columns import (
     failed_sql,
     field_values,
     require_castable,
     widened,
 )
-from dbt.adapters.iceberg_stream.stream.sources.avro_types import SchemaError, Struct, parse_avro
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError, Struct
 
 
 def record(**fields: Any) -> Struct:

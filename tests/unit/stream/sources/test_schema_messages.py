@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dbt.adapters.iceberg_stream.stream.sources.avro_messages import avro_schemas
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.schema_messages import message_schemas
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 
 
@@ -18,7 +18,7 @@ def schema(number: int, kind: str = "AVRO", **fields: Any) -> RegisteredSchema:
 
 def test_schemas_that_cannot_be_read() -> None:
     envelope = Envelope("avro", "", required=("ID",))
-    schemas = avro_schemas(
+    schemas = message_schemas(
         [
             schema(1, id="int"),
             schema(2, id="string"),
@@ -34,15 +34,17 @@ def test_schemas_that_cannot_be_read() -> None:
     assert schemas.unreadable == {
         2: "has the schema 2, which has `id` as string, which is int in the other schemas. Set the "
         "source's `columns` to choose its type",
-        3: "has the schema 3, which is JSON and not Avro. Have the producer write Avro, or use "
-        "`format: json` for JSON Schema and `format: raw` for others",
+        3: "has the schema 3, which is JSON Schema and not Avro. Set `format: json` and the "
+        "source's `columns`",
         4: "has the schema 4, which lacks the field `ID`, a column of the key. Set the model's "
         "`unique_key` to fields that every schema has",
     }
 
 
 def test_debezium_needs_its_envelope() -> None:
-    schemas = avro_schemas([schema(1, id="int")], Envelope("debezium", "", encoding="avro"), None)
+    schemas = message_schemas(
+        [schema(1, id="int")], Envelope("debezium", "", encoding="avro"), None
+    )
     assert "is no envelope of Debezium" in schemas.unreadable[1]
 
 
@@ -53,7 +55,7 @@ def test_debezium_has_the_columns_of_its_rows() -> None:
         images = {"before": ["null", row], "after": ["null", "Value"]}
         return schema(number, **images, op="string")
 
-    schemas = avro_schemas(
+    schemas = message_schemas(
         [envelope(1, id="int"), envelope(2, id="long", more="string")],
         Envelope("debezium", "", encoding="avro"),
         None,
@@ -67,7 +69,7 @@ def test_columns_of_the_definition_need_no_schema_that_fits_the_others() -> None
 
     versions = [schema(1, id="int"), schema(2, id="string"), schema(3, id="bytes")]
     declared = StructType([StructField("id", LongType())])
-    schemas = avro_schemas(versions, Envelope("avro", "id bigint"), declared)
+    schemas = message_schemas(versions, Envelope("avro", "id bigint"), declared)
     assert schemas.columns == declared
     assert [writer.ids for writer in schemas.writers] == [(1,), (2,)]
     assert schemas.unreadable == {
@@ -75,4 +77,53 @@ def test_columns_of_the_definition_need_no_schema_that_fits_the_others() -> None
         "the source's `columns`"
     }
     texts = StructType([StructField("id", StringType())])
-    assert avro_schemas(versions, Envelope("avro", "id string"), texts).unreadable == {}
+    assert message_schemas(versions, Envelope("avro", "id string"), texts).unreadable == {}
+
+
+PROTOBUF = Envelope("protobuf", "")
+
+
+def protobuf(number: int, text: str) -> RegisteredSchema:
+    return RegisteredSchema(number, f'syntax = "proto3"; {text}', "PROTOBUF")
+
+
+def test_protobuf_with_other_numbers_of_fields_is_read_with_its_own_schema() -> None:
+    first, second = "int32 id = 1; int32 x = 2;", "int32 id = 2; int32 x = 1;"
+    schemas = message_schemas(
+        [protobuf(n, f"message Row {{ {fields} }}") for n, fields in ((1, first), (2, second))],
+        PROTOBUF,
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<id:int,x:int>"
+    assert [writer.ids for writer in schemas.writers] == [(1,), (2,)]
+
+
+def test_schemas_of_other_kinds_name_the_right_format() -> None:
+    cdc = Envelope("debezium", "", encoding="protobuf")
+    for envelope, key in ((PROTOBUF, "format"), (cdc, "encoding")):
+        schemas = message_schemas([schema(1, id="int"), protobuf(2, "message {")], envelope, None)
+        assert schemas.unreadable[1] == (
+            f"has the schema 1, which is Avro and not Protobuf. Set `{key}: avro`"
+        )
+        assert schemas.unreadable[2].startswith(
+            "has the schema 2, which Protobuf's compiler refuses: 1:"
+        )
+    schemas = message_schemas([protobuf(3, "")], Envelope("avro", ""), None)
+    assert "Protobuf and not Avro. Set `format: protobuf`" in schemas.unreadable[3]
+
+
+def test_maps_with_other_keys_do_not_fit() -> None:
+    texts = ("map<string, int32> m = 1;", "map<int32, int32> m = 1;")
+    schemas = message_schemas(
+        [protobuf(n, f"message Row {{ {text} }}") for n, text in enumerate(texts)], PROTOBUF, None
+    )
+    assert "has `m` as map<int,int>, which is map<string,int> in the other" in schemas.unreadable[1]
+
+
+def test_messages_in_keys_are_the_first_ones() -> None:
+    envelope = Envelope("protobuf", "", message="Row", tombstone_deletes=True)
+    key = protobuf(1, "message Key { int32 id = 1; }")
+    row = protobuf(2, "message Row { int64 id = 1; }")
+    assert message_schemas([row, key], envelope, None, keys={1}).unreadable == {}
+    unreadable = message_schemas([row, key], envelope, None).unreadable
+    assert "has no message `Row`. Set the source's `message` to one of: Key" in unreadable[1]

@@ -1,0 +1,286 @@
+"""Messages of Protobuf as columns, compared with what Protobuf itself decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_type
+
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
+    PROBLEM,
+    MessageDecoder,
+    MessageLayout,
+)
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import read_files
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import Items, Node, Struct
+
+ID = 7
+HEADER = b"\0" + ID.to_bytes(4, "big")
+UTC = timezone.utc
+
+
+class Schema:
+    """A schema, and what decodes its messages."""
+
+    def __init__(self, text: str, message: str | None = None, syntax: str = "proto3") -> None:
+        registered = RegisteredSchema(ID, f'syntax = "{syntax}"; {text}', "PROTOBUF")
+        self.record, self.layout = ProtobufFormat(message).parse(registered, False)
+        assert isinstance(self.layout, MessageLayout)
+        self.pool = read_files(self.layout.files)[1]
+
+    def message(self, name: str = "Row") -> type[Message]:
+        return GetMessageClass(self.pool.FindMessageTypeByName(name))
+
+    def decode(self, *values: bytes) -> tuple[list[Any], list[str | None]]:
+        """Return the records and problems of messages with their headers."""
+        kind = to_arrow_type(read_type(self.record))
+        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string(), "m0": kind}
+        decoder = MessageDecoder({"m0": ((ID,), self.layout)}, pa.schema(columns))  # type: ignore[arg-type]
+        ids = [int.from_bytes(value[1:5], "big") for value in values]
+        batch = pa.record_batch({"value": pa.array(values, pa.binary()), "id": ids})
+        (decoded,) = decoder.run(iter([batch]))
+        decoded.validate(full=True)
+        rows = [named(self.record, value) for value in decoded["m0"].to_pylist()]
+        return rows, decoded[PROBLEM].to_pylist()
+
+    def row(self, **fields: Any) -> Any:
+        """Return what a message becomes."""
+        body = self.message()(**fields).SerializeToString()
+        rows, problems = self.decode(HEADER + b"\0" + body)
+        assert problems == [None]
+        return rows[0]
+
+
+def named(node: Node, value: Any) -> Any:
+    """Return a value with the names of fields instead of their positions."""
+    if value is None:
+        return None
+    if isinstance(node, Struct):
+        return {
+            node.fields[int(k[1:])][0]: named(node.fields[int(k[1:])][1], v)
+            for k, v in value.items()
+        }  # type: ignore[arg-type]
+    if isinstance(node, Items):
+        if node.is_map:
+            return {key: named(node.node, item) for key, item in value}
+        return [named(node.node, item) for item in value]
+    return value
+
+
+def test_fields_without_presence_have_their_default() -> None:
+    text = (
+        "enum K { A = 0; } message Row { message In { int32 x = 1; } int32 a = 1; string b = 2; "
+        "optional int32 c = 3; In d = 4; oneof o { int32 e = 5; string f = 6; } K g = 7; "
+        "repeated int32 h = 8; map<string, In> i = 9; bytes j = 10; }"
+    )
+    schema = Schema(text)
+    empty = {"a": 0, "b": "", "c": None, "d": None, "e": None, "f": None, "g": "A"}
+    assert schema.row() == {**empty, "h": [], "i": {}, "j": b""}
+    row = schema.row(c=0, d={}, e=0, i={"k": {"x": 1}, "l": {}})
+    present = {"c": 0, "d": {"x": 0}, "e": 0, "i": {"k": {"x": 1}, "l": {"x": 0}}}
+    assert row == {**empty, **present, "h": [], "j": b""}
+
+
+def test_well_known_types() -> None:
+    meta = '[(confluent.field_meta) = {params: [{key: "precision", value: "5"}, {key: "scale", value: "2"}]}]'
+    imports = "".join(
+        f'import "{name}.proto"; '
+        for name in ("google/protobuf/timestamp", "google/protobuf/wrappers")
+        + ("google/protobuf/struct", "confluent/meta", "confluent/type/decimal")
+    )
+    schema = Schema(
+        f"{imports} message Row {{ google.protobuf.Timestamp at = 1; "
+        "google.protobuf.Int32Value a = 2; google.protobuf.StringValue b = 3; "
+        f"confluent.type.Decimal d = 4 {meta}; google.protobuf.Struct j = 5; "
+        "repeated google.protobuf.Timestamp times = 6; }"
+    )
+    assert schema.row(a={}, d={"value": b"\xff", "scale": 1}) == {
+        "at": None,
+        "a": 0,
+        "b": None,
+        "d": Decimal("-0.10"),
+        "j": None,
+        "times": [],
+    }
+    row = schema.row(
+        at={"seconds": -1, "nanos": 999_999_999},
+        j={"a": [1, 0.5, None, {"b": "é"}, True]},
+        times=[{"seconds": 1}],
+    )
+    assert row["at"] == datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)
+    assert row["j"] == '{"a": [1, 0.5, null, {"b": "é"}, true]}'
+    assert row["times"] == [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]
+    row_type = schema.message()
+    bad = (
+        row_type(at={"seconds": 2**60}),
+        row_type(d={"value": b"\x7f\xff\xff", "scale": 1}),
+        row_type(d={"value": b"\1", "scale": 3}),
+    )
+    good = row_type(a={"value": 3})
+    messages = [HEADER + b"\0" + m.SerializeToString() for m in (*bad, good)]
+    rows, problems = schema.decode(*messages)
+    assert [row and row["a"] for row in rows] == [None, None, None, 3]
+    words = f"has the schema {ID} and a value that no column can take: "
+    assert all(problem and problem.startswith(words) for problem in problems[:3])
+    assert problems[3] is None
+
+
+def test_enums_and_texts_of_proto2() -> None:
+    text = (
+        "enum K { A = 1; B = 2; } message Row { required int32 id = 1; optional K k = 2; "
+        "optional string s = 3 [default = 'x']; optional group G = 4 { optional int32 y = 5; } }"
+    )
+    schema = Schema(text, syntax="proto2")
+    assert schema.row(id=1, k=2, g={"y": 3}) == {"id": 1, "k": "B", "s": None, "g": {"y": 3}}
+    rows, problems = schema.decode(
+        HEADER + b"\0", HEADER + b"\0\x08\1\x1a\1\xff", HEADER + b"\0\x08\1\x1a\2\xc3\xa9"
+    )
+    assert [row and row["s"] for row in rows] == [None, None, "é"]
+    assert problems[0] == f"lacks required fields of its schema {ID}: id"
+    assert str(problems[1]).startswith(f"has the schema {ID} and a value that no column can take")
+
+
+def test_a_number_that_an_enum_does_not_have_is_text() -> None:
+    schema = Schema("enum K { A = 0; } message Row { K k = 1; }")
+    assert schema.row(k=5) == {"k": "5"}
+
+
+def test_message_indexes() -> None:
+    text = "package p; message A { message B { int32 b = 1; } int32 a = 1; } message C { int32 c = 1; }"
+    body = b"\x08\5"
+    nested, second = Schema(text, "p.A.B"), Schema(text, "p.C")
+    assert nested.decode(HEADER + b"\4\0\0" + body) == ([{"b": 5}], [None])
+    assert second.decode(HEADER + b"\2\2" + body) == ([{"c": 5}], [None])
+    first = Schema(text)
+    values = [b"\0" + body, b"\2\0" + body, b"\2\2" + body, b"\2\x0a" + body, b"\2\1" + body]
+    values += [b"", b"\x80", b"\x01" + body, b"\xff" * 8, b"\4\0", b"\0\x08"]
+    rows, problems = first.decode(*(HEADER + value for value in values))
+    assert rows == [{"a": 5}, {"a": 5}, *[None] * 9]
+    assert problems[2] == (
+        f"is a message `p.C` of its schema {ID} and not `p.A`. To read it, set the source's "
+        "`message`"
+    )
+    assert problems[3] == f"has the message index [5], which its schema {ID} does not have"
+    assert problems[4] == f"has the message index [-1], which its schema {ID} does not have"
+    assert problems[5:] == [f"is not Protobuf of its schema {ID}"] * 6
+
+
+def test_messages_of_other_schemas_are_left_to_others() -> None:
+    schema = Schema("message Row { int32 a = 1; }")
+    other = b"\0" + (ID + 1).to_bytes(4, "big") + b"\0\x08"
+    assert schema.decode(other, HEADER + b"\0\x08\1") == ([None, {"a": 1}], [None, None])
+
+
+SCALARS: Mapping[str, st.SearchStrategy[Any]] = {
+    "sint32": st.integers(-(2**31), 2**31 - 1),
+    "uint32": st.integers(0, 2**32 - 1),
+    "sfixed64": st.integers(-(2**63), 2**63 - 1),
+    "uint64": st.integers(0, 2**64 - 1),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "bool": st.booleans(),
+    "string": st.text(max_size=3),
+    "bytes": st.binary(max_size=3),
+}
+KEYS = ("sint32", "uint64", "bool", "string")
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> str:
+    """Draw a schema whose first message has messages within it."""
+    fields = []
+    kinds = [*SCALARS, "In", "Kind"]
+    for number in range(1, draw(st.integers(2, 6))):
+        kind = draw(st.sampled_from(kinds))
+        template = draw(st.sampled_from(["{}", "optional {}", "repeated {}", "map<{key}, {}>"]))
+        rule = template.format(kind, key=draw(st.sampled_from(KEYS)))
+        fields.append(f"{rule} f{number} = {number};")
+    inner = draw(st.sampled_from([*SCALARS, "Kind"]))
+    parts = f"enum Kind {{ A = 0; B = 1; }} message In {{ optional {inner} x = 1; }}"
+    return f"message Row {{ {parts} {' '.join(fields)} }}"
+
+
+def expected(message: Any) -> Any:
+    """Return what Protobuf itself decodes."""
+    row = {}
+    for field in message.DESCRIPTOR.fields:
+        value, kind = getattr(message, field.name), field
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if is_map:
+            kind = field.message_type.fields_by_name["value"]
+            row[field.name] = {key: plain(kind, item) for key, item in value.items()}
+        elif field.is_repeated:
+            row[field.name] = [plain(kind, item) for item in value]
+        elif field.has_presence and not message.HasField(field.name):
+            row[field.name] = None
+        else:
+            row[field.name] = plain(kind, value)
+    return row
+
+
+def plain(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return expected(value)
+    return "AB"[value] if field.enum_type is not None else value
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_random_messages_of_random_schemas(data: st.DataObject) -> None:
+    schema = Schema(data.draw(schemas()))
+    row_type = schema.message()
+
+    def fill(message: Any) -> Any:
+        for field in message.DESCRIPTOR.fields:
+            if not data.draw(st.booleans()):
+                continue
+            target = getattr(message, field.name)
+            entry = field.message_type
+            if entry is not None and entry.GetOptions().map_entry:
+                key = data.draw(scalars(entry.fields_by_name["key"]))
+                if entry.fields_by_name["value"].message_type is not None:
+                    fill(target[key])
+                else:
+                    target[key] = data.draw(scalars(entry.fields_by_name["value"]))
+            elif field.is_repeated and entry is not None:
+                fill(target.add())
+            elif field.is_repeated:
+                target.extend(data.draw(st.lists(scalars(field), max_size=3)))
+            elif entry is not None:
+                target.SetInParent()
+                fill(target)
+            else:
+                setattr(message, field.name, data.draw(scalars(field)))
+        return message
+
+    messages = [fill(row_type()) for _ in range(data.draw(st.integers(1, 4)))]
+    bodies = [message.SerializeToString() for message in messages]
+    rows, problems = schema.decode(*(HEADER + b"\0" + body for body in bodies))
+    assert problems == [None] * len(messages)
+    assert rows == [expected(message) for message in messages]
+
+
+def scalars(field: Any) -> st.SearchStrategy[Any]:
+    names = {5: "sint32", 17: "sint32", 13: "uint32", 16: "sfixed64", 4: "uint64", 2: "float"}
+    names |= {1: "double", 8: "bool", 9: "string", 12: "bytes"}
+    return st.integers(0, 1) if field.enum_type is not None else SCALARS[names[field.type]]
+
+
+NESTED = "message Row { int32 a = 1; string b = 2; repeated In c = 3; message In { bytes d = 1; } }"
+
+
+@given(st.binary(max_size=12))
+def test_random_bytes_are_rows_or_have_a_reason(body: bytes) -> None:
+    (row,), (problem,) = Schema(NESTED).decode(HEADER + body)
+    assert (row is None) == (problem is not None)
