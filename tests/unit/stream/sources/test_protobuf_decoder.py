@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
@@ -147,13 +148,78 @@ def test_enums_and_texts_of_proto2() -> None:
         HEADER + b"\0", HEADER + b"\0\x08\1\x1a\1\xff", HEADER + b"\0\x08\1\x1a\2\xc3\xa9"
     )
     assert [row and row["s"] for row in rows] == [None, None, "é"]
-    assert problems[0] == f"lacks required fields of its schema {ID}: id"
+    assert problems[0] == f"lacks a required field of its schema {ID}"
     assert str(problems[1]).startswith(f"has the schema {ID} and a value that no column can take")
 
 
 def test_a_number_that_an_enum_does_not_have_is_text() -> None:
     schema = Schema("enum K { A = 0; } message Row { K k = 1; }")
     assert schema.row(k=5) == {"k": "5"}
+
+
+def test_a_required_field_within_a_map() -> None:
+    text = "message N { required int32 id = 1; } message Row { map<string, N> m = 1; }"
+    schema = Schema(text, syntax="proto2")
+    assert schema.row(m={"k": {"id": 1}}) == {"m": {"k": {"id": 1}}}
+    # The value of the key `k` is an empty message.
+    _, problems = schema.decode(HEADER + b"\0\x0a\5\x0a\1k\x12\0")
+    assert problems == [f"lacks a required field of its schema {ID}"]
+
+
+def test_decimals_that_pyarrow_would_crash_on() -> None:
+    schema = Schema(
+        'import "confluent/meta.proto"; import "confluent/type/decimal.proto"; message Row { '
+        "confluent.type.Decimal d = 1 [(confluent.field_meta) = {params: "
+        '[{key: "precision", value: "5"}, {key: "scale", value: "2"}]}]; }'
+    )
+    row = schema.message()
+    messages = [
+        HEADER + b"\0" + row(d={"value": value, "scale": scale}).SerializeToString()
+        for value, scale in ((b"\1", 2**31 - 1), (b"", -(2**31)), (b"\1" * 1000, 0), (b"\1", 2))
+    ]
+    rows, problems = schema.decode(*messages)
+    assert rows == [None, None, None, {"d": Decimal("0.01")}]
+    assert [problem is None for problem in problems] == [False, False, False, True]
+
+
+def test_fields_with_names_of_methods() -> None:
+    schema = Schema(
+        "message Row { optional int32 HasField = 1; int32 IsInitialized = 2; "
+        "optional int32 SerializeToString = 3; optional Row2 DESCRIPTOR = 4; } "
+        "message Row2 { int32 WhichOneof = 1; }"
+    )
+    rows, problems = schema.decode(HEADER + b"\0\x08\1\x10\2\x22\2\x08\3")
+    assert problems == [None]
+    assert rows == [
+        {
+            "HasField": 1,
+            "IsInitialized": 2,
+            "SerializeToString": None,
+            "DESCRIPTOR": {"WhichOneof": 3},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [(b"\x0a\1a", "i"), (b"\x18\5", "k"), (b"\x22\2\x0a\0", "i")],
+    ids=["wire type", "enum", "within"],
+)
+def test_fields_that_protobuf_would_leave_out(body: bytes, field: str) -> None:
+    text = (
+        "enum K { A = 1; } message Row { optional int32 i = 1; optional string s = 2; "
+        "optional K k = 3; optional Row2 r = 4; } message Row2 { optional int32 i = 1; }"
+    )
+    schema = Schema(text, syntax="proto2")
+    rows, (problem,) = schema.decode(HEADER + b"\0" + body)
+    assert rows == [None]
+    assert problem is not None and f"its field `{field}` has another wire type" in problem
+
+
+def test_fields_of_newer_producers_are_left_out() -> None:
+    schema = Schema("message Row { int32 i = 1; }")
+    rows, problems = schema.decode(HEADER + b"\0\x08\1\x78\2")
+    assert (rows, problems) == ([{"i": 1}], [None])
 
 
 def test_message_indexes() -> None:

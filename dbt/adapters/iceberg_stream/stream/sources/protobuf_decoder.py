@@ -19,6 +19,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 # The column with the reason why a message cannot be decoded.
 PROBLEM = "problem"
@@ -29,6 +30,8 @@ MOST_PARTS = 100
 # Seconds of the years 1 to 9999, which a Timestamp has.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 NANOS = 10**9
+# PyArrow crashes for decimals with extreme exponents.
+MOST_SCALE, MOST_DECIMAL_BYTES = 100, 64
 # The numbers below are integers that a double has exactly.
 EXACT = 2**53
 
@@ -159,9 +162,10 @@ class _Reader:
             message: Message = self._parse(value[begin:])
         except DecodeError:
             raise self._not_protobuf() from None
-        if not message.IsInitialized():
-            lacking = ", ".join(message.FindInitializationErrors())
-            raise NotDecodable(f"lacks required fields of its schema {self._number}: {lacking}")
+        # Methods of the class: a field may have a method's name. `FindInitializationErrors` would
+        # name the fields, but crashes for those within maps.
+        if not type(message).IsInitialized(message):
+            raise NotDecodable(f"lacks a required field of its schema {self._number}")
         return message
 
     def records(self, messages: Sequence[Message]) -> pa.StructArray:
@@ -224,6 +228,7 @@ def _structs(
 ) -> pa.StructArray:
     """Return messages as structs, whose fields have names of their positions."""
     present = [each for each in messages if each is not None]
+    _refuse_other_wire_types(message, present)
     arrays = [_field(message.fields[int(field.name[1:])], present, field.type) for field in kind]
     structs = pa.StructArray.from_arrays(arrays, fields=list(kind))
     if len(present) == len(messages):
@@ -234,12 +239,23 @@ def _structs(
     return structs.take(pa.array(places, pa.int64()))
 
 
+def _refuse_other_wire_types(kind: Descriptor, messages: Sequence[Message]) -> None:
+    """Raise ValueError if Protobuf has put a field that the schema has among the unknown ones."""
+    for message in messages:
+        for unknown in UnknownFieldSet(message):
+            if field := kind.fields_by_number.get(unknown.field_number):
+                raise ValueError(
+                    f"its field `{field.name}` has another wire type, or a number that its enum "
+                    "does not have"
+                )
+
+
 def _field(field: FieldDescriptor, messages: Sequence[Message], kind: pa.DataType) -> pa.Array:
     """Return the values of a field in messages."""
     name = field.name
     if not isinstance(kind, pa.MapType | pa.ListType) or not field.is_repeated:
         if field.has_presence:
-            values = [getattr(m, name) if m.HasField(name) else None for m in messages]
+            values = [getattr(m, name) if type(m).HasField(m, name) else None for m in messages]
         else:
             values = [getattr(m, name) for m in messages]
         return _values(field, values, kind)
@@ -293,12 +309,14 @@ def _micros(timestamp: Any) -> int:
 
 
 def _decimal(value: Any) -> Decimal:
+    if abs(value.scale) > MOST_SCALE or len(value.value) > MOST_DECIMAL_BYTES:
+        raise ValueError(f"a Decimal of {len(value.value)} bytes and the scale {value.scale}")
     unscaled = int.from_bytes(value.value, "big", signed=True)
     return Decimal(f"{unscaled}E{-value.scale}")
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False)
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
