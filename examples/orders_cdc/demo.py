@@ -80,12 +80,13 @@ def _run(
         "DBT_LOG_PATH": str(DATA / "logs"),
         "DBT_USE_COLORS": str(sys.stdout.isatty()),
     }
+    # The streams read the columns from the schemas, which this registers.
+    encoding = Avro(registry) if registry else Json()
     with ThreadPoolExecutor(1) as pool:
         print("Starting the streams: iceberg-stream run …")
         with _service(environment) as (service, address):
             _wait(service, address)
             closed = threading.Event()
-            encoding = Avro(registry) if registry else Json()
             feeding = pool.submit(feed, shop, kafka, encoding, rate, closed)
             try:
                 _watch(shop, reader, address, seconds)

@@ -10,6 +10,7 @@ import fastavro
 import requests
 
 Record = dict[str, Any]
+TOPIC = "shop.public.{}"
 DECIMAL = {
     "type": "bytes",
     "logicalType": "decimal",
@@ -41,12 +42,11 @@ COLUMNS: dict[str, dict[str, Any]] = {
 class Encoding(Protocol):
     """What makes bytes of the keys and values of messages."""
 
-    def encode(self, table: str, topic: str, part: str, record: Record) -> bytes:
+    def encode(self, table: str, part: str, record: Record) -> bytes:
         """Return a message's key or value.
 
         Args:
             table: the shop's table.
-            topic: of the message.
             part: `key` or `value`.
             record: what the key or value has.
         """
@@ -56,49 +56,48 @@ class Encoding(Protocol):
 class Json:
     """Encodes records as JSON without schemas."""
 
-    def encode(self, table: str, topic: str, part: str, record: Record) -> bytes:
+    def encode(self, table: str, part: str, record: Record) -> bytes:
         return json.dumps(record, default=str).encode()
 
 
 class Avro:
-    """Encodes records as Avro, and registers their schemas as Confluent's serializers do.
+    """Encodes records as Avro, and registers the schemas of all tables.
 
     Args:
         registry: the address of the registry's Confluent interface.
     """
 
     def __init__(self, registry: str) -> None:
-        self._registry = registry
-        self._schemas: dict[tuple[str, str], tuple[bytes, Any]] = {}
+        self._schemas = {
+            (table, part): _registered(registry, f"{TOPIC.format(table)}-{part}", schema)
+            for table in COLUMNS
+            for part, schema in (("key", key_schema(table)), ("value", value_schema(table)))
+        }
 
-    def encode(self, table: str, topic: str, part: str, record: Record) -> bytes:
-        if (topic, part) not in self._schemas:
-            self._schemas[topic, part] = self._registered(table, topic, part)
-        header, schema = self._schemas[topic, part]
+    def encode(self, table: str, part: str, record: Record) -> bytes:
+        header, schema = self._schemas[table, part]
         written = io.BytesIO()
         fastavro.schemaless_writer(written, schema, record)
         return header + written.getvalue()
 
-    def _registered(self, table: str, topic: str, part: str) -> tuple[bytes, Any]:
-        """Register a schema; return the header of its messages and the parsed schema."""
-        schema = key_schema(table, topic) if part == "key" else value_schema(table, topic)
-        answer = requests.post(
-            f"{self._registry}/subjects/{topic}-{part}/versions",
-            json={"schema": json.dumps(schema)},
-            timeout=30,
-        )
-        answer.raise_for_status()
-        return b"\0" + int(answer.json()["id"]).to_bytes(4, "big"), fastavro.parse_schema(schema)
+
+def _registered(registry: str, subject: str, schema: Record) -> tuple[bytes, Any]:
+    """Register a schema; return the header of its messages and the parsed schema."""
+    body = {"schema": json.dumps(schema)}
+    answer = requests.post(f"{registry}/subjects/{subject}/versions", json=body, timeout=30)
+    answer.raise_for_status()
+    return b"\0" + int(answer.json()["id"]).to_bytes(4, "big"), fastavro.parse_schema(schema)
 
 
-def key_schema(table: str, topic: str) -> Record:
+def key_schema(table: str) -> Record:
     """Return the schema of a table's keys."""
     name, kind = next(iter(COLUMNS[table].items()))
-    return _record("Key", topic, {name: kind})
+    return _record("Key", TOPIC.format(table), {name: kind})
 
 
-def value_schema(table: str, topic: str) -> Record:
+def value_schema(table: str) -> Record:
     """Return the schema of Debezium's envelope with a table's rows."""
+    topic = TOPIC.format(table)
     source = {"db": "string", "schema": "string", "table": "string", "ts_ms": "long"}
     return _record(
         "Envelope",

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from examples.orders_cdc.encodings import Avro, Encoding, Json
+from examples.orders_cdc.encodings import TOPIC, Avro, Encoding, Json
 
 Row = dict[str, Any]
 KEYS = {"customers": "customer_id", "orders": "order_id", "order_items": "item_id"}
@@ -38,17 +38,17 @@ class Change:
 
     @property
     def topic(self) -> str:
-        return f"shop.public.{self.table}"
+        return TOPIC.format(self.table)
 
     def messages(self, encoding: Encoding) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield keys and values; a tombstone follows a delete, so that Kafka can drop the key."""
         row, name = self.after or self.before or {}, KEYS[self.table]
-        key = encoding.encode(self.table, self.topic, "key", {name: row[name]})
+        key = encoding.encode(self.table, "key", {name: row[name]})
         source = {"db": "shop", "schema": "public", "table": self.table, "ts_ms": self.ts_ms}
         op = "c" if self.before is None else "d" if self.after is None else "u"
         value = {"before": self.before, "after": self.after, "source": source, "op": op}
         value["ts_ms"] = self.ts_ms
-        yield key, encoding.encode(self.table, self.topic, "value", value)
+        yield key, encoding.encode(self.table, "value", value)
         if op == "d":
             yield key, None
 
@@ -193,7 +193,7 @@ def _in_milliseconds(table: dict[int, Row]) -> list[tuple[Any, ...]]:
 def create_topics(bootstrap: str) -> None:
     """Create the tables' topics; the changes of a key stay in order in one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
-    topics = [NewTopic(f"shop.public.{table}", PARTITIONS, 1) for table in KEYS]
+    topics = [NewTopic(TOPIC.format(table), PARTITIONS, 1) for table in KEYS]
     for made in admin.create_topics(topics).values():
         made.result()
 
