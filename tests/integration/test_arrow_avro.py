@@ -24,7 +24,7 @@ from tests.unit.stream.sources.avro_rows import (
     topics,
 )
 
-DAMAGED = 60
+DAMAGED = 150
 
 
 def spark_rows(spark: Session, schema: Any, values: list[bytes]) -> pa.Table:
@@ -48,16 +48,16 @@ def test_spark_decodes_the_same(spark: Session, data: st.DataObject) -> None:
     schema, values = data.draw(topics(20))
     bodies = [encode(schema, value) for value in values]
     picked = data.draw(st.lists(st.sampled_from(bodies), min_size=DAMAGED, max_size=DAMAGED))
-    messages = [framed(1, body) for body in bodies + [data.draw(damaged(b)) for b in picked]]
-    read = spark_rows(spark, schema, messages)
-    bad, rows = read[BAD].to_pylist(), read.drop_columns([BAD])
-    decoder = decoder_of(schema)
-    for place, message in enumerate(messages):
+    decoder, decoded = decoder_of(schema), {}
+    for place, body in enumerate(bodies + [data.draw(damaged(body)) for body in picked]):
         try:
-            found = rows_of(decoder, [message])
+            decoded[framed(1, body)] = rows_of(decoder, [framed(1, body)])
         except ArrowFallback:
-            assert place >= len(bodies), message
-            continue
+            assert place >= len(bodies), body
+    # Spark does not see the others: for an array, it takes the memory that a damaged length wants.
+    read = spark_rows(spark, schema, list(decoded))
+    bad, rows = read[BAD].to_pylist(), read.drop_columns([BAD])
+    for place, (message, found) in enumerate(decoded.items()):
         assert bad[place] is None, message
         one = rows.slice(place, 1)
         assert found.schema.types == one.schema.types

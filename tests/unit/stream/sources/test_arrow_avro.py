@@ -83,6 +83,9 @@ def test_damage_is_noticed(data: st.DataObject) -> None:
         framed(1, b"\2\2\2\xff"),
         framed(1, b"\x80\x80\x80\x80\x10\0"),
         framed(1, b"\xff" * 9 + b"\1\0"),
+        framed(1, b"\x82\x80\x80\x80\x80\0\0"),
+        framed(1, b"\2" + b"\x82" + b"\x80" * 8 + b"\0\2a"),
+        framed(1, b"\x82" + b"\x80" * 8 + b"\x7e\0"),
         framed(1, b"\2\2" + b"\xfe" * 8 + b"\1a"),
     ],
 )
@@ -90,6 +93,14 @@ def test_what_spark_must_see(message: bytes) -> None:
     for messages in ([message], [GOOD, message, GOOD]):
         with pytest.raises(ArrowFallback):
             rows_of(decoder_of(SIMPLE), messages)
+
+
+@pytest.mark.parametrize("array", [b"\xff" * 9 + b"\1\2\0", b"\2\2" + b"\xff" * 9 + b"\1\2\0"])
+def test_an_array_of_a_length_that_is_none(array: bytes) -> None:
+    decoder = decoder_of(record(numbers={"type": "array", "items": "long"}))
+    assert rows_of(decoder, [framed(1, b"\2\2\0")]).to_pylist() == [{"numbers": [1]}]
+    with pytest.raises(ArrowFallback):
+        rows_of(decoder, [framed(1, array)])
 
 
 def test_damage_in_a_field_that_is_not_picked() -> None:
@@ -156,8 +167,11 @@ def test_columns_of_the_definition() -> None:
         {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"},
         {"type": "enum", "name": "E", "symbols": ["not a name"]},
         {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["a"]}},
+        {"type": "array", "items": ["null", record("Part", a="int")]},
+        {"type": "array", "items": record("Part", b=[record("Inner", a="int"), "null"])},
         {"type": "array", "items": record("Empty")},
-        {"type": "array", "items": record("Empty", nothing="null")},
+        record("Empty"),
+        record("Empty", nothing="null"),
     ],
 )
 def test_types_that_spark_reads(kind: Any) -> None:

@@ -3,14 +3,15 @@
 pyruhvro reads messages into Arrow's arrays, without an object for each value, in a fraction of the
 time of Spark's `from_avro`. It reads physical types only, and all integers as `long`: PyArrow makes
 the columns' types of them, and checks what pyruhvro does not, such as the range of integers and
-UTF-8. If a message may be bad, Spark reads the whole batch: it decides what is a bad record.
+UTF-8. If a message may be bad, Spark reads the whole batch: it decides what is a bad record. So
+does it if a message is not what its record is encoded to: pyruhvro accepts padded integers, arrays
+of a negative length and bytes after the record.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,11 +53,6 @@ MILLIS = {
     json.dumps({"type": "long", "logicalType": name})
     for name in ("timestamp-millis", "local-timestamp-millis")
 }
-# Bytes after each message that show that its record ends where its schema ends, as avro_types.END
-# does for Spark: a double, because pyruhvro has no `fixed`. They are random, so that no message has
-# them, but no NaN, whose bits may change.
-MARK = os.urandom(7) + b"\0"
-MARK_NUMBER = int.from_bytes(MARK, "little", signed=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class _Writer:
     """Schemas that are read in the same way; see `avro_messages.Writer`.
 
     Attributes:
-        schema: the schema that a message and MARK are read with.
+        schema: the schema that a message is read with.
         row: the type of the records.
     """
 
@@ -133,17 +129,15 @@ def _decoded(
     writer: _Writer, values: pa.BinaryArray, picked: Sequence[tuple[str, t.StructField]]
 ) -> pa.Table:
     """Return the columns of messages that have the same schema."""
-    from pyruhvro import deserialize_array
+    from pyruhvro import deserialize_array, serialize_record_batch
 
     bodies = pc.binary_slice(values, HEADER_BYTES, MAX_BYTES)
-    marked = pc.binary_join_element_wise(bodies, pa.scalar(MARK), pa.scalar(b""))
-    decoded = deserialize_array(marked.to_pylist(), writer.schema)
-    # A record that ends before its message's end has other bytes there.
-    ends = decoded["end"].view(pa.int64())
-    if len(ends) != len(values) or not pc.all(pc.equal(ends, MARK_NUMBER)).as_py():
-        raise ArrowFallback
+    decoded = deserialize_array(bodies.to_pylist(), writer.schema)
     decoded.validate(full=True)
-    record = decoded["r"]
+    [encoded] = serialize_record_batch(decoded, writer.schema, 1)
+    if not encoded.equals(bodies):
+        raise ArrowFallback
+    record = decoded.to_struct_array()
     columns = {name: _field(record, writer.row, wanted) for name, wanted in picked}
     return pa.table(columns)
 
@@ -218,18 +212,20 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
         )
     if isinstance(node, Items):
         is_array = not node.is_map and isinstance(target, t.ArrayType)
-        # A byte of a message could become a symbol of any length, more than pyruhvro can hold.
-        return is_array and not _has_enum(node) and _is_exact(node.node, target.elementType)
+        return is_array and not _grows(node.node) and _is_exact(node.node, target.elementType)
     if node is None or node.sql != Scalar.sql or _primitive(node) not in {*PHYSICAL, "enum"}:
         return False
     return node.column == target or WIDER.get((node.column, target)) == target
 
 
-def _has_enum(node: Node | None) -> bool:
+def _grows(node: Node | None) -> bool:
+    """Return whether a byte of a message may take any memory: as an enum, or as a null record."""
     if isinstance(node, Struct):
-        return any(_has_enum(part) for _, part in node.fields)
-    if isinstance(node, Nullable | Items):
-        return _has_enum(node.node)
+        return any(_grows(part) for _, part in node.fields)
+    if isinstance(node, Nullable):
+        return isinstance(node.node, Struct) or _grows(node.node)
+    if isinstance(node, Items):
+        return _grows(node.node)
     return node is not None and _primitive(node) == "enum"
 
 
@@ -239,12 +235,8 @@ def _primitive(node: Scalar) -> str:
 
 
 def _schema(record: Struct) -> str:
-    """Return the schema that a message and MARK are read with."""
-    fields = [
-        {"name": "r", "type": _physical(record, itertools.count())},
-        {"name": "end", "type": "double"},
-    ]
-    return json.dumps({"type": "record", "name": "message", "fields": fields})
+    """Return the schema that a message is read with."""
+    return json.dumps(_physical(record, itertools.count()))
 
 
 def _physical(node: Node | None, names: Iterator[int]) -> Any:
