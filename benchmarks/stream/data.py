@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyruhvro import serialize_record_batch
+
+from tests.servers.schema_registry import Registry
 
 PER_FILE = 100_000
 PARTITIONS = 2
@@ -68,7 +73,46 @@ def as_json(batch: pa.RecordBatch) -> list[bytes]:
     return [line.encode() for line in lines.to_pylist()]
 
 
-def fill_topic(bootstrap: str, topic: str, rows: int, keys: int) -> None:
+# Nullable columns, as Flink and Debezium write them.
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "record",
+        "namespace": "org.apache.flink.avro.generated",
+        "fields": [
+            {"name": name, "type": ["null", kind], "default": None}
+            for name, kind in (
+                ("id", "long"),
+                ("customer", "long"),
+                ("status", "string"),
+                ("amount", "double"),
+                ("at", "long"),
+            )
+        ],
+    }
+)
+
+
+def as_avro(batch: pa.RecordBatch, schema_id: int) -> list[bytes]:
+    """A message of the schema AVRO for each row."""
+    header = b"\0" + schema_id.to_bytes(4, "big")
+    [bodies] = serialize_record_batch(batch, AVRO, 1)
+    return [header + body for body in bodies.to_pylist()]
+
+
+def fill_avro_topic(bootstrap: str, registry: Registry, topic: str, rows: int, keys: int) -> None:
+    """A new topic with the upserts in Avro, whose schema is in a registry."""
+    schema_id = registry.register(f"{topic}-value", AVRO)
+    fill_topic(bootstrap, topic, rows, keys, partial(as_avro, schema_id=schema_id))
+
+
+def fill_topic(
+    bootstrap: str,
+    topic: str,
+    rows: int,
+    keys: int,
+    encode: Callable[[pa.RecordBatch], list[bytes]] = as_json,
+) -> None:
     """A new topic with the upserts; those of a key are in one partition, in their order."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -80,6 +124,6 @@ def fill_topic(bootstrap: str, topic: str, rows: int, keys: int) -> None:
     producer = Producer({**server, **settings})
     for batch in upserts(rows, keys):
         homes = (batch["id"].to_numpy() % PARTITIONS).tolist()
-        for line, home in zip(as_json(batch), homes, strict=True):
+        for line, home in zip(encode(batch), homes, strict=True):
             producer.produce(topic, line, partition=home)
         producer.flush()

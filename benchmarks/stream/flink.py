@@ -25,6 +25,8 @@ from dbt.adapters.iceberg_stream.engines.java import find_java
 FLINK, ICEBERG, HADOOP, KAFKA = "2.1.3", "1.11.0", "3.4.2", "4.0.1-2.0"
 # The only one of Flink 2 that Maven Central has; it runs in this Flink.
 PARQUET = "2.3.0"
+# The newest of Flink 2.1 that Maven Central has.
+AVRO = "2.1.0"
 PEER = f"Flink {FLINK}, Iceberg {ICEBERG}"
 JARS = (
     f"org/apache/iceberg/iceberg-flink-runtime-2.1/{ICEBERG}",
@@ -32,6 +34,7 @@ JARS = (
     f"org/apache/hadoop/hadoop-client-runtime/{HADOOP}",
     f"org/apache/flink/flink-sql-connector-kafka/{KAFKA}",
     f"org/apache/flink/flink-sql-parquet/{PARQUET}",
+    f"org/apache/flink/flink-sql-avro-confluent-registry/{AVRO}",
 )
 JOB = Path(__file__).with_name("flink_job.py")
 
@@ -125,8 +128,11 @@ def files_source(folder: Path) -> dict[str, str]:
     return {"connector": "filesystem", "path": f"file://{folder}", "format": "parquet"}
 
 
-def kafka_source(bootstrap: str, topic: str) -> dict[str, str]:
-    """All that the topic has now."""
+def kafka_source(bootstrap: str, topic: str, registry: str = "") -> dict[str, str]:
+    """All that the topic has now: JSON, or Avro if there is the address of a registry."""
+    message_format = {"format": "json"}
+    if registry:
+        message_format = {"format": "avro-confluent", "avro-confluent.url": registry}
     return {
         "connector": "kafka",
         "topic": topic,
@@ -134,7 +140,7 @@ def kafka_source(bootstrap: str, topic: str) -> dict[str, str]:
         "properties.group.id": "bench",
         "scan.startup.mode": "earliest-offset",
         "scan.bounded.mode": "latest-offset",
-        "format": "json",
+        **message_format,
     }
 
 
@@ -150,6 +156,7 @@ def python_of_flink() -> Path:
             shutil.rmtree(home, ignore_errors=True)
             _make(home, python)
             (home / "done").touch()
+        _fetch_jars(python)
     return python
 
 
@@ -157,13 +164,22 @@ def _make(home: Path, python: Path) -> None:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in ([sys.executable, "-m", "venv", str(home)], [*pip, f"apache-flink=={FLINK}"]):
         subprocess.run(command, check=True)
+
+
+def _fetch_jars(python: Path) -> None:
+    """Fetch what JARS has and Flink has not yet."""
     where = [str(python), "-c", "import pyflink; print(pyflink.__path__[0])"]
     found = subprocess.run(where, check=True, capture_output=True, text=True).stdout
     for jar in JARS:
         name, version = jar.rsplit("/", 2)[1:]
         file = f"{name}-{version}.jar"
+        target = Path(found.strip()) / "lib" / file
+        if target.exists():
+            continue
+        part = target.with_suffix(".part")
         with (
             urllib.request.urlopen(f"{MAVEN_CENTRAL}{jar}/{file}") as source,
-            open(Path(found.strip()) / "lib" / file, "wb") as target,
+            open(part, "wb") as opened,
         ):
-            shutil.copyfileobj(source, target)
+            shutil.copyfileobj(source, opened)
+        part.rename(target)

@@ -15,8 +15,9 @@ from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Result, alternate
 from dbt.adapters.iceberg_stream.engines.embedded import stop
 from tests.servers.kafka import kafka_server
+from tests.servers.schema_registry import schema_registry
 
-from .data import fill_topic, truth, upserts, write_files
+from .data import fill_avro_topic, fill_topic, truth, upserts, write_files
 from .flink import PEER, Flink, files_source, flink, kafka_source
 from .rig import DDL, FILTERS, PICKS, Rig
 from .tables import check, read, shape
@@ -153,6 +154,23 @@ def upserts_kafka(bench: Bench) -> list[Result]:
             inputs.append(Input(rows, keys, ours, kafka_source(server, topic), True))
         pair = stack.enter_context(_pair(bench, "upserts_kafka"))
         return pair.compare(*inputs, bench.runs(3), "upserts_kafka")
+
+
+def upserts_kafka_avro(bench: Bench) -> list[Result]:
+    """From a topic of Avro, whose schema is in a registry, up to its end."""
+    keys, inputs = bench.size(KEYS), []
+    with ExitStack() as stack:
+        server = stack.enter_context(kafka_server(bench.folder / "kafka"))
+        registry = stack.enter_context(schema_registry(bench.folder / "registry"))
+        for rows in (bench.size(FEW), bench.size(MANY)):
+            topic = f"avro{rows}"
+            fill_avro_topic(server, registry, topic, rows, keys)
+            ours = {"type": "kafka", "bootstrap_servers": server, "topic": topic}
+            ours |= {"format": "avro", "schema_registry": registry.url}
+            theirs = kafka_source(server, topic, registry.url)
+            inputs.append(Input(rows, keys, ours, theirs, True))
+        pair = stack.enter_context(_pair(bench, "upserts_kafka_avro"))
+        return pair.compare(*inputs, bench.runs(3), "upserts_kafka_avro")
 
 
 def upserts_start(bench: Bench) -> list[Result]:

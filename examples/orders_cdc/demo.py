@@ -10,17 +10,19 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import click
 import pytest
 
 from dbt.adapters.iceberg_stream.api import open_catalog
+from examples.orders_cdc.encodings import Avro, Json
 from examples.orders_cdc.reader import COLUMNS, Reader
 from examples.orders_cdc.screen import Screen, metrics, states
 from examples.orders_cdc.shop_changes import KEYS, Shop, create_topics, feed
 from tests.servers.kafka import kafka_server
+from tests.servers.schema_registry import schema_registry
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / ".data"
@@ -40,14 +42,26 @@ START_SECONDS = 120
 @click.command(help=__doc__)
 @click.option("--rate", default=50.0, show_default=True, help="Changes a second.")
 @click.option("--seconds", default=30.0, show_default=True, help="How long the shop is open.")
-def main(rate: float, seconds: float) -> None:
+@click.option(
+    "--encoding",
+    type=click.Choice(["avro", "json"]),
+    default="avro",
+    show_default=True,
+    help="Of the messages; Avro has a schema registry.",
+)
+def main(rate: float, seconds: float, encoding: str) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     shutil.rmtree(DATA, ignore_errors=True)
-    print("Starting Kafka …")
     try:
-        with kafka_server(DATA / "kafka") as address, closing(open_catalog(HERE, HERE)) as lake:
-            create_topics(address)
-            same = _run(Shop(), address, Reader(lake), rate, seconds)
+        with ExitStack() as stack:
+            print("Starting Kafka …")
+            kafka, registry = stack.enter_context(kafka_server(DATA / "kafka")), ""
+            if encoding == "avro":
+                print("Starting a schema registry …")
+                registry = stack.enter_context(schema_registry(DATA / "registry")).url
+            lake = stack.enter_context(closing(open_catalog(HERE, HERE)))
+            create_topics(kafka)
+            same = _run(Shop(), kafka, registry, Reader(lake), rate, seconds)
     except pytest.skip.Exception as skipped:
         sys.exit(str(skipped))
     finally:
@@ -55,19 +69,25 @@ def main(rate: float, seconds: float) -> None:
     sys.exit(0 if same else 1)
 
 
-def _run(shop: Shop, kafka: str, reader: Reader, rate: float, seconds: float) -> bool:
+def _run(
+    shop: Shop, kafka: str, registry: str, reader: Reader, rate: float, seconds: float
+) -> bool:
     environment = os.environ | {
         "KAFKA": kafka,
+        "SCHEMA_REGISTRY": registry,
+        "ENCODING": "avro" if registry else "json",
         "DBT_TARGET_PATH": str(DATA / "target"),
         "DBT_LOG_PATH": str(DATA / "logs"),
         "DBT_USE_COLORS": str(sys.stdout.isatty()),
     }
+    # The streams read the columns from the schemas, which this registers.
+    encoding = Avro(registry) if registry else Json()
     with ThreadPoolExecutor(1) as pool:
         print("Starting the streams: iceberg-stream run …")
         with _service(environment) as (service, address):
             _wait(service, address)
             closed = threading.Event()
-            feeding = pool.submit(feed, shop, kafka, rate, closed)
+            feeding = pool.submit(feed, shop, kafka, encoding, rate, closed)
             try:
                 _watch(shop, reader, address, seconds)
             finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import threading
 import time
@@ -15,6 +14,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from examples.orders_cdc.encodings import TOPIC, Avro, Encoding, Json
 
 Row = dict[str, Any]
 KEYS = {"customers": "customer_id", "orders": "order_id", "order_items": "item_id"}
@@ -37,16 +38,17 @@ class Change:
 
     @property
     def topic(self) -> str:
-        return f"shop.public.{self.table}"
+        return TOPIC.format(self.table)
 
-    def messages(self) -> Iterator[tuple[str, str | None]]:
+    def messages(self, encoding: Encoding) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield keys and values; a tombstone follows a delete, so that Kafka can drop the key."""
         row, name = self.after or self.before or {}, KEYS[self.table]
-        key = json.dumps({name: row[name]})
+        key = encoding.encode(self.table, "key", {name: row[name]})
         source = {"db": "shop", "schema": "public", "table": self.table, "ts_ms": self.ts_ms}
         op = "c" if self.before is None else "d" if self.after is None else "u"
-        told = {"before": self.before, "after": self.after, "source": source, "op": op}
-        yield key, json.dumps({**told, "ts_ms": self.ts_ms}, default=str)
+        value = {"before": self.before, "after": self.after, "source": source, "op": op}
+        value["ts_ms"] = self.ts_ms
+        yield key, encoding.encode(self.table, "value", value)
         if op == "d":
             yield key, None
 
@@ -191,12 +193,19 @@ def _in_milliseconds(table: dict[int, Row]) -> list[tuple[Any, ...]]:
 def create_topics(bootstrap: str) -> None:
     """Create the tables' topics; the changes of a key stay in order in one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
-    topics = [NewTopic(f"shop.public.{table}", PARTITIONS, 1) for table in KEYS]
+    topics = [NewTopic(TOPIC.format(table), PARTITIONS, 1) for table in KEYS]
     for made in admin.create_topics(topics).values():
         made.result()
 
 
-def feed(shop: Shop, bootstrap: str, rate: float, stop: threading.Event, most: int = 0) -> int:
+def feed(
+    shop: Shop,
+    bootstrap: str,
+    encoding: Encoding,
+    rate: float,
+    stop: threading.Event,
+    most: int = 0,
+) -> int:
     """Send the shop's changes at a rate per second until `stop` is set.
 
     Returns:
@@ -210,7 +219,7 @@ def feed(shop: Shop, bootstrap: str, rate: float, stop: threading.Event, most: i
             stop.wait(0.01)
             continue
         for change in shop.happen():
-            for key, value in change.messages():
+            for key, value in change.messages(encoding):
                 producer.produce(change.topic, key=key, value=value)
             sent += 1
     if left := producer.flush(30):
@@ -221,12 +230,14 @@ def feed(shop: Shop, bootstrap: str, rate: float, stop: threading.Event, most: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", default="localhost:9092", help="address of Kafka")
+    parser.add_argument("--registry", help="address of a schema registry; without, JSON is sent")
     parser.add_argument("--rate", type=float, default=50, help="changes a second")
     arguments = parser.parse_args()
     create_topics(arguments.bootstrap)
+    encoding = Avro(arguments.registry) if arguments.registry else Json()
     stop = threading.Event()
     try:
-        feed(Shop(), arguments.bootstrap, arguments.rate, stop)
+        feed(Shop(), arguments.bootstrap, encoding, arguments.rate, stop)
     except KeyboardInterrupt:
         print("Stopped.")
 

@@ -11,26 +11,35 @@ import pytest
 import yaml
 from dbt.tests.util import run_dbt
 
+from examples.orders_cdc.encodings import Avro, Json
 from examples.orders_cdc.reader import COLUMNS
 from examples.orders_cdc.shop_changes import Shop, create_topics, feed
 from tests.functional.lake import rows
 from tests.servers.kafka import kafka_server
+from tests.servers.schema_registry import schema_registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders_cdc"
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with (
-        kafka_server(tmp_path_factory.mktemp("kafka")) as address,
-        pytest.MonkeyPatch.context() as m,
-    ):
-        m.setenv("KAFKA", address)
-        create_topics(address)
-        yield address
+class Example:
+    """The example's models, and Kafka with its topics."""
 
+    @pytest.fixture(scope="class")
+    def registry(self) -> str:
+        return ""
 
-class TestExample:
+    @pytest.fixture(scope="class")
+    def kafka(self, registry: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        with (
+            kafka_server(tmp_path_factory.mktemp("kafka")) as address,
+            pytest.MonkeyPatch.context() as m,
+        ):
+            m.setenv("KAFKA", address)
+            m.setenv("SCHEMA_REGISTRY", registry)
+            m.setenv("ENCODING", "avro" if registry else "json")
+            create_topics(address)
+            yield address
+
     @pytest.fixture(scope="class")
     def models(self, kafka: str) -> dict[str, dict[str, str]]:
         folders = (EXAMPLE / "models").iterdir()
@@ -41,13 +50,31 @@ class TestExample:
         config = yaml.safe_load((EXAMPLE / "dbt_project.yml").read_text())
         return {"models": {"test": config["models"]["orders_cdc"]}}
 
-    def test_tables_are_as_the_shop(self, project: Any, kafka: str) -> None:
-        shop = Shop()
-        feed(shop, kafka, float("inf"), threading.Event(), most=300)
-        run_dbt(["run", "-s", "streams"])
-        feed(shop, kafka, float("inf"), threading.Event(), most=300)
-        run_dbt(["run"])
+    def compare(self, project: Any, shop: Shop) -> None:
         for table, expected in shop.rows().items():
             columns = COLUMNS[table].replace("epoch_ms", "unix_millis")
             found = rows(project, f"select {columns} from {{schema}}.{table}")
             assert sorted(found, key=repr) == expected, table
+
+
+class TestAvro(Example):
+    @pytest.fixture(scope="class")
+    def registry(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        with schema_registry(tmp_path_factory.mktemp("registry")) as registry:
+            yield registry.url
+
+    def test_tables_are_as_the_shop(self, project: Any, kafka: str, registry: str) -> None:
+        shop, encoding = Shop(), Avro(registry)
+        feed(shop, kafka, encoding, float("inf"), threading.Event(), most=300)
+        run_dbt(["run", "-s", "streams"])
+        feed(shop, kafka, encoding, float("inf"), threading.Event(), most=300)
+        run_dbt(["run"])
+        self.compare(project, shop)
+
+
+class TestJson(Example):
+    def test_tables_are_as_the_shop(self, project: Any, kafka: str) -> None:
+        shop = Shop()
+        feed(shop, kafka, Json(), float("inf"), threading.Event(), most=300)
+        run_dbt(["run"])
+        self.compare(project, shop)

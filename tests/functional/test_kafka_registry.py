@@ -9,12 +9,19 @@ from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
+from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from tests.functional.kafka_registry import (
     PASSWORD,
     Shop,
@@ -40,6 +47,7 @@ TOPICS = (
     "cdc",
     "proto",
     "empty",
+    "picked",
 )
 SETTINGS = {
     "keyed": "topic: keyed, format: avro, tombstones: delete",
@@ -103,7 +111,7 @@ class TestAvro:
             "cdc.sql": model("cdc", unique_key="id"),
             **{
                 f"{name}.sql": model(name)
-                for name in ("other", "proto", "empty", "refused", "leaking")
+                for name in ("other", "proto", "empty", "refused", "leaking", "picked")
             },
         }
 
@@ -224,6 +232,38 @@ class TestAvro:
             {"id": 1, "part": old, "parts": [old]},
             {"id": 2, "part": part, "parts": [part]},
         ]
+
+    def test_without_spark(self, project: Any, shop: AvroShop) -> None:
+        """Messages of several schemas, which the stream decodes itself."""
+        at = {"type": "long", "logicalType": "timestamp-millis"}
+        first, later = record(("id", "int"), ("at", at)), record(("id", "long"), ("name", "string"))
+        moments = [datetime(2026, 1, day, tzinfo=timezone.utc) for day in (1, 2)]
+        shop.send("picked", first, {"id": 1, "at": moments[0]})
+        shop.send("picked", later, {"id": 2**40, "name": "é"}, None)
+        shop.send("picked", first, {"id": 3, "at": moments[1]})
+        envelope = Envelope("avro", "")
+        schemas = TopicSchemas(SchemaRegistry({"url": shop.registry.url}), envelope)
+        kafka = {"bootstrap.servers": shop.bootstrap}
+        source = KafkaSource("picked", kafka, envelope, schemas=schemas)
+        upper = source.plan_batch(None, 10)
+        assert upper is not None
+        no_spark: Any = SimpleNamespace(spark=None)
+        batches = source.arrow_rows(
+            no_spark, None, upper, lambda schema: {n: n for n in schema.names}
+        )
+        assert batches is not None
+        decoded = pa.Table.from_batches(batches)
+        source.close()
+        expected = [
+            {"id": 1, "name": None, "at": moments[0]},
+            {"id": 2**40, "name": "é", "at": None},
+            {"id": 3, "name": None, "at": moments[1]},
+        ]
+        assert decoded.select(["id", "name", "at"]).to_pylist() == expected
+        assert decoded[MINOR].to_pylist() == [0, 1, 3]
+        run_dbt(["run", "-s", "picked"])
+        written = table(project, "picked").scan().to_arrow().sort_by("id").to_pylist()
+        assert written == sorted(expected, key=lambda row: row["id"])
 
     def test_a_newer_schema_while_a_service_runs(self, project: Any, shop: AvroShop) -> None:
         first = record(("id", "int"))

@@ -158,7 +158,7 @@ def test_a_number_that_an_enum_does_not_have_is_text() -> None:
 
 
 def test_a_required_field_within_a_map() -> None:
-    text = "message N { required int32 id = 1; } message Row { map<string, N> m = 1; }"
+    text = "message Row { map<string, N> m = 1; } message N { required int32 id = 1; }"
     schema = Schema(text, syntax="proto2")
     assert schema.row(m={"k": {"id": 1}}) == {"m": {"k": {"id": 1}}}
     # The value of the key `k` is an empty message.

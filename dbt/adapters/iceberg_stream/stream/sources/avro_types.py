@@ -112,7 +112,7 @@ class NullUnion(Nullable):
     union: tuple[str, ...] = ()
 
 
-def _emit(node: Node, names: Iterator[int]) -> Any:
+def emit(node: Node, names: Iterator[int]) -> Any:
     """Return the schema of a type for Spark.
 
     Args:
@@ -120,17 +120,17 @@ def _emit(node: Node, names: Iterator[int]) -> Any:
         names: numbers for names that are unique in the whole schema.
     """
     if isinstance(node, Struct):
-        emitted = ["null" if kind is None else _emit(kind, names) for _, kind in node.fields]
+        emitted = ["null" if kind is None else emit(kind, names) for _, kind in node.fields]
         if isinstance(node, Union):
             return _with_null(emitted, node.null_at)
         fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(emitted)]
         return {"type": "record", "name": f"n{next(names)}", "fields": fields}
     if isinstance(node, NullUnion):
-        others = list(node.union) if node.union else [_emit(node.node, names)]
+        others = list(node.union) if node.union else [emit(node.node, names)]
         return _with_null(others, node.null_at)
     if isinstance(node, Items):
         kind, part = ("map", "values") if node.is_map else ("array", "items")
-        return {"type": kind, part: _emit(node.node, names)}
+        return {"type": kind, part: emit(node.node, names)}
     assert isinstance(node, AvroScalar)
     written = json.loads(node.avro)
     if isinstance(written, dict) and written["type"] in ("enum", "fixed"):
@@ -150,7 +150,7 @@ def schema_for_spark(record: Struct) -> str:
     """
     names = itertools.count()
     end = {"type": "fixed", "name": "end_mark", "size": len(END) // 2}
-    fields = [{"name": "r", "type": _emit(record, names)}, {"name": "end", "type": end}]
+    fields = [{"name": "r", "type": emit(record, names)}, {"name": "end", "type": end}]
     return json.dumps({"type": "record", "name": "message", "fields": fields})
 
 

@@ -120,7 +120,7 @@ class Envelope:
     @property
     def has_only_records(self) -> bool:
         """Return whether each message is a record, except those without a value."""
-        return self.name == "json" and not self.tombstone_deletes
+        return self.name in ("json", "avro") and not self.tombstone_deletes
 
     def fields(self, spark: SparkSession) -> list[StructField]:
         """Return Spark's fields of the record's columns.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,6 +42,9 @@ MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
 )
+
+# Decodes messages to the picked columns.
+Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass
@@ -176,30 +179,40 @@ class KafkaSource:
     ) -> Iterator[pa.RecordBatch] | None:
         if not self.envelope.has_only_records:
             return None
-        fields = self.envelope.fields(session.spark)
+        decode = self._decode_json if self.schemas is None else self._decode_avro
+        decoder = decode(session.spark, upper, pick)
+        return None if decoder is None else self._decoded(lower, upper, decoder)
+
+    def _decode_json(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
+        """Return what decodes JSON; None if Spark has to."""
+        fields = self.envelope.fields(spark)
         schema = json_arrow_schema({field.name: field.dataType.simpleString() for field in fields})
         columns = None if schema is None else pick(schema)
         if schema is None or columns is None:
             return None
         required = self.envelope.required_columns(schema.names)
-        return self._decoded(lower, upper, schema, columns, required)
+        return partial(decode_messages, schema=schema, columns=columns, required=required)
+
+    def _decode_avro(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
+        """Return what decodes Avro of a frontier's schemas; None if Spark has to."""
+        assert self.schemas is not None
+        decoder = self.schemas.decoder(spark, self._topics.read, upper)
+        columns = None if decoder is None else pick(decoder.schema)
+        if decoder is None or columns is None:
+            return None
+        return partial(decoder.decode, columns=columns)
 
     def _decoded(
-        self,
-        lower: Frontier | None,
-        upper: Frontier,
-        schema: pa.Schema,
-        columns: Mapping[str, str],
-        required: Sequence[str],
+        self, lower: Frontier | None, upper: Frontier, decode: Decode
     ) -> Iterator[pa.RecordBatch]:
-        """Read the JSON messages of a batch in this process, and yield their columns."""
+        """Read the messages of a batch in this process, and yield their columns."""
         self._topic_ids(upper)
         lower, upper = offsets_of(lower), offsets_of(upper) or {}
         begin = self.planner.begin_of_batch(lower, upper)
         ranges = [OffsetRange(*self._topics.place(p), begin[p], int(upper[p])) for p in begin]
         with closing(self.reader.read(ranges)) as messages:
             try:
-                yield from decode_messages(messages, schema, columns, required)
+                yield from decode(messages)
             except OffsetOutOfRange:
                 # This names the offsets that Kafka has removed meanwhile.
                 self.planner.begin_of_batch(lower, upper)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
+    from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import AvroDecoder
     from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 
 
@@ -111,16 +112,33 @@ class TopicSchemas:
         Raises:
             StreamError: the registry has no schema of them, so that their columns are not known.
         """
-        from pyspark.sql.types import StructType
-
         from dbt.adapters.iceberg_stream.stream.sources.schema_messages import SchemaMessages
 
-        declared = StructType(envelope.fields(spark)) if envelope.columns else None
-        schemas = self._schemas(topics, pinned, declared)
+        schemas = self._schemas(topics, pinned, self._declared(spark))
         subjects = ", ".join(self._subjects(topics))
         if not schemas.columns.fields:
             raise self._without_columns(subjects, schemas)
         return SchemaMessages(envelope, schemas, subjects).unpack(messages)
+
+    def decoder(
+        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
+    ) -> AvroDecoder | None:
+        """Return what decodes messages without Spark; None if Spark has to.
+
+        Args:
+            spark: the Spark session.
+            topics: the topics of the messages.
+            pinned: a frontier with the ids of their schemas.
+        """
+        from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
+
+        return avro_decoder(self._schemas(topics, pinned, self._declared(spark)))
+
+    def _declared(self, spark: SparkSession) -> StructType | None:
+        """Return the columns of the source's definition, if it has them."""
+        from pyspark.sql.types import StructType
+
+        return StructType(self.envelope.fields(spark)) if self.envelope.columns else None
 
     def _schemas(
         self, topics: Sequence[str], pinned: Frontier, declared: StructType | None

@@ -1,0 +1,199 @@
+"""Random Avro schemas of the types that are decoded without Spark, their rows, and damage."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import AvroDecoder, avro_decoder
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
+    MessageSchemas,
+    message_schemas,
+)
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
+
+# Up to the year 9999, which Python's types have, too.
+MICROS = 253_402_300_799_999_999
+INT, LONG = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+SCALARS: list[tuple[Any, SearchStrategy[Any]]] = [
+    ("boolean", st.booleans()),
+    ("int", INT),
+    ("long", LONG),
+    ("float", st.floats(width=32)),
+    ("double", st.floats()),
+    ("string", TEXT),
+    ({"type": "string", "logicalType": "uuid"}, TEXT),
+    ({"type": "int", "logicalType": "date"}, st.integers(-700_000, 2_900_000)),
+    *(
+        ({"type": "long", "logicalType": f"{prefix}timestamp-{unit}"}, st.integers(-most, most))
+        for prefix in ("", "local-")
+        for unit, most in (("millis", MICROS // 1000), ("micros", MICROS))
+    ),
+]
+SYMBOLS = ["red", "green", "blue"]
+
+
+@st.composite
+def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[Any]]:
+    """A type, whose own types have names that begin with a name, and its values."""
+    nested = ["array", "record"] if depth else []
+    form = draw(st.sampled_from(["scalar", "scalar", "scalar", "enum", *nested]))
+    if form == "enum":
+        kind = {"type": "enum", "name": f"{name}_enum", "symbols": SYMBOLS}
+        return kind, st.sampled_from(SYMBOLS)
+    if form == "array":
+        items, values = draw(nullable(f"{name}_item", depth - 1).filter(_is_small))
+        return {"type": "array", "items": items}, st.lists(values, max_size=3)
+    if form == "record":
+        return draw(records(name, depth - 1))
+    return draw(st.sampled_from(SCALARS))
+
+
+def _is_small(typed: tuple[Any, SearchStrategy[Any]]) -> bool:
+    """Whether no enum and no nullable record is in a type."""
+    text = json.dumps(typed[0])
+    parts = ('"enum"', '["null", {"type": "record"', '}, "null"]')
+    return not any(part in text for part in parts)
+
+
+@st.composite
+def nullable(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[Any]]:
+    kind, values = draw(kinds(name, depth))
+    null_at = draw(st.sampled_from([None, 0, 1]))
+    if null_at is None:
+        return kind, values
+    return ["null", kind] if null_at == 0 else [kind, "null"], st.none() | values
+
+
+@st.composite
+def records(draw: DrawFn, name: str = "Row", depth: int = 2) -> tuple[Any, SearchStrategy[Any]]:
+    fields = [draw(nullable(f"{name}_{number}", depth)) for number in range(draw(COUNT))]
+    named = [{"name": f"c{number}", "type": kind} for number, (kind, _) in enumerate(fields)]
+    values = st.fixed_dictionaries({f"c{n}": own for n, (_, own) in enumerate(fields)})
+    return {"type": "record", "name": name, "fields": named}, values
+
+
+COUNT = st.integers(1, 4)
+
+
+@st.composite
+def topics(draw: DrawFn, count: int = 6) -> tuple[Any, list[Any]]:
+    """A schema, and rows of it."""
+    schema, rows = draw(records())
+    return schema, draw(st.lists(rows, min_size=1, max_size=count))
+
+
+@st.composite
+def damaged(draw: DrawFn, body: bytes) -> bytes:
+    """Bytes of a message, of which some are changed, missing or added."""
+    spoiled = bytearray(body)
+    for _ in range(draw(st.integers(1, 2))):
+        place = draw(st.integers(0, len(spoiled)))
+        part = draw(st.binary(max_size=3) | st.sampled_from([b"\xff" * 9 + b"\1", b"\x80" * 4]))
+        spoiled[place : place + draw(st.integers(0, 3))] = part
+    return bytes(spoiled)
+
+
+def physical(schema: Any) -> Any:
+    """A schema without logical types."""
+    if isinstance(schema, list):
+        return [physical(kind) for kind in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: value for name, value in schema.items() if name != "logicalType"}
+    for name in ("type", "items"):
+        if name in kept:
+            kept[name] = physical(kept[name])
+    if "fields" in kept:
+        kept["fields"] = [physical(field) for field in kept["fields"]]
+    return kept
+
+
+def encode(schema: Any, value: Any) -> bytes:
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(physical(schema)), value)
+    return written.getvalue()
+
+
+def decode(schema: Any, body: bytes) -> Any:
+    """The value of a message, as fastavro reads it; ValueError if it is none of the schema."""
+    stream = io.BytesIO(body)
+    try:
+        value = fastavro.schemaless_reader(stream, fastavro.parse_schema(physical(schema)), None)
+    except (EOFError, IndexError, UnicodeDecodeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    if stream.tell() != len(body):
+        raise ValueError("bytes are left")
+    return value
+
+
+def framed(number: int, body: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + body
+
+
+def schemas_of(*schemas: Any, columns: Any = None) -> MessageSchemas:
+    """Schemas with the ids 1, 2, …"""
+    registered = [RegisteredSchema(n, json.dumps(s)) for n, s in enumerate(schemas, 1)]
+    return message_schemas(registered, Envelope("avro", ""), columns)
+
+
+def decoder_of(*schemas: Any, columns: Any = None) -> AvroDecoder:
+    decoder = avro_decoder(schemas_of(*schemas, columns=columns))
+    assert decoder is not None
+    return decoder
+
+
+def rows_of(decoder: AvroDecoder, values: Sequence[bytes]) -> pa.Table:
+    """All columns of messages, in their order."""
+    offsets = pa.array(range(len(values)), pa.int64())
+    batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
+    names = {name: name for name in decoder.columns.names}
+    decoded = pa.Table.from_batches(decoder.decode([batch], names))
+    assert decoded[MAJOR].to_pylist() == [0] * len(values)
+    assert decoded[MINOR].to_pylist() == list(range(len(values)))
+    return decoded.drop_columns([MAJOR, MINOR])
+
+
+def numbered(table: pa.Table) -> list[str]:
+    """Rows as text, with microseconds and days for times, which Python could not hold."""
+    schema = pa.schema([(f.name, _number_type(f.type)) for f in table.schema])
+    return [as_text(row) for row in table.cast(schema).to_pylist()]
+
+
+def as_text(row: Any) -> str:
+    return json.dumps(row)  # NaN is not equal to itself
+
+
+def expected(schema: Any, value: Any) -> Any:
+    """A value that fastavro has read, with microseconds for times."""
+    if isinstance(schema, list):
+        members = [kind for kind in schema if kind != "null"]
+        return None if value is None else expected(members[0], value)
+    if not isinstance(schema, dict):
+        return value
+    if "fields" in schema:
+        return {f["name"]: expected(f["type"], value[f["name"]]) for f in schema["fields"]}
+    if schema["type"] == "array":
+        return [expected(schema["items"], item) for item in value]
+    is_millis = str(schema.get("logicalType")).endswith("-millis")
+    return value * 1000 if is_millis else value
+
+
+def _number_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(f.name, _number_type(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_number_type(kind.value_type))
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date(kind) else kind
