@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 from .data import PER_FILE, changes, write_files
 from .merge_peer import COPY_ON_WRITE, MERGE_ON_READ, PEERS, merge_files, properties
-from .rig import FILTERS, PICKS, Rig
+from .rig import COMPUTES, PICKS, Rig
 from .tables import check, compact, read, shape
 
 UPSERTS = 1_000_000
@@ -84,7 +84,7 @@ class Merges:
         """Spark's first MERGE, and our first batch, find a cold JVM."""
         for mode in PEERS:
             self.merged(mode, Case(case.rows, case.upserts, case.files[:2]))
-        for sql in (PICKS, FILTERS):
+        for sql in (PICKS, COMPUTES):
             self.ours(case, 0.0, sql)
 
     def told(self, contender: str) -> str:
@@ -175,7 +175,7 @@ def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[
     ]
     ways = (
         ("each_second", 1.0, PICKS, "a commit a second, which MERGE cannot have"),
-        ("filtered", 0.0, FILTERS, "a filter in the query: Spark reads the files"),
+        ("computed", 0.0, COMPUTES, "an expression in the query: Spark reads the files"),
     )
     for label, interval, sql, what in ways:
         way = {f"ours, {label}": partial(merges.ours, case, interval, sql)}

@@ -37,9 +37,11 @@ from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 
 VIEW = "__stream_source"
-# Queries of models: one whose columns are picked only, and one whose rows Spark has to read.
+# Queries of models: one that only picks columns, one with a filter that PyArrow computes, and one
+# whose rows Spark has to read.
 PICKS = f"select * from {VIEW}"
 FILTERS = f"{PICKS} where amount >= 0"
+COMPUTES = f"{PICKS} where abs(amount) >= 0"
 COLUMNS = ("id", "customer", "status", "amount", "at")
 DDL = "id bigint, customer bigint, status string, amount double, at bigint"
 SCHEMA = Schema(

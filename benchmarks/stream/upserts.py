@@ -19,7 +19,7 @@ from tests.servers.schema_registry import schema_registry
 
 from .data import fill_avro_topic, fill_topic, truth, upserts, write_files
 from .flink import PEER, Flink, files_source, flink, kafka_source
-from .rig import DDL, FILTERS, PICKS, Rig
+from .rig import COMPUTES, DDL, FILTERS, PICKS, Rig
 from .tables import check, read, shape
 
 FEW, MANY = 1_000_000, 5_000_000
@@ -102,15 +102,26 @@ class Pair:
             f"{self.looks['flink']}."
         )
         results.append(Result.of(f"{name}_steady", PEER, *steady, AIM, note))
-        return [*results, self._filtered(many, sides[3], f"{name}_5m_filtered")]
+        return [*results, *self._with_more(many, sides[3], f"{name}_5m")]
 
-    def _filtered(self, given: Input, theirs: list[float], name: str) -> Result:
-        """With a filter in the query, so that Spark decodes the rows as well."""
-        self.ours(given, FILTERS)
-        measures = {"ours, filtered": partial(self.ours, given, FILTERS)}
-        [seconds] = alternate(measures, len(theirs)).values()
-        note = f"Ours with a filter in the query. {_rates(given.rows, seconds, theirs)}"
-        return Result.of(name, PEER, seconds, theirs, AIM, note)
+    def _with_more(self, given: Input, theirs: list[float], name: str) -> list[Result]:
+        """With a filter in the query, and with an expression, for which Spark reads the rows."""
+        queries = {"filtered": FILTERS, "computed": COMPUTES}
+        for sql in queries.values():
+            self.ours(given, sql)
+        measures = {label: partial(self.ours, given, sql) for label, sql in queries.items()}
+        seconds = alternate(measures, len(theirs))
+        return [
+            Result.of(
+                f"{name}_{label}",
+                PEER,
+                seconds[label],
+                theirs,
+                AIM,
+                f"Ours {label}. {_rates(given.rows, seconds[label], theirs)}",
+            )
+            for label in queries
+        ]
 
 
 def _rates(rows: int, ours: list[float], theirs: list[float]) -> str:
