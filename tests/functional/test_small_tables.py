@@ -173,8 +173,8 @@ class TestSmallTables(SmallTables):
                 assert ours == sparks
                 assert writer(project, name) == "adapter"
             comments.append([field.doc for field in table(project, "selected").schema().fields])
-        said = "what it says"
-        assert comments == [["first", said, None]] * 2 + [[None, said, None]] * 2
+        note = "what it says"
+        assert comments == [["first", note, None]] * 2 + [[None, note, None]] * 2
 
     def test_replaced_columns_are_what_spark_replaces(self, project: Any) -> None:
         for number in (0, 1, 2, 3, 0):

@@ -1,4 +1,4 @@
-"""Completes Arrow data of other implementations that PyArrow would crash on.
+"""Adds offsets that Arrow data from Java lack, and without which PyArrow crashes.
 
 Worker code: the standard library and PyArrow only.
 """
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch in which texts, lists and maps without items have offsets, too.
+    """Return a batch whose empty texts, lists and maps have offsets.
 
     Arrow's Java library, and with it Spark, leaves the buffer of their offsets empty (Arrow
     columnar format, "Variable-size Binary Layout"). `nbytes`, `flatten`, `cast` and `to_pandas` of

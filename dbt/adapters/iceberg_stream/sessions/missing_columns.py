@@ -1,4 +1,4 @@
-"""Explains why rows that lack a column of their table cannot be inserted."""
+"""Says what to do if inserted rows lack a column of their table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNRESOLVED_COLUMN = re.compile(r"UNRESOLVED_COLUMN\S* [^`]*`([^`]*)` cannot")
 
 
 def explain_missing_column(error: StatementError, catalog: IcebergCatalog, table: Name) -> None:
-    """Add to the error of a write what to do, if Spark misses a column that the table has.
+    """Add advice to an error if the inserted rows lack a column of the table.
 
     Args:
         error: the error.

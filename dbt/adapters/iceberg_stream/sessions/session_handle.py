@@ -1,4 +1,4 @@
-"""A session as dbt's connections hold it: with a valid token, and what its statements need."""
+"""A connection's Spark session: keeps its token valid, and prepares its statements."""
 
 from __future__ import annotations
 

@@ -149,16 +149,16 @@ def _decoded(
     if not encoded.equals(bodies):
         raise ArrowFallback
     record = decoded.to_struct_array()
-    columns = {name: _field(record, writer.row, wanted) for name, wanted in picked}
+    columns = {name: _field(record, writer.row, column) for name, column in picked}
     return pa.table(columns)
 
 
-def _field(record: pa.StructArray, node: Struct, wanted: t.StructField) -> pa.Array:
-    member = node.members.get(wanted.name.lower())
+def _field(record: pa.StructArray, node: Struct, column: t.StructField) -> pa.Array:
+    member = node.members.get(column.name.lower())
     if member is None:
-        return pa.nulls(len(record), to_arrow_type(wanted.dataType))
+        return pa.nulls(len(record), to_arrow_type(column.dataType))
     name, kind = member
-    return _converted(record.field(name), kind, wanted.dataType)
+    return _converted(record.field(name), kind, column.dataType)
 
 
 def _converted(array: pa.Array, node: Node, target: t.DataType) -> pa.Array:
@@ -168,7 +168,7 @@ def _converted(array: pa.Array, node: Node, target: t.DataType) -> pa.Array:
     kind, absent = to_arrow_type(target), array.is_null() if array.null_count else None
     if isinstance(node, Struct):
         assert isinstance(target, t.StructType)
-        children = [_field(array, node, wanted) for wanted in target.fields]
+        children = [_field(array, node, field) for field in target.fields]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=absent)
     if isinstance(node, Items):
         assert isinstance(target, t.ArrayType)
@@ -215,10 +215,10 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
     if isinstance(node, Struct):
         if isinstance(node, Union) or not node.fields or not isinstance(target, t.StructType):
             return False
-        wanted = {field.name.lower(): field.dataType for field in target.fields}
+        types = {field.name.lower(): field.dataType for field in target.fields}
         # Fields that become no column are decoded all the same.
         return all(
-            part is not None and _is_exact(part, wanted.get(name.lower(), part.column))
+            part is not None and _is_exact(part, types.get(name.lower(), part.column))
             for name, part in node.fields
         )
     if isinstance(node, Items):

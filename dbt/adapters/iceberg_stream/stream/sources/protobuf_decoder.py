@@ -116,6 +116,8 @@ def _column(
             except (ValueError, OverflowError) as error:
                 reason = f"has the schema {ids[row]} and a value that no column can take"
                 problems[row] = f"{reason}: {error}"
+        if len(fitting) == len(parsed):
+            raise  # it is not one message that does not fit
         return _column(reader, fitting, ids, problems)
     places: list[int | None] = [None] * len(problems)
     for place, (row, _) in enumerate(parsed):

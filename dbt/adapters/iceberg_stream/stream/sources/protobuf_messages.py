@@ -48,7 +48,7 @@ class ProtobufFormat:
         files = compiled_files(schema.text, schema.references)
         file, pool = read_files(files)
         indexes = message_indexes(file)
-        name = _chosen(list(indexes), None if is_key else self.message)
+        name = _message_name(list(indexes), None if is_key else self.message)
         record = record_type(pool.FindMessageTypeByName(name))
         return record, MessageLayout(files, indexes[name])
 
@@ -67,14 +67,14 @@ class ProtobufFormat:
         yield f"{PROBLEM} is not null", PROBLEM
 
 
-def _chosen(names: Sequence[str], wanted: str | None) -> str:
-    """Return the message to read, of those that a schema has."""
+def _message_name(names: Sequence[str], message: str | None) -> str:
+    """Return the name of the message to read: of the first of a schema by default."""
     if not names:
         raise SchemaError("has no message, so it has no columns")
-    if wanted is None:
+    if message is None:
         return names[0]
-    if wanted not in names:
+    if message not in names:
         raise SchemaError(
-            f"has no message `{wanted}`. Set the source's `message` to one of: {', '.join(names)}"
+            f"has no message `{message}`. Set the source's `message` to one of: {', '.join(names)}"
         )
-    return wanted
+    return message
