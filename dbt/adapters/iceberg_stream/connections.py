@@ -280,7 +280,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return None
         if not profile.small_table_rows:
             return None
-        return SmallTables(self.resources.catalogs, profile.small_table_rows)
+        in_files = all(catalog.settings() is None for catalog in profile.all_catalogs())
+        return SmallTables(self.resources.catalogs, profile.small_table_rows, interpret=in_files)
 
     def cleanup_all(self) -> None:
         super().cleanup_all()

@@ -16,6 +16,7 @@ from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySuppor
 from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.contracts.relation import RelationType
 from dbt.adapters.events.logging import AdapterLogger
+from dbt.adapters.reference_keys import _make_ref_key
 from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
 from dbt_common.exceptions import DbtRuntimeError
@@ -240,6 +241,18 @@ class IcebergStreamAdapter(
             for name, kind in relations
             if split_staged(name) is None
         ]
+
+    @available.parse_none
+    def get_relation(self, database: str, schema: str, identifier: str) -> BaseRelation | None:
+        """Return a relation of the cache by its key: dbt searches all relations of the schema."""
+        if (database, schema) not in self.cache:
+            relation: BaseRelation | None = super().get_relation(database, schema, identifier)
+            return relation
+        key = _make_ref_key(self.Relation.create(database, schema, identifier))
+        with self.cache.lock:
+            cached = self.cache.relations.get(key)
+        matches = [] if cached is None else [cached.inner]
+        return next(iter(self._make_match(matches, database, schema, identifier)), None)
 
     def _make_match_kwargs(self, database: str, schema: str, identifier: str) -> dict[str, str]:
         # Names of an Iceberg catalog are case-sensitive, quoted or not.

@@ -1,12 +1,20 @@
-"""Sessions that nobody has any more do not disturb the others."""
+"""Sessions that nobody has any more do not disturb the others, and requests that are left out."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import pytest
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+from pyspark.sql.connect.proto import ReleaseExecuteRequest, ReleaseExecuteResponse
+from pyspark.sql.connect.proto.base_pb2_grpc import (
+    SparkConnectServiceServicer,
+    add_SparkConnectServiceServicer_to_server,
+)
 from pyspark.sql.connect.session import SparkSession
 
 from dbt.adapters.iceberg_stream.engines.client import open_session
@@ -27,3 +35,30 @@ def test_the_garbage_collector_takes_a_session_and_ends_nothing(
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
     assert not ended
+
+
+class Recorder(SparkConnectServiceServicer):
+    """A server that records which executions it may forget."""
+
+    def __init__(self) -> None:
+        self.released: list[str | None] = []
+
+    def ReleaseExecute(self, request: ReleaseExecuteRequest, _: Any) -> ReleaseExecuteResponse:
+        self.released.append(request.WhichOneof("release"))
+        return ReleaseExecuteResponse()
+
+
+def test_an_execution_is_released_once_when_it_is_complete() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    recorder = Recorder()
+    add_SparkConnectServiceServicer_to_server(recorder, server)
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    try:
+        release = open_session(f"sc://localhost:{port}", {}).client._stub.ReleaseExecute
+        until = ReleaseExecuteRequest.ReleaseUntil(response_id="1")
+        release(ReleaseExecuteRequest(release_until=until), metadata=[])
+        release(ReleaseExecuteRequest(release_all=ReleaseExecuteRequest.ReleaseAll()), metadata=[])
+    finally:
+        server.stop(None)
+    assert recorder.released == ["release_all"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbt.adapters.iceberg_stream.sql.queries import reads, temporary_view
+from dbt.adapters.iceberg_stream.sql.queries import multiplies_rows, reads, temporary_view
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,29 @@ def test_temporary_views(sql: str, name: str, relations: set[tuple[str, ...]]) -
 )
 def test_other_statements_define_no_temporary_view(sql: str) -> None:
     assert temporary_view(sql) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select * from a join b on a.x = b.x left join c using (x) natural join d", False),
+        ("select * from a where exists (select 1 from b where b.y = a.y)", False),
+        ("select * from a join b on a.x <=> b.x and a.y > b.y", False),
+        ("select item from a lateral view explode(items) as item", False),
+        ("select * from range(100) join range(5, 200) as b using (id)", False),
+        ("select * from values (1), (2)", False),
+        ("select * from a, b where a.x = b.x", True),
+        ("select * from a cross join b", True),
+        ("select * from a join b on a.x < b.x", True),
+        ("select * from a join lateral (select 1) on true", True),
+        ("select * from (select * from a where x in (select b.x from b join c))", True),
+        ("select explode(sequence(date '2020-01-01', date '2021-01-01'))", True),
+        ("select explode(array_repeat(x, 1000)) from a", True),
+        ("select * from range(1000000)", True),
+        ("select * from range(0, 10, 1, 4)", True),
+        ("with recursive t as (select 1) select * from t", True),
+        ("select from from", True),
+    ],
+)
+def test_queries_that_multiply_rows(sql: str, expected: bool) -> None:
+    assert multiplies_rows(sql) == expected

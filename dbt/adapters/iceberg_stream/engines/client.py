@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.proto import ReleaseExecuteRequest, ReleaseExecuteResponse
 from pyspark.sql.connect.session import SparkSession
 
 
@@ -29,12 +32,30 @@ def open_session(url: str, channel_options: dict[str, int]) -> SparkSession:
     """
     channel = DefaultChannelBuilder(url, list(channel_options.items()))
     session = ClientSession(connection=channel)
+    stub = session.client._stub
+    stub.ReleaseExecute = _at_the_end_only(stub.ReleaseExecute)
     # At exit it would try for minutes to reach the server; and it keeps the client alive.
     atexit.unregister(session.client._cleanup_ml_cache)
     # Like the session builder: users' code and pandas on Spark use the active session.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     SparkSession._set_default_and_active_session(session)
     return session
+
+
+def _at_the_end_only(release: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `ReleaseExecute` that sends no request while an execution still has responses.
+
+    Spark's client sends one for each response, five for a query of one row, which costs as much
+    time as the query's own request. The server drops all but the last 10 MB of the sent responses
+    by itself (`spark.connect.execute.reattachable.observerRetryBufferSize`).
+    """
+
+    def call(request: ReleaseExecuteRequest, **options: Any) -> ReleaseExecuteResponse:
+        if request.HasField("release_until"):
+            return ReleaseExecuteResponse()
+        return release(request, **options)
+
+    return call
 
 
 def activate(session: SparkSession) -> None:

@@ -186,6 +186,8 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
+        # Each run of a project compiles its models' code again if it has more than this.
+        "spark.sql.codegen.cache.maxEntries": "2000",
         # One partition per core: small models took twice as long with sixteen.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
     }

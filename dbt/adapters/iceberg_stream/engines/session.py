@@ -8,11 +8,17 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dbt.adapters.iceberg_stream.engines import python_functions
+from dbt.adapters.iceberg_stream.engines.interpretation import (
+    MOST_SECONDS,
+    Interpretation,
+    TimeLimit,
+)
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain, load_pyspark
 from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
@@ -40,6 +46,7 @@ WORDS = re.compile(
     re.DOTALL,
 )
 ProgressHandler = Callable[..., None]
+Result = TypeVar("Result")
 _numbers = itertools.count()
 
 
@@ -67,6 +74,7 @@ class Session:
         self._url = url
         self._on_open = on_open
         self._progress: ProgressHandler | None = None
+        self._interpretation = Interpretation(self.configure, self.settings)
         load_pyspark()
         with explain():
             self._spark = _open(url)
@@ -83,13 +91,14 @@ class Session:
     @property
     def spark(self) -> SparkSession:
         """The session itself, for Python models."""
+        self._interpretation.switch(on=False)
         return self._spark
 
     def activate(self) -> None:
         """Make it the active session of this thread, for users' code."""
         from dbt.adapters.iceberg_stream.engines.client import activate
 
-        activate(self._spark)
+        activate(self.spark)
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Set several settings in one request.
@@ -106,10 +115,19 @@ class Session:
         Args:
             sql: the command.
         """
-        with explain():
+        with self._generated():
             return self._spark.sql(sql)
 
-    def query(self, sql: str) -> pa.Table:
+    def refresh(self, table: str) -> None:
+        """Refresh what Spark has cached of a table, for all sessions of the server.
+
+        Args:
+            table: the table's quoted name.
+        """
+        with explain():
+            self._spark.sql(f"refresh table {table}")
+
+    def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         """Run a query and fetch all its rows, in one request.
 
         `sql(…).toArrow()` needs three requests: for the analysis, the schema and the rows. Not for
@@ -117,12 +135,16 @@ class Session:
 
         Args:
             sql: the query.
+            interpreted: as for `few_rows`.
         """
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL
 
-        with explain():
-            return DataFrame(SQL(sql), self._spark)._to_table()[0]
+        def run(tag: str) -> pa.Table:
+            with self._tagged(tag):
+                return DataFrame(SQL(sql), self._spark)._to_table()[0]
+
+        return self._interpret_first(run, interpreted)
 
     def fetch(self, frame: DataFrame) -> pa.Table:
         """Fetch the rows of a command.
@@ -130,7 +152,7 @@ class Session:
         Args:
             frame: the result of `run`.
         """
-        with explain():
+        with self._generated():
             return frame._to_table()[0]
 
     def schema(self, sql: str) -> list[tuple[str, str]]:
@@ -170,38 +192,76 @@ class Session:
 
         with explain():
             plan = self.frame(sql, **views)._plan.to_proto(self._spark.client)
-            results = self._results(plan, _observations(views))
+            results = self._results(plan, _observations(views), uuid.uuid4().hex)
             tables = (table for table in results if isinstance(table, pa.Table))
             first = next(tables, None)
             yield self.arrow_schema(sql, **views) if first is None else first.schema
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from map(with_offsets, table.to_batches())
 
+    @contextmanager
+    def _generated(self) -> Iterator[None]:
+        """Make requests that run with generated code, and explain their errors."""
+        with explain():
+            self._interpretation.switch(on=False)
+            yield
+
+    @contextmanager
+    def _tagged(self, tag: str) -> Iterator[None]:
+        """Give a tag to the requests that this thread makes, by which they can be ended."""
+        self._spark.addTag(tag)
+        try:
+            yield
+        finally:
+            self._spark.removeTag(tag)
+
+    def _interpret_first(self, run: Callable[[str], Result], interpreted: bool) -> Result:
+        """Run a query, interpreted at first if it should be, and with generated code if that takes
+        long.
+
+        Args:
+            run: runs the query, with the tag that is its argument.
+            interpreted: whether it should be.
+        """
+        if interpreted:
+            tag = uuid.uuid4().hex
+            limit = TimeLimit(MOST_SECONDS, partial(self._interrupt_tag, tag))
+            try:
+                with limit.watch(), explain():
+                    self._interpretation.switch(on=True)
+                    return run(tag)
+            except StatementError:
+                if not limit.exceeded:
+                    raise
+        with self._generated():
+            # Not with the same tag: the last interrupt may still be on its way.
+            return run(uuid.uuid4().hex)
+
+    def _interrupt_tag(self, tag: str) -> None:
+        with suppress(StatementError), explain():
+            self._spark.interruptTag(tag)
+
     def _results(
-        self, plan: Any, observations: dict[str, Observation]
+        self, plan: Any, observations: dict[str, Observation], tag: str
     ) -> Generator[StructType | pa.Table, None, None]:
         """Yield the schema and the batches of a plan; end its query if the caller stops early.
 
         The server would go on with the query, and keep all further rows in its memory.
         """
-        tag = uuid.uuid4().hex
-        self._spark.addTag(tag)
-        try:
+        with self._tagged(tag):
             results = self._spark.client.to_table_as_iterator(plan, observations)
             first = next(results, None)  # the request, which gets the tag
-        finally:
-            self._spark.removeTag(tag)
         try:
             if first is not None:
                 yield first
             yield from results
         except GeneratorExit:
             # The garbage collector may be the caller, in a thread that must not wait for others.
-            threading.Thread(target=self._spark.interruptTag, args=(tag,), daemon=True).start()
+            threading.Thread(target=self._interrupt_tag, args=(tag,), daemon=True).start()
             raise
 
     def few_rows(
-        self, sql: str, most_rows: int, most_bytes: int
+        self, sql: str, most_rows: int, most_bytes: int, interpreted: bool = False
     ) -> tuple[pa.Table, StructType] | None:
         """Run a query and fetch its rows and schema, unless they are too many.
 
@@ -209,10 +269,19 @@ class Session:
             sql: the query.
             most_rows: the most rows to fetch.
             most_bytes: the most bytes of Arrow data to fetch.
+            interpreted: whether the query reads so few rows that Spark should interpret it. If it
+                takes long all the same, it is run again with generated code.
 
         Returns:
             The rows and their schema in Spark; None if there are more, and the query was ended.
         """
+        return self._interpret_first(
+            lambda tag: self._few_rows(sql, most_rows, most_bytes, tag), interpreted
+        )
+
+    def _few_rows(
+        self, sql: str, most_rows: int, most_bytes: int, tag: str
+    ) -> tuple[pa.Table, StructType] | None:
         import pyarrow as pa
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL
@@ -222,21 +291,20 @@ class Session:
         from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 
         schema, tables, rows, size = StructType(), [], 0, 0
-        with explain():
-            # The server keeps all rows of a partition in memory before it sends the first one.
-            limited = DataFrame(SQL(sql), self._spark).limit(most_rows + 1)
-            plan = limited._plan.to_proto(self._spark.client)
-            with closing(self._results(plan, {})) as results:
-                for result in results:
-                    if isinstance(result, StructType):
-                        schema = result
-                        continue
-                    batches = list(map(with_offsets, result.to_batches()))
-                    tables.append(pa.Table.from_batches(batches, result.schema))
-                    rows += result.num_rows
-                    size += tables[-1].nbytes
-                    if rows > most_rows or size > most_bytes:
-                        return None
+        # The server keeps all rows of a partition in memory before it sends the first one.
+        limited = DataFrame(SQL(sql), self._spark).limit(most_rows + 1)
+        plan = limited._plan.to_proto(self._spark.client)
+        with closing(self._results(plan, {}, tag)) as results:
+            for result in results:
+                if isinstance(result, StructType):
+                    schema = result
+                    continue
+                batches = list(map(with_offsets, result.to_batches()))
+                tables.append(pa.Table.from_batches(batches, result.schema))
+                rows += result.num_rows
+                size += tables[-1].nbytes
+                if rows > most_rows or size > most_bytes:
+                    return None
         if not tables:
             return to_arrow_schema(schema).empty_table(), schema
         return pa.concat_tables(tables), schema
@@ -261,6 +329,7 @@ class Session:
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
+        self._interpretation.switch(on=False)
         selects = parse_select_chain(sql) if len(views) == 1 else None
         if selects is not None and selects.relation in views:
             return selects.over(views[selects.relation])

@@ -62,7 +62,7 @@ class Caller:
             used = bool(self._idle)
         if used:
             with self.handle() as handle:
-                handle.session.run(f"refresh table {table}")
+                handle.session.refresh(table)
 
     def close(self) -> None:
         """Close the sessions and the catalog."""

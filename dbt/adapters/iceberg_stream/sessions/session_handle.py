@@ -178,7 +178,8 @@ class SessionHandle:
         if small_tables is None:
             return None
         prepared = self.prepare(query)
-        fetched = self.with_valid_token(lambda: small_tables.fetch(self.session, prepared))
+        views = self.views if self.reusable else None
+        fetched = self.with_valid_token(lambda: small_tables.fetch(self.session, prepared, views))
         return None if fetched is None else fetched[0]
 
     def prepare(self, sql: str) -> str:
@@ -231,8 +232,16 @@ class SessionHandle:
         """
         # A session whose settings or functions changed may return other rows.
         if self._results is None or not self.reusable:
-            return self.session.query(sql), False
-        return self._results.query(sql)
+            return self._run_query(sql), False
+        return self._results.query(sql, self._run_query)
+
+    def _run_query(self, sql: str) -> pa.Table:
+        interpreted = (
+            self.small_tables is not None
+            and self.reusable
+            and self.small_tables.computes_few_rows(sql, self.views)
+        )
+        return self.session.query(sql, interpreted)
 
     def refuse_if_canceled(self) -> None:
         """Raise a StatementError if the command was canceled."""

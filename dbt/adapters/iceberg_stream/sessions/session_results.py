@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dbt.adapters.iceberg_stream.engines.interpretation import INTERPRETED
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import SPARK_PREFIX
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 # Prefixes of settings that may change a query's rows, and of those among them that do not.
 RELEVANT = ("spark.sql.", "spark.wap.")
 TIME_ZONE = "spark.sql.session.timeZone"
-IRRELEVANT = (SPARK_PREFIX, "spark.sql.catalog.")
+IRRELEVANT = (SPARK_PREFIX, "spark.sql.catalog.", *INTERPRETED)
 
 
 class SessionResults:
@@ -37,18 +38,19 @@ class SessionResults:
         self._owner = owner
         self._settings: dict[str, str] = {}
 
-    def query(self, sql: str) -> tuple[pa.Table, bool]:
+    def query(self, sql: str, run: Callable[[str], pa.Table]) -> tuple[pa.Table, bool]:
         """Return the rows of a query, and whether they come from the cache.
 
         Args:
             sql: the query.
+            run: runs it.
         """
         context = self._context()
         if context is None or (cached := self._cache.find(sql, context)) is None:
-            return self._session.query(sql), False
+            return run(sql), False
         if (cached_rows := self._cache.get(cached)) is not None:
             return cached_rows, True
-        rows = self._session.query(sql)
+        rows = run(sql)
         # After midnight the rows may still be those of the day before.
         if self._context() == context:
             self._cache.put(cached, rows)

@@ -24,11 +24,15 @@ from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
-from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
+from dbt.adapters.iceberg_stream.sql.queries import multiplies_rows, reads
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import replacing_query
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
-from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
+from dbt.adapters.iceberg_stream.tables.commit.read_set import (
+    ReadSet,
+    Views,
+    capture_read_set,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,14 +57,15 @@ class SmallTables:
     Attributes:
         catalogs: the catalogs.
         most_rows: the most rows of a small table.
+        interpret: whether Spark interprets queries that read few rows. To know how many rows they
+            read takes a request for each table if the catalog is not in a file.
     """
 
     catalogs: Catalogs
     most_rows: int
+    interpret: bool = True
 
-    def query_of(
-        self, sql: str, name: QualifiedName, views: Mapping[str, Reads | None]
-    ) -> str | None:
+    def query_of(self, sql: str, name: QualifiedName, views: Views) -> str | None:
         """Return the query of a statement that replaces a table, if its rows are probably few.
 
         The table's last version tells. For a new table, the rows of all tables that the query reads
@@ -79,23 +84,44 @@ class SmallTables:
             is_small = (
                 self._is_small(metadata)
                 if metadata is not None
-                else self._reads_few_rows(query, views)
+                else self._reads_few_rows(query, views) is not None
             )
         except CatalogError:
             return None  # Spark's statement fails, too, and says why
         return query if is_small else None
 
-    def fetch(self, session: Session, query: str) -> tuple[pa.Table, StructType] | None:
+    def fetch(
+        self, session: Session, query: str, views: Views | None
+    ) -> tuple[pa.Table, StructType] | None:
         """Run a query, and return its rows and their schema; None if they are too many.
 
         Args:
             session: runs the query.
             query: the query.
+            views: what the temporary views of the session read, as for `capture_read_set`; None if
+                settings of the session must not be changed.
 
         Raises:
             StatementError: Spark does not run it.
         """
-        return session.few_rows(query, self.most_rows, self.most_rows * BYTES_PER_ROW)
+        interpreted = views is not None and self.computes_few_rows(query, views)
+        size = self.most_rows * BYTES_PER_ROW
+        return session.few_rows(query, self.most_rows, size, interpreted)
+
+    def computes_few_rows(self, query: str, views: Views) -> bool:
+        """Return whether a query reads few rows, and does not make many of them.
+
+        Args:
+            query: the query.
+            views: what the temporary views of the session read, as for `capture_read_set`.
+        """
+        try:
+            read_set = self._reads_few_rows(query, views) if self.interpret else None
+        except CatalogError:
+            return False
+        if read_set is None:
+            return False
+        return not any(map(multiplies_rows, (query, *read_set.definitions)))
 
     def had_few_changes(self, name: QualifiedName) -> bool:
         """Return whether the last write to a table changed few rows, so that the next one may, too.
@@ -110,12 +136,15 @@ class SmallTables:
         changed = read_outcome(snapshot).rows_affected if snapshot else 0
         return min(changed, _rows(metadata)) <= self.most_rows
 
-    def _reads_few_rows(self, query: str, views: Mapping[str, Reads | None]) -> bool:
+    def _reads_few_rows(self, query: str, views: Views) -> ReadSet | None:
+        """Return what a query reads, if the rows of all its tables together are few."""
         relations: dict[QualifiedName, Metadata] = {}
-        if capture_read_set(self.catalogs, reads(query), views, relations) is None:
-            return False
+        read_set = capture_read_set(self.catalogs, reads(query), views, relations)
+        if read_set is None:
+            return None
         tables = [metadata for metadata in relations.values() if "versions" not in metadata]
-        return all(map(self._is_small, tables)) and sum(map(_rows, tables)) <= self.most_rows
+        is_small = all(map(self._is_small, tables)) and sum(map(_rows, tables)) <= self.most_rows
+        return read_set if is_small else None
 
     def _is_small(self, metadata: Metadata) -> bool:
         """Return whether a table, not a view, has few rows and bytes."""
@@ -129,6 +158,7 @@ class SmallTables:
         session: Session,
         name: QualifiedName,
         query: str,
+        views: Views,
         properties: Mapping[str, str],
         confirm: Callable[[], None],
     ) -> Outcome | None:
@@ -138,6 +168,7 @@ class SmallTables:
             session: runs the query.
             name: the table.
             query: the query.
+            views: what the temporary views of the session read, as for `capture_read_set`.
             properties: snapshot properties.
             confirm: is called before the commit; raises to cancel it.
 
@@ -149,7 +180,7 @@ class SmallTables:
         """
         label = ".".join(name)
         catalog, table = self.catalogs.split(name)
-        fetched = self.fetch(session, query) if self._may_replace(name) else None
+        fetched = self.fetch(session, query, views) if self._may_replace(name) else None
         if fetched is None:
             logger.debug(f"Spark writes {label}: it is too large, or has a layout")
             return None
@@ -164,7 +195,7 @@ class SmallTables:
         }
         outcome = self._write(name, rows, comments, properties, confirm)
         if outcome is not None:
-            session.run(f"refresh table {'.'.join(map(quote, (catalog.name, *table)))}")
+            session.refresh(".".join(map(quote, (catalog.name, *table))))
         return outcome
 
     def _may_replace(self, name: QualifiedName, columns: Sequence[str] = ()) -> bool:

@@ -127,7 +127,12 @@ class Write:
         if query is None:
             return False
         self.outcome = handle.small_tables.replace(
-            handle.session, self.target, query, properties, self.handle.refuse_if_canceled
+            handle.session,
+            self.target,
+            query,
+            handle.views,
+            properties,
+            handle.refuse_if_canceled,
         )
         return self.outcome is not None
 

@@ -22,6 +22,9 @@ CURRENT: frozenset[AsOf] = frozenset([None])
 # Table functions that read no table.
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 
+# The most rows of a `range` of which a query is not said to multiply its rows.
+SHORT_RANGE = 100_000
+
 # An insert up to its options, `with ('overwrite-mode' = 'dynamic')`, which sqlglot does not know.
 INSERT_OPTIONS = re.compile(
     r"(?is)\A((?:\s|/\*.*?\*/)*insert\b(?:[^()'\"`]|`[^`]*`)*?)\bwith\s*\((?:[^()']|'[^'\\]*')*\)"
@@ -79,6 +82,43 @@ def reads(sql: str) -> Reads | None:
     if isinstance(tree, exp.Merge | exp.Update | exp.Delete):
         return _in(*(part for key, part in _parts(tree) if key != "this"))
     return _in(tree) if isinstance(tree, exp.Query) else None
+
+
+@lru_cache(maxsize=256)
+def multiplies_rows(sql: str) -> bool:
+    """Return whether a query may make many rows of few: by a cross join, or by generating them.
+
+    Args:
+        sql: the query.
+    """
+    tree = _parse(sql)
+    if tree is None or any(with_.args.get("recursive") for with_ in tree.find_all(exp.With)):
+        return True
+    if any(map(_is_cross_join, tree.find_all(exp.Join))):
+        return True
+    if tree.find(exp.GenerateSeries, exp.GenerateDateArray, exp.GenerateTimestampArray):
+        return True
+    calls = {call.name.lower() for call in tree.find_all(exp.Anonymous)}
+    return not calls.isdisjoint({"sequence", "array_repeat", "stack"}) or any(
+        map(_is_long_range, tree.find_all(exp.Table))
+    )
+
+
+def _is_cross_join(join: exp.Join) -> bool:
+    """Return whether a join has no condition that two columns are equal."""
+    if join.args.get("using") or join.method == "NATURAL":
+        return False
+    condition = join.args.get("on")
+    return condition is None or condition.find(exp.EQ, exp.NullSafeEQ) is None
+
+
+def _is_long_range(table: exp.Table) -> bool:
+    """Return whether a table is a `range` of many rows, or of a number that is not in the text."""
+    text = table.this.sql(dialect=DIALECT).lower()
+    if not text.startswith("range("):
+        return False
+    bounds = re.fullmatch(r"range\((\d+)(?:, (\d+))?\)", text)
+    return bounds is None or max(int(bound) for bound in bounds.groups("0")) > SHORT_RANGE
 
 
 def temporary_view(sql: str) -> TemporaryView | None:
