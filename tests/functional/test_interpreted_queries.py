@@ -11,7 +11,7 @@ from dbt_common.exceptions import DbtDatabaseError
 from dbt.adapters.iceberg_stream.engines.session import Session
 from tests.functional.lake import run
 
-KEYS = 1500
+KEYS = 2500
 TABLES = {
     "few": "select id, id % 3 as n, concat('n', id) as name from range(100)",
     "same_key": f"select id, 1 as k from range({KEYS})",

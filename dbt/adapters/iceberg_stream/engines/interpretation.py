@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 # Spark runs its own SQL tests with these settings, too, and expects the same rows.
 INTERPRETED = {
@@ -31,28 +32,28 @@ MOST_SECONDS = 4.0
 AGAIN_SECONDS = 1.0
 
 
+class SessionSettings(Protocol):
+    """The settings of a session."""
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Set several of them."""
+
+    def settings(self, prefixes: tuple[str, ...]) -> Mapping[str, str]:
+        """Return those that have one of the prefixes."""
+
+
 class Interpretation:
-    """Whether a session interprets its queries; it generates code at first.
+    """Whether a session interprets its queries; it generates code at first."""
 
-    Args:
-        configure: sets settings of the session.
-        settings: returns those settings of the session that have one of the prefixes.
-    """
-
-    def __init__(
-        self,
-        configure: Callable[[Mapping[str, str]], None],
-        settings: Callable[[tuple[str, ...]], Mapping[str, str]],
-    ) -> None:
-        self._configure = configure
-        self._settings = settings
+    def __init__(self) -> None:
         self._is_on = False
         self._generated: Mapping[str, str] | None = None
 
-    def switch(self, on: bool) -> None:
+    def switch(self, session: SessionSettings, on: bool) -> None:
         """Interpret the next queries, or generate code for them.
 
         Args:
+            session: the session.
             on: whether they are interpreted.
 
         Raises:
@@ -61,27 +62,45 @@ class Interpretation:
         if on == self._is_on:
             return
         if self._generated is None:
-            self._generated = {**GENERATED, **self._settings(tuple(INTERPRETED))}
-        self._configure(INTERPRETED if on else self._generated)
+            self._generated = {**GENERATED, **session.settings(tuple(INTERPRETED))}
+        session.configure(INTERPRETED if on else self._generated)
         self._is_on = on
 
 
+class RunningTasks:
+    """Counts the running tasks of a session, as Spark Connect reports them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, inflight_tasks: int, **_: Any) -> None:
+        """Handle an event."""
+        self.count = inflight_tasks
+
+
 class TimeLimit:
-    """Interrupts a query that takes too long.
+    """Interrupts a query that takes too long, but not while Spark plans it.
+
+    Planning takes as long with generated code, and an interrupt may be lost in it.
 
     Args:
         seconds: the most that it may take.
+        tasks: the tasks of its session.
         interrupt: interrupts it.
     """
 
-    def __init__(self, seconds: float, interrupt: Callable[[], object]) -> None:
+    def __init__(
+        self, seconds: float, tasks: RunningTasks, interrupt: Callable[[], object]
+    ) -> None:
         self.exceeded = False
         self._seconds = seconds
+        self._tasks = tasks
         self._interrupt = interrupt
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Run a query within the limit."""
+        self._tasks.count = 0
         ended = threading.Event()
         threading.Thread(target=self._wait, args=(ended,), daemon=True).start()
         try:
@@ -92,7 +111,7 @@ class TimeLimit:
     def _wait(self, ended: threading.Event) -> None:
         seconds = self._seconds
         while not ended.wait(seconds):
-            self.exceeded = True
-            self._interrupt()
-            # Spark does not notice an interrupt while it plans the query.
+            if self._tasks.count:
+                self.exceeded = True
+                self._interrupt()
             seconds = AGAIN_SECONDS

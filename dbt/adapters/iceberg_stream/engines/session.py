@@ -17,6 +17,7 @@ from dbt.adapters.iceberg_stream.engines import python_functions
 from dbt.adapters.iceberg_stream.engines.interpretation import (
     MOST_SECONDS,
     Interpretation,
+    RunningTasks,
     TimeLimit,
 )
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
@@ -74,12 +75,14 @@ class Session:
         self._url = url
         self._on_open = on_open
         self._progress: ProgressHandler | None = None
-        self._interpretation = Interpretation(self.configure, self.settings)
+        self._interpretation = Interpretation()
+        self._tasks = RunningTasks()
         load_pyspark()
         with explain():
             self._spark = _open(url)
         try:
             on_open(self._spark.session_id)
+            self._spark.registerProgressHandler(self._tasks)
             if known_server:
                 _retry(self._spark, RESTART_RETRIES)
             self.configure(settings)
@@ -91,7 +94,7 @@ class Session:
     @property
     def spark(self) -> SparkSession:
         """The session itself, for Python models."""
-        self._interpretation.switch(on=False)
+        self._interpretation.switch(self, on=False)
         return self._spark
 
     def activate(self) -> None:
@@ -203,7 +206,7 @@ class Session:
     def _generated(self) -> Iterator[None]:
         """Make requests that run with generated code, and explain their errors."""
         with explain():
-            self._interpretation.switch(on=False)
+            self._interpretation.switch(self, on=False)
             yield
 
     @contextmanager
@@ -225,10 +228,10 @@ class Session:
         """
         if interpreted:
             tag = uuid.uuid4().hex
-            limit = TimeLimit(MOST_SECONDS, partial(self._interrupt_tag, tag))
+            limit = TimeLimit(MOST_SECONDS, self._tasks, partial(self._interrupt_tag, tag))
             try:
                 with limit.watch(), explain():
-                    self._interpretation.switch(on=True)
+                    self._interpretation.switch(self, on=True)
                     return run(tag)
             except StatementError:
                 if not limit.exceeded:
@@ -329,7 +332,7 @@ class Session:
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
-        self._interpretation.switch(on=False)
+        self._interpretation.switch(self, on=False)
         selects = parse_select_chain(sql) if len(views) == 1 else None
         if selects is not None and selects.relation in views:
             return selects.over(views[selects.relation])
@@ -487,8 +490,8 @@ class Session:
             old.client.clone(copy).close()
             self._spark = _open(f"{self._url};session_id={copy}")
             self._on_open(copy)
-            if self._progress is not None:
-                self._spark.registerProgressHandler(self._progress)
+            for handler in filter(None, (self._tasks, self._progress)):
+                self._spark.registerProgressHandler(handler)
             self.configure(settings)
             old.stop()
 
