@@ -240,7 +240,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return session_settings(self.credentials.all_catalogs(), self.project_root, tokens)
 
     def _open_handle(self, on_close: Callable[[SessionHandle], None]) -> Handle:
-        from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
+        from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark
+        from dbt.adapters.iceberg_stream.engines.session import Session
         from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
         shared = self.resources

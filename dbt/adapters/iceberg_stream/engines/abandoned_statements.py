@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dbt.adapters.iceberg_stream.engines.session import interrupt_session
+from dbt.adapters.iceberg_stream.engines.server_session import interrupt_session
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 

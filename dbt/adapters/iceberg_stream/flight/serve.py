@@ -20,7 +20,8 @@ from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.engines.engine import Engine
-from dbt.adapters.iceberg_stream.engines.session import Session, quiet_pyspark
+from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark
+from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.flight.callers import Caller, same_token
 from dbt.adapters.iceberg_stream.flight.server import FlightSqlServer
 from dbt.adapters.iceberg_stream.flight.statements import SESSION_SETTINGS
