@@ -57,7 +57,7 @@ class Session:
     def renew(self, settings: Mapping[str, str]) -> None:
         self.renewals.append(settings)
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         self.ran += 1
         if self.errors:
             raise StatementError(self.errors.pop(0))

@@ -226,7 +226,7 @@ class Session:
     def register_function(self, name: str, function: Any, *arguments: Any) -> None:
         self.registered.append(f"{name}: {function.source}")
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         self.queries.append(sql)
         return pa.table({"n": [1]})
 
