@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from tests.unit.stream.sources.transaction_log import OWN, TABLES, TELLS, Log, topic_of
+from tests.unit.stream.sources.transaction_log import (
+    OWN,
+    TABLES,
+    TELLS,
+    Log,
+    replace_reads,
+    topic_of,
+)
 
 TOPICS = tuple(topic_of(table) for table in TABLES)
 ORDERS, ITEMS, CUSTOMERS = (f"{topic}/0" for topic in TOPICS)
@@ -64,7 +70,7 @@ class Client:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
-    monkeypatch.setattr(kafka_transaction_topic, "read_changes", log.read)
+    replace_reads(monkeypatch, log)
     return log
 
 

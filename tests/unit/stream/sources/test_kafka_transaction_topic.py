@@ -11,7 +11,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
-from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import transaction_id
 from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of
 
 
@@ -281,7 +281,7 @@ def test_names_of_tables_beside_those_that_are_known() -> None:
     ends = TransactionTopic(nobody, "t", ["server.db.dbo.orders"], lambda name: (name, 0))
     source = {"name": "server", "db": "db", "schema": "dbo", "table": "orders"}
     assert ends._topic_of("other.dbo.orders") is not None
-    ends._learn("server.db.dbo.orders", Change(0, {"source": source}, 0))
+    ends._learn("server.db.dbo.orders", {"source": source})
     assert ends._topic_of("db.dbo.orders") is not None
     assert ends._topic_of("other.dbo.orders") is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
-from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import transaction_id
 from tests.unit.stream.sources.transaction_log import OWN, TABLES, TELLS, Log, made, topic_of
 
 
@@ -45,9 +45,9 @@ def restart_progress(log: Log) -> None:
     log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
     # Nothing but a change tells that a topic has this table, too.
     told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "notes"}}
-    log.ends._learn(topic_of("orders"), Change(0, told, 0))
+    log.ends._learn(topic_of("orders"), told)
     told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "orders"}}
-    log.ends._learn(topic_of("orders"), Change(0, told, 0))
+    log.ends._learn(topic_of("orders"), told)
 
 
 def check_that_another_comes_there(

@@ -7,19 +7,37 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
+from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_runs, kafka_transactions
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
-from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change
 
 TELLS = "shop.transaction"
 OWN = f"{TELLS}/0"
+# Messages that are taken together; transactions begin and end within them.
+TAKEN = 5
 TABLES = ("orders", "items", "customers")
 
 
 def topic_of(table: str) -> str:
     return f"shop.public.{table}"
+
+
+class KeptMessage:
+    """A message as the Kafka client returns it."""
+
+    def __init__(self, offset: int, value: bytes, milliseconds: int) -> None:
+        self._offset, self._value, self._milliseconds = offset, value, milliseconds
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._milliseconds
 
 
 class Log:
@@ -80,12 +98,18 @@ class Log:
     def show_all(self) -> None:
         self.visible = {name: len(self.kept[name]) for name in self.names}
 
-    def read(self, _: Any, topic: str, number: int, low: int, high: int) -> Iterator[Change]:
+    def read(
+        self, _: Any, topic: str, number: int, low: int, high: int
+    ) -> Iterator[list[KeptMessage]]:
         partition = f"{topic}/{number}"
-        for offset in range(low, min(high, self.visible.get(partition, 0))):
-            told, stamp = self.kept[partition][offset]
-            if told is not None:
-                yield Change(offset, told, stamp)
+        messages = [
+            KeptMessage(offset, orjson.dumps(told), stamp)
+            for offset in range(low, min(high, self.visible.get(partition, 0)))
+            for told, stamp in [self.kept[partition][offset]]
+            if told is not None
+        ]
+        for place in range(0, len(messages), TAKEN):
+            yield messages[place : place + TAKEN]
 
     def plan_batch(
         self,
@@ -113,7 +137,13 @@ class Log:
         return [frontier[f"{topic_of(table)}/0"] for table in tables or TABLES]
 
 
+def replace_reads(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    """Read the messages of a log in place of Kafka's."""
+    for module in (kafka_transactions, kafka_transaction_runs):
+        monkeypatch.setattr(module, "read_messages", log.read)
+
+
 def made(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Log:
     log = Log(**options)
-    monkeypatch.setattr(module, "read_changes", log.read)
+    replace_reads(monkeypatch, log)
     return log

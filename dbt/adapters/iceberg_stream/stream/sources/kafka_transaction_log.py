@@ -75,14 +75,6 @@ class TransactionLog:
         is_old = change.milliseconds < max(self.since - SETTLED_SECONDS * 1000, self.expired)
         return BEFORE if is_old else AFTER
 
-    def has_end_of(self, change: Change) -> bool:
-        """Return whether the END of the change's transaction was read.
-
-        Args:
-            change: the change.
-        """
-        return transaction_id(change.payload.get("transaction")) in self.order
-
     def unnamed_order(self, change: Change) -> int | None:
         """Return the order of the transaction during which a change without an id was sent.
 
@@ -181,9 +173,10 @@ def parse_end(message: Change, began: int | None) -> TransactionEnd:
         message: the message.
         began: time of the BEGIN in milliseconds; None if the stream started after it.
     """
-    counts = Counter[str]()
+    counts: dict[str, int] = {}
     for item in message.payload.get("data_collections") or ():
-        counts[str(item.get("data_collection"))] += int(item.get("event_count") or 0)
+        name = str(item.get("data_collection"))
+        counts[name] = counts.get(name, 0) + int(item.get("event_count") or 0)
     is_old = message.milliseconds < (time.time() - SETTLED_SECONDS) * 1000
     is_certain = began is not None and not is_old
     since = math.inf if began is None else began

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import (
     TransactionLog,
     parse_end,
 )
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_runs import ChangeRun, read_runs
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     CHUNK,
     Change,
@@ -40,6 +41,36 @@ if TYPE_CHECKING:
 MAX_ENDS = 100_000
 # Messages about transactions of other tables after which an empty batch records the progress.
 RECORD_AFTER = 1000
+
+
+@dataclass
+class _Tail:
+    """The changes at the end of what is read of a partition, whose transactions have no END yet.
+
+    Attributes:
+        length: their number.
+        is_later: whether they follow a change whose END was read, so that theirs is later.
+        unsure: time of the oldest change that may have an older END.
+    """
+
+    length: int = 0
+    is_later: bool = False
+    unsure: float = math.inf
+
+    def pass_by(self, order: float) -> None:
+        """Begin anew after changes of a transaction whose END was read."""
+        self.is_later, self.length = True, 0
+        if order > BEFORE:
+            self.unsure = math.inf
+
+    def add(self, order: float, change: Change) -> None:
+        """Add a change whose transaction has no END that was read, or that has none."""
+        if order != AFTER:
+            self.length = 0
+            return
+        self.length += 1
+        if not self.is_later:
+            self.unsure = min(self.unsure, change.milliseconds)
 
 
 @dataclass
@@ -137,7 +168,7 @@ class TransactionTopic:
                     end = parse_end(message, begins.get(transaction))
                     log.order[transaction] = len(log.ends)
                     log.ends.append(end)
-                    count += self._of_topics(end).total()
+                    count += sum(self._of_topics(end).values())
                 if count >= rows or len(log.ends) >= MAX_ENDS:
                     break
         log.mark_expired(first)
@@ -177,29 +208,41 @@ class TransactionTopic:
         for partition, high in reach.items():
             topic, number = self.place(partition)
             part = Part(high, high == limit[partition])
-            after, is_later, unsure = 0, False, math.inf
-            with closing(
-                read_changes(self.consumer, topic, number, begin[partition], high)
-            ) as changes:
-                for change in changes:
-                    self._learn(topic, change)
-                    order = log.order_of(change)
-                    # A change without END is later if it follows one whose END is known.
-                    is_later = is_later or log.has_end_of(change)
-                    if order == AFTER and not is_later:
-                        unsure = min(unsure, change.milliseconds)
-                    elif BEFORE < order < AFTER:
-                        unsure = math.inf
-                    part.add(order, change.offset)
-                    read.counts[topic, order] += 1
-                    if (unnamed := log.unnamed_order(change)) is not None:
-                        read.unnamed[topic, unnamed] += 1
-                    after = after + 1 if order == AFTER else 0
-                    if after == CHUNK:
+            tail = _Tail()
+            with closing(read_runs(self.consumer, topic, number, begin[partition], high)) as runs:
+                for run in runs:
+                    self._learn(topic, run.payload)
+                    if (transaction := run.transaction) is not None and transaction in log.order:
+                        order = log.order[transaction]
+                        tail.pass_by(order)
+                        part.add(order, run.offset)
+                        read.counts[topic, order] += len(run.messages)
+                    elif self._add_singly(run, topic, part, log, read, tail):
                         break
-            log.unsure = min(log.unsure, unsure)
+            log.unsure = min(log.unsure, tail.unsure)
             read.parts[partition] = part
         return read
+
+    def _add_singly(
+        self,
+        run: ChangeRun,
+        topic: str,
+        part: Part,
+        log: TransactionLog,
+        read: ReadParts,
+        tail: _Tail,
+    ) -> bool:
+        """Add changes without an END, by the time of each; return whether enough are read."""
+        for change in run.changes():
+            order = log.order_of(change)
+            tail.add(order, change)
+            part.add(order, change.offset)
+            read.counts[topic, order] += 1
+            if (unnamed := log.unnamed_order(change)) is not None:
+                read.unnamed[topic, unnamed] += 1
+            if tail.length == CHUNK:
+                return True
+        return False
 
     def _check_named(self, ends: Sequence[TransactionEnd], read: ReadParts) -> None:
         """Check that changes have a `transaction`; those without would look like a snapshot's."""
@@ -228,12 +271,12 @@ class TransactionTopic:
                     return order - 1
         return len(ends) - 1
 
-    def _of_topics(self, end: TransactionEnd) -> Counter[str]:
+    def _of_topics(self, end: TransactionEnd) -> dict[str, int]:
         """Count the changes of a transaction by topic, which may have several tables."""
-        changes = Counter[str]()
+        changes: dict[str, int] = {}
         for name, count in end.counts.items():
             if (topic := self._topic_of(name)) is not None:
-                changes[topic] += count
+                changes[topic] = changes.get(topic, 0) + count
         return changes
 
     def _topic_of(self, collection: str) -> str | None:
@@ -262,10 +305,10 @@ class TransactionTopic:
             low = max(first[partition], high - CHUNK)
             with closing(read_changes(self.consumer, topic, number, low, high)) as changes:
                 for change in changes:
-                    self._learn(topic, change)
+                    self._learn(topic, change.payload)
 
-    def _learn(self, topic: str, change: Change) -> None:
-        source = change.payload.get("source")
+    def _learn(self, topic: str, payload: Mapping[str, Any]) -> None:
+        source = payload.get("source")
         if not isinstance(source, dict):
             return
         connector, database, schema, table = map(source.get, ("name", "db", "schema", "table"))

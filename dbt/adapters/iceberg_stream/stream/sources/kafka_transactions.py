@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,6 +119,21 @@ def read_changes(
     Raises:
         StreamError: the messages cannot be read.
     """
+    with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
+        for messages in chunks:
+            for message in messages:
+                if (payload := parse_payload(message)) is not None:
+                    yield Change(message.offset() or 0, payload, message.timestamp()[1])
+
+
+def read_messages(
+    consumer: Consumer, topic: str, partition: int, low: int, high: int
+) -> Generator[list[Message], None, None]:
+    """Yield the messages in `[low, high)` in lists, with the arguments of `read_changes`.
+
+    Raises:
+        StreamError: the messages cannot be read.
+    """
     from confluent_kafka import KafkaError, TopicPartition
 
     if low >= high:
@@ -127,16 +143,19 @@ def read_changes(
     try:
         while at < high:
             messages = consumer.consume(min(CHUNK, high - at), timeout=0.1)
+            chunk = []
             for message in messages:
                 error, offset = message.error(), message.offset() or 0
                 if error is None:
                     at = offset + 1
-                    if offset < high and (change := _change(message, offset)) is not None:
-                        yield change
+                    if offset < high and message.value() is not None:
+                        chunk.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at = high
                 elif message.topic() is not None:
                     raise StreamError(f"The topic {topic} cannot be read: {error.str()}.")
+            if chunk:
+                yield chunk
             if messages:
                 deadline = time.monotonic() + READ_SECONDS
             elif time.monotonic() > deadline:
@@ -146,6 +165,20 @@ def read_changes(
                 )
     finally:
         consumer.unassign()
+
+
+def parse_payload(message: Message) -> dict[str, Any] | None:
+    """Return what a message says of its change; None for a bad record, which is in no transaction.
+
+    Args:
+        message: a message that has a value.
+    """
+    try:
+        payload = orjson.loads(json_text(message.value() or b""))
+    except orjson.JSONDecodeError:
+        return None
+    payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
+    return payload if isinstance(payload, dict) else {}
 
 
 def transaction_id(block: Any) -> str | None:
@@ -159,21 +192,9 @@ def transaction_id(block: Any) -> str | None:
     number = block.get("id") if isinstance(block, dict) else None
     if number is None:
         return None
-    with_lsn = POSTGRES_ID.fullmatch(str(number))
-    return with_lsn[1] if with_lsn else str(number)
-
-
-def _change(message: Message, offset: int) -> Change | None:
-    value = message.value()
-    if value is None:
-        return None
-    try:
-        payload = orjson.loads(json_text(value))
-    except orjson.JSONDecodeError:
-        return None  # a bad record is in no transaction
-    payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
-    payload = payload if isinstance(payload, dict) else {}
-    return Change(offset, payload, message.timestamp()[1])
+    text = str(number)
+    with_lsn = POSTGRES_ID.fullmatch(text) if ":" in text else None
+    return with_lsn[1] if with_lsn else text
 
 
 def _debezium_ends(change: Change, after: Change | None) -> bool:

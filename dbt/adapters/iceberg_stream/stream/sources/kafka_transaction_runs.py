@@ -1,0 +1,91 @@
+"""Group Debezium's changes by transaction: most follow others of the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
+    Change,
+    parse_payload,
+    read_messages,
+    transaction_id,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+
+# What identifies the table of a change in its `source`.
+TABLE = ("name", "db", "schema", "table")
+# No id begins with it.
+NO_PREFIX = "\0"
+
+
+@dataclass(frozen=True)
+class ChangeRun:
+    """Consecutive changes of one table in one transaction, or a change in no transaction.
+
+    Attributes:
+        payload: that of the first message.
+        messages: the messages.
+        transaction: the id of the transaction; None if the changes have none.
+    """
+
+    payload: Mapping[str, Any]
+    messages: list[Message]
+    transaction: str | None
+
+    @property
+    def offset(self) -> int:
+        """The offset of the first change."""
+        return int(self.messages[0].offset() or 0)
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the changes one by one."""
+        for message in self.messages:
+            yield Change(message.offset() or 0, self.payload, message.timestamp()[1])
+
+
+def read_runs(
+    consumer: Consumer, topic: str, partition: int, low: int, high: int
+) -> Generator[ChangeRun, None, None]:
+    """Yield the changes in `[low, high)` as `read_changes` does, but grouped.
+
+    Args:
+        consumer: a consumer of Kafka.
+        topic: the topic.
+        partition: the number of the partition.
+        low: the first offset.
+        high: the end offset.
+
+    Raises:
+        StreamError: the messages cannot be read.
+    """
+    with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
+        for messages in chunks:
+            yield from _group(messages)
+
+
+def _group(messages: Sequence[Message]) -> Iterator[ChangeRun]:
+    run = ChangeRun({}, [], None)
+    key, prefix, transaction = None, NO_PREFIX, None
+    for message in messages:
+        if (payload := parse_payload(message)) is None:
+            continue
+        block, source = payload.get("transaction"), payload.get("source")
+        id = str(block.get("id")) if isinstance(block, dict) else ""
+        # Most ids of PostgreSQL differ from the last one only in the LSN behind the colon.
+        if not (id.startswith(prefix) and id[len(prefix) :].isdecimal()):
+            transaction = transaction_id(block)
+            prefix = NO_PREFIX if transaction in (None, id) else f"{transaction}:"
+        table = tuple(map(source.get, TABLE)) if isinstance(source, dict) else None
+        if transaction is None or (transaction, table) != key:
+            if run.messages:
+                yield run
+            key, run = (transaction, table), ChangeRun(payload, [], transaction)
+        run.messages.append(message)
+    if run.messages:
+        yield run
