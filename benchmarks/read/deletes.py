@@ -16,6 +16,7 @@ from benchmarks.read.upserts import READS, Tables, reads_beside_clean
 from benchmarks.stream.tables import read
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.compaction.deleted_rows import rewrite_deleted_rows
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
     convert_equality_deletes,
@@ -24,7 +25,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.conversion import (
 from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_entries
 
 SPARK = "Spark's own reader"
 ROWS, DATA_FILES = 5_000_000, 50

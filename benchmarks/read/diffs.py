@@ -21,11 +21,11 @@ from dbt.adapters.iceberg_stream.diff.difference import RowDifference
 from dbt.adapters.iceberg_stream.diff.version import find_versions
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 
 ROWS, DATA_FILES, SHARE = 5_000_000, 50, 100
 STATES = np.array(["open", "paid", "sent"])

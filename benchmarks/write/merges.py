@@ -19,8 +19,8 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
-from dbt.adapters.iceberg_stream.tables.merge.candidates import live_files
 from dbt.adapters.iceberg_stream.tables.merge.engine import merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 
