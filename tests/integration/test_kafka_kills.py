@@ -109,7 +109,7 @@ def run_and_kill(
         ]
         for stream in streams:
             stream.start()
-            stream.join(0.3 + topic.random.random() * 0.7)
+            stream.join(0.1 + topic.random.random() * 0.7)
         killed += streams[0].is_alive()
         streams[0].kill()
         for stream in streams:
@@ -161,4 +161,4 @@ def test_killed_at_random_moments(
 @pytest.mark.parametrize("keys", [(), ("id",)])
 @pytest.mark.parametrize("messages", ["json", "avro"], indirect=True)
 def test_killed_many_times(messages: Messages, tmp_path: Path, keys: tuple[str, ...]) -> None:
-    assert killed_at_random_moments(messages, tmp_path, keys, SOAK_KILLS) > SOAK_KILLS / 3
+    assert killed_at_random_moments(messages, tmp_path, keys, SOAK_KILLS) > SOAK_KILLS / 10
