@@ -43,6 +43,14 @@ VALUES |= {"timestamp_ntz": VALUES["timestamp"]}
 STRATEGIES = ["merge"] * 3 + ["append", "delete+insert", "insert_overwrite"]
 SCHEMA_CHANGES = ["ignore", "append_new_columns", "sync_all_columns", "fail"]
 FILTERS = ["", "", "where id % 2 = 0", "where false"]
+MERGE_ENGINE = "var('merge_engine', 'auto')"
+MERGE_STEPS = [
+    {"matched_condition": "DBT_INTERNAL_SOURCE.id % 2 = 0"},
+    {"not_matched_condition": "DBT_INTERNAL_SOURCE.id % 2 = 0"},
+    {"not_matched_by_source_action": "delete"},
+    {"skip_matched_step": True},
+    {"skip_not_matched_step": True},
+]
 MERGE_ON_READ = {f"write.{statement}.mode": "merge-on-read" for statement in ("delete", "merge")}
 # What changes a table after the model has written it.
 HOOKS = [
@@ -64,6 +72,12 @@ from {{ ref('src') }} group by all
 """
 # Also if the other model has no rows.
 FAILING = "select cast(raise_error('no') as int) as x from (select count(*) from {{ ref('%s') }})"
+
+
+class Jinja(str):
+    """An expression in a model's config, where other texts are quoted."""
+
+    __repr__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class RandomProject:
         columns = self._evolve() if self.evolves else list(self.types)
         models = {
             "src": model({"materialized": "table"}, self._source(columns)),
-            "plain": model({"materialized": "table"}, PLAIN + str(self.rng.randrange(3))),
+            "plain": model(self._materialized(), PLAIN + str(self.rng.randrange(3))),
             "totals": model({"materialized": "table"}, TOTALS),
             "failing": self._failing(),
         }
@@ -126,6 +140,11 @@ class RandomProject:
 
     def _happens(self, probability: float) -> bool:
         return self.rng.random() < probability
+
+    def _materialized(self) -> dict[str, str]:
+        # A branch cannot have views.
+        is_view = self.evolves and self._happens(0.15)
+        return {"materialized": "view" if is_view else "table"}
 
     def _evolve(self) -> list[str]:
         """Widen a type now and then; return the columns that the source has for now."""
@@ -148,20 +167,27 @@ class RandomProject:
             config["unique_key"] = rng.choice(["id", ["id"], ["id", "k"]])
         if strategy == "merge":
             config |= self._merge_options()
-        if self._happens(0.2):
-            config["table_properties"] = MERGE_ON_READ
+        properties = MERGE_ON_READ if self._happens(0.2) else {}
+        if self._happens(0.15):
+            properties = {**properties, "format-version": "3"}
+        if properties:
+            config["table_properties"] = properties
+        if self._happens(0.15):
+            config["sort_order"] = ["id desc"]
         if self._happens(0.5 if strategy == "insert_overwrite" else 0.25):
             config["partition_by"] = rng.choice(["bucket(4, id)", "id"])
         return config
 
     def _merge_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"merge_engine": Jinja(MERGE_ENGINE)}
         if self._happens(0.3):
             options["merge_exclude_columns"] = ["s"]
         elif self._happens(0.3):
             options["merge_update_columns"] = ["n"]
-        if self._happens(0.3):
+        if self._happens(0.2):
             options["incremental_predicates"] = ["DBT_INTERNAL_DEST.id < 30"]
+        if self._happens(0.3):
+            options |= self.rng.choice(MERGE_STEPS)
         return options
 
     def _source(self, columns: Sequence[str]) -> str:
