@@ -45,6 +45,7 @@ TOPICS = (
     "other",
     "cast",
     "cdc",
+    "by_key",
     "proto",
     "empty",
     "picked",
@@ -54,6 +55,7 @@ SETTINGS = {
     "json": "topic: json, format: json, tombstones: delete, columns: 'id bigint, name string'",
     "fast": "topic: json, format: json, columns: 'id bigint, name string'",
     "cdc": "topic: cdc, format: debezium, encoding: avro",
+    "by_key": "topic: by_key, format: debezium, encoding: avro",
     "cast": "topic: cast, format: avro, columns: 'id bigint, amount decimal(10,2), at timestamp'",
     "refused": "format: avro, connection: mistyped, topic: grown",
     "leaking": "topic: grown, format: avro, schema_registry: 'http://alice:secret@127.0.0.1/'",
@@ -74,6 +76,25 @@ class AvroShop(Shop):
         number = self.registry.register(f"{topic}-value", json.dumps(schema))
         self.send_bytes(topic, *(None if v is None else framed(number, schema, v) for v in values))
         return number
+
+
+def envelope(*fields: Any) -> Schema:
+    """Return the schema of Debezium's messages about rows."""
+    source = record(("table", "string"), ("lsn", ["null", "long"]), name="Source")
+    return record(
+        ("before", ["null", record(*fields, name="Value")]),
+        ("after", ["null", "shop.Value"]),
+        ("source", source),
+        ("op", "string"),
+        ("ts_ms", ["null", "long"]),
+        name="Envelope",
+    )
+
+
+def change(op: str, before: Any = None, after: Any = None) -> Any:
+    """Return a message of Debezium."""
+    source = {"table": "orders", "lsn": None}
+    return {"op": op, "before": before, "after": after, "source": source, "ts_ms": 1}
 
 
 def framed(number: int, schema: Schema, value: Any) -> bytes:
@@ -109,6 +130,9 @@ class TestAvro:
             "json.sql": model("json", unique_key="id"),
             "fast.sql": model("fast", unique_key="id"),
             "cdc.sql": model("cdc", unique_key="id"),
+            "by_key.sql": model("by_key", soft_deletes="deleted_at"),
+            "changes.sql": model("by_key", unique_key=[]),
+            "renamed.sql": model("by_key").replace("*", "id as number, note"),
             **{
                 f"{name}.sql": model(name)
                 for name in ("other", "proto", "empty", "refused", "leaking", "picked")
@@ -331,21 +355,6 @@ class TestAvro:
         assert "whose field `amount` has a value that its column cannot take" in said
 
     def test_debezium(self, project: Any, shop: AvroShop) -> None:
-        def envelope(*fields: Any) -> Schema:
-            source = record(("table", "string"), ("lsn", ["null", "long"]), name="Source")
-            return record(
-                ("before", ["null", record(*fields, name="Value")]),
-                ("after", ["null", "shop.Value"]),
-                ("source", source),
-                ("op", "string"),
-                ("ts_ms", ["null", "long"]),
-                name="Envelope",
-            )
-
-        def change(op: str, before: Any = None, after: Any = None) -> Any:
-            source = {"table": "orders", "lsn": None}
-            return {"op": op, "before": before, "after": after, "source": source, "ts_ms": 1}
-
         at = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}
         first = envelope(("id", "int"), ("at", at))
         one, two, three = ({"id": n, "at": n * 10**6} for n in (1, 2, 3))
@@ -361,6 +370,24 @@ class TestAvro:
             (1, datetime(1970, 1, 1, 0, 0, 1), "paid"),
             (3, datetime(1970, 1, 1), None),
         ]
+
+    def test_the_key_in_the_registry(self, project: Any, shop: AvroShop) -> None:
+        """Its fields are the key of a model that names none."""
+        one, two = ({"id": n, "note": "new"} for n in (1, 2))
+        schema = envelope(("id", "int"), ("note", "string"))
+        shop.send("by_key", schema, change("c", after=one), change("c", after=two))
+        _, said = run_dbt_and_capture(["run", "-s", "by_key"], expect_pass=False)
+        assert "has no subject by_key-key, whose fields would be the key" in " ".join(said.split())
+        shop.registry.register("by_key-key", json.dumps(record(("id", "int"), name="Key")))
+        run_dbt(["run", "-s", "by_key"])
+        shop.send("by_key", schema, change("u", one, {**one, "note": "paid"}), change("d", two))
+        run_dbt(["run", "-s", "by_key", "changes"])
+        sql = "select id, note, deleted_at is null from {schema}.by_key order by id"
+        assert rows(project, sql) == [(1, "paid", True), (2, "new", False)]
+        assert rows(project, "select count(*) from {schema}.changes") == [(4,)]
+        _, said = run_dbt_and_capture(["run", "-s", "renamed"], expect_pass=False)
+        said = " ".join(said.split())
+        assert "messages have the fields id, of which the query does not return id" in said
 
     def test_tombstones(self, project: Any, shop: AvroShop) -> None:
         """Their keys are Avro, too, with schemas of another subject."""

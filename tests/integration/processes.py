@@ -6,7 +6,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 
 # What the processes run. One server starts all of them, so it imports all.
-MODULES = ["tests.integration.stream_writer", "tests.integration.writers"]
+MODULES = [f"tests.integration.{name}" for name in ("stream_writer", "kafka_writer", "writers")]
 
 
 def forkserver() -> ForkServerContext:

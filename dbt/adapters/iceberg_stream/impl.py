@@ -49,7 +49,6 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.sql.stored_types import stored_type
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
-from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 from dbt.adapters.iceberg_stream.summary.changes import Changes
 from dbt.adapters.iceberg_stream.summary.listener import BuildSummary
 from dbt.adapters.iceberg_stream.summary.row_drop import check_row_drop
@@ -357,7 +356,10 @@ class IcebergStreamAdapter(
         """Return the model's table layout; raise one error for all errors of its config."""
         layout = check_model_config(model)
         if model["config"].get("materialized") == "stream":
-            parse_stream_options(model)
+            from dbt.adapters.iceberg_stream.materializations.stream import check_stream
+
+            context = self.context(model.get("database"))
+            check_stream(context, model, self._streams.get(str(model["unique_id"])))
         return layout
 
     @available.parse(lambda *a, **k: True)

@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.stream import service
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, StreamError
 from dbt.adapters.iceberg_stream.stream.groups import Group
+from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from dbt.adapters.iceberg_stream.stream.stream import Stream
@@ -51,6 +52,27 @@ def stream_columns(
     stream_model = StreamModel(context, sql, model, source)
     columns = stream_model.columns(stream_model.options)
     return [(name, kind.simpleString()) for name, kind in columns]
+
+
+def check_stream(
+    context: MaterializationContext, model: Mapping[str, Any], source: SourceDefinition | None
+) -> None:
+    """Check the options of a stream model.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        model: the model's node in dbt's graph.
+        source: the source that the query streams from, whose registry may have its key; None if
+            the query calls no `stream()`.
+
+    Raises:
+        CompilationError: the options have errors.
+        StreamError: the source has errors.
+    """
+    if source is None:
+        parse_stream_options(model)
+    else:
+        _ = StreamModel(context, "", model, source).options
 
 
 def run_stream(
@@ -101,7 +123,8 @@ def run_stream(
     with context.database_errors(sql), explain():
         stream_model = StreamModel(context, sql, model, source)
         if not refresh:
-            stream_model = replace(stream_model, lower=stream_model.frontier(relation))
+            key, lower = stream_model.registered_key, stream_model.frontier(relation)
+            stream_model = replace(stream_model, lower=lower, key=key)
         own = stream_model.table_stream(relation)
         tables = [own]
         if running is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -51,6 +51,7 @@ from dbt.adapters.iceberg_stream.stream.routes import (
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
@@ -83,6 +84,7 @@ class StreamModel:
         source: the source that the query streams from.
         lower: the frontier to read from; None for the source's beginning.
         upper: the end of the batch that the columns are for; None for the next batch.
+        key: the `registered_key` of the run so far; None to ask the registry.
     """
 
     context: MaterializationContext
@@ -91,6 +93,7 @@ class StreamModel:
     source: SourceDefinition
     lower: Frontier | None = None
     upper: Frontier | None = None
+    key: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         # PySpark has import cycles, which fail when several threads import it at the same time.
@@ -99,20 +102,41 @@ class StreamModel:
     @cached_property
     def options(self) -> StreamOptions:
         """Return the model's options; raises StreamError for wrong ones."""
-        return parse_stream_options(self.model)
+        config = dict(self.model["config"])
+        if self.registered_key:
+            config["unique_key"] = list(self.registered_key)
+        return parse_stream_options({**self.model, "config": config})
+
+    @cached_property
+    def registered_key(self) -> tuple[str, ...]:
+        """Return the columns of the key in a schema registry, if the model has no `unique_key`.
+
+        Raises:
+            StreamError: the registry does not have them, and the source deletes rows.
+        """
+        if self.key is not None:
+            return self.key
+        config = self.model["config"]
+        # A route has the rows of one table of several, each with a key of its own.
+        if config.get("unique_key") is not None or config.get("route_by"):
+            return ()
+        source = self._open((), ())
+        return source.registered_key() if isinstance(source, KafkaSource) else ()
 
     @cached_property
     def opened_source(self) -> Source:
         """Return a reader of the source."""
-        credentials = self.context.credentials
-        settings = credentials.catalog_settings()
-        storage = {} if settings is None else dict(settings.properties)
         routed = [route_options(self.options, route).keys for route in self.options.routes]
         keys = tuple(dict.fromkeys(chain(self.options.keys, *routed)))
         # Records need only the key columns that all routes share.
         lowered = [{key.lower() for key in route_keys} for route_keys in routed]
         shared = [key for key in self.options.keys if all(key.lower() in own for own in lowered)]
-        required = source_key_columns(self.sql, VIEW, shared)
+        return self._open(keys, source_key_columns(self.sql, VIEW, shared))
+
+    def _open(self, keys: Sequence[str], required: Sequence[str]) -> Source:
+        credentials = self.context.credentials
+        settings = credentials.catalog_settings()
+        storage = {} if settings is None else dict(settings.properties)
         return open_source(
             self.source,
             self.context.catalogs.get(self.source.catalog),
@@ -150,9 +174,23 @@ class StreamModel:
             session = self.context.session()
             frame = self._empty(session)
             fields = session.frame(self.change_sql, **{VIEW: frame}).schema.fields
-            output_columns([field.name for field in fields], self.options)
+            names = [field.name for field in fields]
+            self._check_registered_key(names)
+            output_columns(names, self.options)
             self._check_conditions(session, frame)
         return schema_id, {field.name: field.dataType for field in fields}
+
+    def _check_registered_key(self, names: Sequence[str]) -> None:
+        """Check that the query returns the columns of a key that the model does not name."""
+        returned = returned_columns(names)
+        lower = {name.lower() for name in returned}
+        if missing := [name for name in self.registered_key if name.lower() not in lower]:
+            raise StreamError(
+                "`unique_key` is missing, and the keys of the source's messages have the fields "
+                f"{', '.join(self.registered_key)}, of which the query does not return "
+                f"{', '.join(missing)}. It returns: {', '.join(returned)}. Add the fields to the "
+                "query, or set `unique_key` to the columns that identify a row."
+            )
 
     def _empty(self, session: Session) -> DataFrame:
         try:
@@ -289,7 +327,7 @@ class StreamModel:
         log = _StatusLog()
 
         def reopen(lower: Frontier | None, upper: Frontier) -> tuple[BatchWriter, str]:
-            model = replace(self, lower=lower, upper=upper)
+            model = replace(self, lower=lower, upper=upper, key=self.registered_key)
             table = model._table_stream(relation, options, label, begin)
             return table.writer, table.schema_id
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json import (
     decode_messages,
     json_arrow_schema,
@@ -30,6 +31,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import (
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
+from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class KafkaSource:
         transaction_topic: the topic to which Debezium reports transactions; batches then have only
             whole transactions.
         schemas: the schemas of the messages, if they have the ids of schemas.
+        keys: the schemas of the messages' keys, if messages delete rows and there is a registry.
 
     Raises:
         StreamError: the options of the topics contradict each other.
@@ -74,6 +77,7 @@ class KafkaSource:
     topics: tuple[str, ...] = ()
     transaction_topic: str | None = None
     schemas: TopicSchemas | None = None
+    keys: TopicKeys | None = None
     ordered: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -110,6 +114,28 @@ class KafkaSource:
     @property
     def of_rows(self) -> bool:
         return self.envelope.name in ("debezium", "maxwell")
+
+    def registered_key(self) -> tuple[str, ...]:
+        """Return the columns that identify a row by the schemas of the messages' keys.
+
+        Returns:
+            The columns; none if messages delete no rows, or if no registry is known for JSON.
+
+        Raises:
+            StreamError: the keys have no columns that are the same for all topics.
+        """
+        if self.keys is None:
+            return ()
+        fields = self.keys.fields(self._topics.read)
+        if not fields and self.schemas is not None:
+            subjects = ", ".join(f"{topic}-key" for topic in self._topics.read)
+            raise StreamError(
+                "`unique_key` is missing: the source deletes rows, and the schema registry at "
+                f"{self.keys.registry.address} has no subject {subjects}, whose fields would be "
+                "the key. Set `unique_key` to the columns that identify a row, or to [] to append "
+                "a row for each message."
+            )
+        return fields
 
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None

@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import PREFIX, SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
+from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 
 STARTS = ("earliest", "latest")
@@ -149,6 +150,7 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
         )
     options = _connection(spec.get("connection"), connections) | own
     schemas = _schemas(spec, options, messages)
+    keys = _keys(options, messages, schemas)
     options = {n: v for n, v in options.items() if not n.startswith(PREFIX)}
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
@@ -168,7 +170,24 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
         tuple(dict.fromkeys(map(str, topics))),
         str(spec["transaction_topic"]) if spec.get("transaction_topic") else None,
         schemas,
+        keys,
     )
+
+
+def _keys(
+    options: Mapping[str, str], messages: Envelope, schemas: TopicSchemas | None
+) -> TopicKeys | None:
+    """Return the schemas of the keys of messages that delete rows; None without a registry."""
+    if messages.name != "debezium" and not messages.tombstone_deletes:
+        return None
+    if schemas is not None:
+        return TopicKeys(schemas.registry)
+    own = _registry_options(options)
+    return TopicKeys(SchemaRegistry(own)) if own.get("url") else None
+
+
+def _registry_options(options: Mapping[str, str]) -> dict[str, str]:
+    return {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
 
 
 def _schemas(
@@ -182,7 +201,7 @@ def _schemas(
                 "protobuf, or `encoding` with `format: debezium`."
             )
         return None
-    own = {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
+    own = _registry_options(options)
     if address := str(spec.get("schema_registry") or ""):
         if holds_secret(address):
             raise StreamError(

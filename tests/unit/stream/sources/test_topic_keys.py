@@ -1,0 +1,111 @@
+"""Which columns identify a row by the schemas of the messages' keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
+    RegisteredSchema,
+    SchemaRegistry,
+)
+
+CONNECTIONS = {
+    "shop": {"bootstrap.servers": "b:1", "schema.registry.url": "http://registry:8081"},
+    "bare": {"bootstrap.servers": "b:1"},
+}
+AVRO = {"format": "debezium", "encoding": "avro", "topic": "a"}
+
+
+def avro(*names: str) -> RegisteredSchema:
+    fields = [{"name": name, "type": "int"} for name in names]
+    return RegisteredSchema(1, json.dumps({"type": "record", "name": "Key", "fields": fields}))
+
+
+PROTOBUF = RegisteredSchema(
+    1, 'syntax = "proto3"; message Key { int32 id = 1; string region = 2; }', "PROTOBUF"
+)
+JSON_TEXT = {"type": "object", "properties": {"id": {"type": "integer"}}}
+JSON = RegisteredSchema(1, json.dumps(JSON_TEXT), "JSON")
+
+
+def registered_key(
+    monkeypatch: pytest.MonkeyPatch,
+    subjects: dict[str, list[RegisteredSchema]],
+    connection: str = "shop",
+    **keys: Any,
+) -> tuple[str, ...]:
+    """Return the key of a source, whose registry has these subjects."""
+    monkeypatch.setattr(SchemaRegistry, "versions", lambda self, subject: subjects.get(subject, []))
+    spec = {"type": "kafka", "connection": connection, **keys}
+    definition = SourceDefinition(("s", "a"), "s.a", spec)
+    source = open_source(definition, None, Path(), {}, CONNECTIONS)  # type: ignore[arg-type]
+    assert isinstance(source, KafkaSource)
+    return source.registered_key()
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"), [(avro("id"), ("id",)), (PROTOBUF, ("id", "region")), (JSON, ("id",))]
+)
+def test_the_fields_of_the_key(
+    monkeypatch: pytest.MonkeyPatch, schema: RegisteredSchema, expected: tuple[str, ...]
+) -> None:
+    assert registered_key(monkeypatch, {"a-key": [schema]}, **AVRO) == expected
+    tombstones = {"format": "avro", "tombstones": "delete", "topic": "a"}
+    assert registered_key(monkeypatch, {"a-key": [schema]}, **tombstones) == expected
+    text = {"format": "debezium", "columns": "id int", "topic": "a"}
+    assert registered_key(monkeypatch, {"a-key": [schema]}, **text) == expected
+
+
+def test_the_newest_schema_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert registered_key(monkeypatch, {"a-key": [avro("x"), avro("y")]}, **AVRO) == ("y",)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"format": "avro", "topic": "a"},
+        {"format": "json", "columns": "id int", "topic": "a"},
+        {"format": "raw", "topic": "a"},
+    ],
+)
+def test_events_are_appended(monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]) -> None:
+    assert registered_key(monkeypatch, {"a-key": [avro("id")]}, **keys) == ()
+
+
+@pytest.mark.parametrize("connection", CONNECTIONS)
+def test_json_needs_no_registry(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
+    keys = {"format": "debezium", "columns": "id int", "topic": "a"}
+    assert registered_key(monkeypatch, {}, connection, **keys) == ()
+
+
+def test_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    subjects = {"a-key": [avro("id")], "b-key": [avro("id")], "c-key": [avro("x")]}
+    several = {"format": "debezium", "encoding": "avro"}
+    assert registered_key(monkeypatch, subjects, topics=["a", "b"], **several) == ("id",)
+    with pytest.raises(StreamError, match="have different fields .a: id; c: x.. Set `unique_key`"):
+        registered_key(monkeypatch, subjects, topics=["a", "c"], **several)
+    one_of_them = {**several, "topic": "c", "topics": ["a", "c"]}
+    assert registered_key(monkeypatch, subjects, **one_of_them) == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("schemas", "words"),
+    [
+        ([], "has no subject a-key, whose fields would be the key. Set `unique_key`"),
+        ([RegisteredSchema(7, '"long"')], "subject a-key .* 7, is not of a record"),
+        ([avro()], "has no fields"),
+        ([RegisteredSchema(7, "true", "JSON")], "has no fields"),
+    ],
+)
+def test_keys_without_fields(
+    monkeypatch: pytest.MonkeyPatch, schemas: list[RegisteredSchema], words: str
+) -> None:
+    with pytest.raises(StreamError, match=words):
+        registered_key(monkeypatch, {"a-key": schemas}, **AVRO)
