@@ -177,8 +177,8 @@ class TestBranches(Histories):
                 assert (at, statuses(actual)) == (at, statuses(expected))
             for target, branch in {"of_main": "main", "of_branch": BRANCH}.items():
                 tables = self.contents(project, "ours", branch)
-                found = differences(self.contents(project, target), tables)
-                assert (at, branch, found) == (at, branch, [])
+                different = differences(self.contents(project, target), tables)
+                assert (at, branch, different) == (at, branch, [])
 
 
 class TestAtomic(AtomicProject, Histories):
