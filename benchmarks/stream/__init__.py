@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from benchmarks.bench import Benchmark
 
-from . import late, memory, merges, sequence, upserts
+from . import late, memory, merges, sequence, transaction_topic, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_files": upserts.upserts_files,
     "upserts_kafka": upserts.upserts_kafka,
     "upserts_kafka_avro": upserts.upserts_kafka_avro,
+    "transaction_topic": transaction_topic.transaction_topic,
     "upserts_start": upserts.upserts_start,
     "merges_5m": merges.merges_5m,
     "merges_5m_v3": merges.merges_5m_v3,
