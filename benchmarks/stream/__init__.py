@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from benchmarks.bench import Benchmark
 
-from . import late, memory, merges, sequence, transactions, upserts
+from . import late, memory, merges, sequence, transaction_topic, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_files": upserts.upserts_files,
     "upserts_kafka": upserts.upserts_kafka,
     "upserts_kafka_avro": upserts.upserts_kafka_avro,
+    "transaction_topic": transaction_topic.transaction_topic,
     "upserts_start": upserts.upserts_start,
-    "transactions": transactions.transactions,
     "merges_5m": merges.merges_5m,
     "merges_5m_v3": merges.merges_5m_v3,
     "merges_20m": merges.merges_20m,

@@ -20,6 +20,7 @@ TOPICS = {
     "plain": "format: json, tombstones: delete",
     "debezium": "format: debezium",
     "truncated": "format: debezium",
+    "changed": "format: debezium",
     "maxwell": "format: maxwell, table: orders",
     "spoiled": "format: json",
     "raw": "format: raw",
@@ -55,7 +56,7 @@ def sources(bootstrap: str) -> str:
         config:
           meta:
             stream: {{type: kafka, bootstrap_servers: '{bootstrap}', topic: {topic}, {form},
-                     {PLAIN_COLUMNS if topic == "numbers" else COLUMNS}}}
+                     {PLAIN_COLUMNS if topic in ("numbers", "changed") else COLUMNS}}}
 """
         for topic, form in TOPICS.items()
     )
@@ -77,6 +78,11 @@ class TestKafka:
             "plain.sql": model("plain", unique_key="id"),
             "debezium.sql": model("debezium", unique_key="id"),
             "truncated.sql": model("truncated", unique_key="id"),
+            "changed.sql": model("changed", unique_key="id"),
+            # Spark reads the changes of a query that computes a column.
+            "computed.sql": model("changed", unique_key="id").replace(
+                "select *", "select id, concat(status, '') as status"
+            ),
             "maxwell.sql": model("maxwell", unique_key="id"),
             "renamed.sql": RENAMED,
             "spoiled.sql": model("spoiled"),
@@ -138,6 +144,27 @@ class TestKafka:
         _, said = run_dbt_and_capture(["run", "-s", "debezium"], expect_pass=False)
         assert "a truncate, and 3 partitions, between which the order is not known" in said
         assert [row[:2] for row in rows(project, ALL % "debezium")] == [(1, "paid")]
+
+    def test_debezium_with_spark_and_without(self, project: Any, send: Any) -> None:
+        def told(op: str, before: Any, after: Any) -> Any:
+            return {"op": op, "before": before, "after": after, "ts_ms": 1, "source": {"lsn": 7}}
+
+        def row(number: int, status: str | None) -> Any:
+            return {"id": number, "status": status, "other": [1]}
+
+        logged = {"op": "m", "message": {"prefix": "p"}}
+        batches = (
+            [(n, told("c", None, row(n, "new"))) for n in range(6)],
+            [(1, told("u", None, row(1, "paid"))), (2, told("d", row(2, "new"), None)), (2, None)],
+            [(3, told("d", {"id": 3}, None)), (3, told("c", None, row(3, None))), (4, logged)],
+            [(4, {"schema": {}, "payload": told("d", row(4, "new"), None)})],
+        )
+        for batch in batches:
+            send("changed", *batch)
+            run_dbt(["run", "-s", "changed", "computed"])
+        expected = [(0, "new"), (1, "paid"), (3, None), (5, "new")]
+        for table in ("changed", "computed"):
+            assert rows(project, f"select * from {{schema}}.{table} order by id") == expected
 
     def test_tables_of_a_topic(self, project: Any, send: Any) -> None:
         """Each goes to a table of its own, updates and deletes included."""

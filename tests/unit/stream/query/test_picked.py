@@ -101,3 +101,11 @@ def test_columns_of_the_condition_are_read_once() -> None:
     picked = pick("select id, amount from v where id = 1 and ID < 5", "v", ROWS.schema)
     assert picked is not None
     assert picked.columns == {"id": "id", "amount": "amount", "__compared_id": "id"}
+
+
+def test_the_change_is_no_column_of_the_row() -> None:
+    for star in ("*", "* except (__stream)"):
+        picked = pick(f"select {star}, v.__stream as __stream from v", "v", ROWS.schema)
+        assert picked is not None
+        assert list(picked.columns.values()) == ROWS.schema.names
+    assert pick("select * except (id), v.__stream as __stream from v", "v", ROWS.schema) is None

@@ -18,6 +18,7 @@ SHOP: dict[str, Any] = {
     "topics": ["shop.orders", "shop.items"],
 }
 TELLS = {"transaction_topic": "shop.transaction"}
+REGISTRY = {"schema_registry": "http://registry:8081"}
 
 
 def definition(**spec: Any) -> SourceDefinition:
@@ -42,6 +43,11 @@ def test_models_of_other_topics_read_one_source() -> None:
         ({"topic": "shop.people"}, "`topic` must be one of"),
         ({"transactions": True}, "Set `transaction_topic` to the topic to which Debezium"),
         ({**TELLS, "format": "maxwell"}, "needs `format: debezium`"),
+        ({**TELLS, **REGISTRY, "encoding": "avro"}, "`transaction_topic` cannot be used with Avro"),
+        (
+            {**TELLS, **REGISTRY, "encoding": "protobuf"},
+            "`transaction_topic` cannot be used with Protobuf",
+        ),
         ({"transaction_topic": "shop.items"}, "is one of the topics whose changes are read"),
     ],
 )

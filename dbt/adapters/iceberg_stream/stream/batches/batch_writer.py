@@ -45,6 +45,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     MAJOR,
     MINOR,
+    ROW_DELETED,
     ArrowSource,
     ClosableSource,
     FileSource,
@@ -420,8 +421,10 @@ class _Selection:
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns that `StreamQuery.changes` returns."""
         rows = self._picked.filter(rows)
-        names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1"}
+        names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
         renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
+        if DELETED in renamed.schema.names:
+            return renamed
         return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
 
 

@@ -97,7 +97,7 @@ def _columns(tree: exp.Select, view: str, by_lower: Mapping[str, str]) -> dict[s
     picked: dict[str, str] = {}
     for projection in tree.expressions:
         column = projection.unalias()
-        if isinstance(column, exp.Star) and not any(column.args.values()):
+        if isinstance(column, exp.Star) and _has_all(column):
             picked |= by_lower
         elif not isinstance(column, exp.Column) or column.table not in ("", view):
             return None
@@ -106,3 +106,10 @@ def _columns(tree: exp.Select, view: str, by_lower: Mapping[str, str]) -> dict[s
         elif column.name != CHANGE:
             return None
     return picked
+
+
+def _has_all(star: exp.Star) -> bool:
+    """Return whether a star has all columns, but for CHANGE, which is no column of a row."""
+    others = [value for name, value in star.args.items() if name != "except_" and value]
+    excepted = star.args.get("except_") or []
+    return not others and all(column.name == CHANGE for column in excepted)

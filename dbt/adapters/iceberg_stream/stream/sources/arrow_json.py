@@ -47,7 +47,7 @@ def decode_messages(
     for batch in messages:
         if not batch.num_rows:
             continue
-        records = _decode(json_values(batch["value"]), schema)
+        records = decode_objects(json_values(batch["value"]), schema)
         if any(records[name].null_count for name in required):
             raise ArrowFallback
         rows = {name: records[column] for name, column in columns.items()}
@@ -56,7 +56,16 @@ def decode_messages(
         yield from pa.table(rows).combine_chunks().to_batches()
 
 
-def _decode(values: pa.Array, schema: pa.Schema) -> pa.Table:
+def decode_objects(values: pa.Array, schema: pa.Schema) -> pa.Table:
+    """Decode JSON objects to the members that a schema names.
+
+    Args:
+        values: the objects (binary).
+        schema: of the members.
+
+    Raises:
+        ArrowFallback: a value may be no object, or Spark may decode it differently.
+    """
     try:
         texts = values.cast(pa.string())
         if not _are_objects(texts):

@@ -122,6 +122,12 @@ class Envelope:
         """Return whether each message is a record, except those without a value."""
         return self.name in ("json", "avro") and not self.tombstone_deletes
 
+    @property
+    def has_only_rows(self) -> bool:
+        """Return whether each message is Debezium's JSON, and its rows have no other columns."""
+        is_json = self.name == "debezium" and self.encoding == "json"
+        return is_json and self.table is None and self.table_column is None
+
     def fields(self, spark: SparkSession) -> list[StructField]:
         """Return Spark's fields of the record's columns.
 

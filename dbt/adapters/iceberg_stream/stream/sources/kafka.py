@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json import (
     decode_messages,
     json_arrow_schema,
@@ -203,7 +204,7 @@ class KafkaSource:
     def arrow_rows(
         self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
-        if not self.envelope.has_only_records:
+        if not (self.envelope.has_only_records or self.envelope.has_only_rows):
             return None
         decode = self._decode_json if self.schemas is None else self._decode_avro
         decoder = decode(session.spark, upper, pick)
@@ -216,6 +217,8 @@ class KafkaSource:
         columns = None if schema is None else pick(schema)
         if schema is None or columns is None:
             return None
+        if self.envelope.has_only_rows:
+            return partial(decode_debezium, schema=schema, columns=columns)
         required = self.envelope.required_columns(schema.names)
         return partial(decode_messages, schema=schema, columns=columns, required=required)
 

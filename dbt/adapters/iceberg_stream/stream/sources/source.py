@@ -29,6 +29,8 @@ CHANGE = "__stream"
 BAD, WHERE, REASON = "__bad", "__where", "__reason"
 # Columns of a change's position in the source, if PyArrow reads the records.
 MAJOR, MINOR = "__major", "__minor"
+# Column that PyArrow may add: whether the change deletes the row. Without it, none does.
+ROW_DELETED = "__deleted"
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
 # Returns the source's columns that are needed, by the names that they get, given all columns that
@@ -184,8 +186,8 @@ class ArrowSource(Protocol):
             pick: selects the columns.
 
         Returns:
-            The picked columns, MAJOR and MINOR, in the order of the changes; None if Spark has to
-            read the batch.
+            The picked columns, MAJOR, MINOR and possibly ROW_DELETED, in the order of the changes;
+            None if Spark has to read the batch.
 
         Raises:
             ArrowFallback: Spark has to read the batch; raised while the rows are read.

@@ -1,0 +1,75 @@
+"""Decode Debezium's JSON by PyArrow, if the query only picks columns of the row.
+
+A batch with a message that is bad, or more than the change of one row, is read by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_objects
+from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_values
+
+# What `Envelope` has Spark decode besides the row: a value of another type makes a message bad.
+SOURCE = pa.struct([("table", pa.string()), ("lsn", pa.int64()), ("pos", pa.int64())])
+# Changes of one row; truncates and unknown operations are Spark's.
+OPERATIONS = pa.array(["c", "r", "u", "d", "m"])
+
+
+def decode_debezium(
+    messages: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Decode changes to columns of the row, with MAJOR, MINOR and ROW_DELETED.
+
+    Args:
+        messages: batches with the columns `value` (binary) and `offset` (int64).
+        schema: of the row.
+        columns: the row's column for each column to return.
+
+    Raises:
+        ArrowFallback: a message may be bad, has its schema with it, is no change of one row, or
+            Spark may decode it differently.
+    """
+    row = pa.struct(list(schema))
+    body = [("before", row), ("after", row), ("op", pa.string()), ("ts_ms", pa.int64())]
+    # Of a message with its schema, Spark reads the payload.
+    body += [("source", SOURCE), ("payload", pa.struct([("op", pa.string())]))]
+    for batch in messages:
+        if not batch.num_rows:
+            continue
+        changes = decode_objects(json_values(batch["value"]), pa.schema(body)).combine_chunks()
+        operations = changes["op"].combine_chunks()
+        is_read = pc.is_in(operations, OPERATIONS)
+        if changes["payload"].null_count < len(changes) or not pc.all(is_read).as_py():
+            raise ArrowFallback
+        rows = _rows(changes, operations, batch["offset"], schema, columns)
+        # `m` is a message that the source's log contains, and no change of a row.
+        yield rows.filter(pc.not_equal(operations, "m"))
+
+
+def _rows(
+    changes: pa.Table,
+    operations: pa.Array,
+    offsets: pa.Array,
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+) -> pa.RecordBatch:
+    deleted = pc.equal(operations, "d")
+    has_deletes = pc.any(deleted).as_py()
+    before, after = (
+        dict(zip(schema.names, changes[name].combine_chunks().flatten(), strict=True))
+        for name in ("before", "after")
+    )
+    rows = {
+        name: pc.if_else(deleted, before[column], after[column]) if has_deletes else after[column]
+        for name, column in columns.items()
+    }
+    rows[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), len(offsets))
+    rows[MINOR] = offsets
+    rows[ROW_DELETED] = deleted
+    return pa.record_batch(rows)
