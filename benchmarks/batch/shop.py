@@ -16,6 +16,10 @@ AIM_SECONDS = 1.0
 NET = "Net: less the time of `dbt ls` with the same adapter and project"
 
 
+# The least net ratio that is wanted against a peer on the same warm server.
+WARM_NET = 4
+
+
 def cold(bench: Bench) -> list[Result]:
     """No engine runs before, none after."""
     files = projects.shop(ORDERS)
@@ -36,14 +40,15 @@ def cold(bench: Bench) -> list[Result]:
 
 def warm(bench: Bench) -> list[Result]:
     """The engine is there from the command before."""
-    return _warm(bench, "shop_warm", ["run"], "Whole command, five models", total=2.8, net=5)
+    note = "Whole command, five models"
+    return _warm(bench, "shop_warm", ["run"], note, total=2.8, net=5, warm_total=2)
 
 
 def one_model(bench: Bench) -> list[Result]:
     """The developer's loop: one small table model again and again."""
     command = ["run", "--select", "daily_revenue"]
     note = "Whole command, one table model"
-    return _warm(bench, "one_model_warm", command, note, total=3, net=15)
+    return _warm(bench, "one_model_warm", command, note, total=3, net=15, warm_total=1.6)
 
 
 def one_model_shell(bench: Bench) -> list[Result]:
@@ -69,7 +74,13 @@ def one_model_shell(bench: Bench) -> list[Result]:
 
 
 def _warm(
-    bench: Bench, name: str, command: list[str], note: str, total: float, net: float
+    bench: Bench,
+    name: str,
+    command: list[str],
+    note: str,
+    total: float,
+    net: float,
+    warm_total: float,
 ) -> list[Result]:
     ours, peer, warm_peer = trio = bench.trio("shop", projects.shop(ORDERS))
     seconds = alternate(
@@ -90,6 +101,6 @@ def _warm(
     return [
         Result.of(name, Peer.label, seconds["ours"], seconds["peer"], total, f"{note}."),
         Result.of(f"{name}_net", Peer.label, ours_net, peer_net, net, f"{NET}."),
-        Result.of(warm_name, warm, seconds["ours"], seconds["warm peer"], None, f"{note}."),
-        Result.of(f"{warm_name}_net", warm, ours_net, warm_net, None, f"{NET}."),
+        Result.of(warm_name, warm, seconds["ours"], seconds["warm peer"], warm_total, f"{note}."),
+        Result.of(f"{warm_name}_net", warm, ours_net, warm_net, WARM_NET, f"{NET}."),
     ]

@@ -15,7 +15,7 @@ KEYS = 2500
 TABLES = {
     "few": "select id, id % 3 as n, concat('n', id) as name from range(100)",
     "same_key": f"select id, 1 as k from range({KEYS})",
-    "many": "select id from range(100001)",
+    "many": "select id from range(5001)",
 }
 
 
@@ -55,7 +55,7 @@ class TestInterpretedQueries:
             ("select count(*) from {schema}.few a cross join {schema}.few b", False),
             ("select count(*) from {schema}.few a join {schema}.few b on a.id > b.id", False),
             ("select count(*) from {schema}.pairs", False),
-            ("select count(*) from range(100001)", False),
+            ("select count(*) from range(5001)", False),
             ("select explode(sequence(1, 3))", False),
             ("with recursive r as (select 1 as i union all select i + 1 from r where i < 3) "
              "select * from r", False),

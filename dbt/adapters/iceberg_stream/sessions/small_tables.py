@@ -44,6 +44,9 @@ logger = AdapterLogger("Iceberg_Stream")
 
 # Bytes of Arrow data for each row of `small_table_rows`: wide rows are better written by Spark.
 BYTES_PER_ROW = 200
+# The most rows of all inputs of a query that Spark interprets. With more, generated code is faster
+# once it is compiled, and a project's next run finds it compiled.
+INTERPRETED_ROWS = 5_000
 # Attempts to replace a table that other writers create, drop or change.
 ATTEMPTS = 5
 # Settings of Spark by which its writes differ from those of this process.
@@ -84,7 +87,7 @@ class SmallTables:
             is_small = (
                 self._is_small(metadata)
                 if metadata is not None
-                else self._reads_few_rows(query, views) is not None
+                else self._reads_few_rows(query, views, self.most_rows) is not None
             )
         except CatalogError:
             return None  # Spark's statement fails, too, and says why
@@ -116,7 +119,11 @@ class SmallTables:
             views: what the temporary views of the session read, as for `capture_read_set`.
         """
         try:
-            read_set = self._reads_few_rows(query, views) if self.interpret else None
+            read_set = (
+                self._reads_few_rows(query, views, min(self.most_rows, INTERPRETED_ROWS))
+                if self.interpret
+                else None
+            )
         except CatalogError:
             return False
         if read_set is None:
@@ -136,14 +143,14 @@ class SmallTables:
         changed = read_outcome(snapshot).rows_affected if snapshot else 0
         return min(changed, _rows(metadata)) <= self.most_rows
 
-    def _reads_few_rows(self, query: str, views: Views) -> ReadSet | None:
-        """Return what a query reads, if the rows of all its tables together are few."""
+    def _reads_few_rows(self, query: str, views: Views, most_rows: int) -> ReadSet | None:
+        """Return what a query reads, if all its tables together have at most so many rows."""
         relations: dict[QualifiedName, Metadata] = {}
         read_set = capture_read_set(self.catalogs, reads(query), views, relations)
         if read_set is None:
             return None
         tables = [metadata for metadata in relations.values() if "versions" not in metadata]
-        is_small = all(map(self._is_small, tables)) and sum(map(_rows, tables)) <= self.most_rows
+        is_small = all(map(self._is_small, tables)) and sum(map(_rows, tables)) <= most_rows
         return read_set if is_small else None
 
     def _is_small(self, metadata: Metadata) -> bool:

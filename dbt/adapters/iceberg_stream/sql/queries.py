@@ -23,7 +23,7 @@ CURRENT: frozenset[AsOf] = frozenset([None])
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 
 # The most rows of a `range` of which a query is not said to multiply its rows.
-SHORT_RANGE = 100_000
+SHORT_RANGE = 5_000
 
 # An insert up to its options, `with ('overwrite-mode' = 'dynamic')`, which sqlglot does not know.
 INSERT_OPTIONS = re.compile(
