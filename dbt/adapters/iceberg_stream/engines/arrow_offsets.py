@@ -1,4 +1,4 @@
-"""Adds offsets that Arrow data from Java lack, and without which PyArrow crashes.
+"""Adds the offsets that Arrow data from Java lacks; PyArrow crashes without them.
 
 Worker code: the standard library and PyArrow only.
 """

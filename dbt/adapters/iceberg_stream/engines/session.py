@@ -130,12 +130,11 @@ class Session(ServerSession):
                 yield from map(with_offsets, table.to_batches())
 
     def _interpret_first(self, run: Callable[[str], Result], interpreted: bool) -> Result:
-        """Run a query, interpreted at first if it should be, and with generated code if that takes
-        long.
+        """Run a query, interpreted if so asked; if that takes long, again with generated code.
 
         Args:
-            run: runs the query, with the tag that is its argument.
-            interpreted: whether it should be.
+            run: runs the query, and gives it the tag that is the argument.
+            interpreted: whether to interpret it at first.
         """
         if interpreted:
             tag = uuid.uuid4().hex
