@@ -387,7 +387,7 @@ class TestAvro:
         assert rows(project, "select count(*) from {schema}.changes") == [(4,)]
         _, said = run_dbt_and_capture(["run", "-s", "renamed"], expect_pass=False)
         said = " ".join(said.split())
-        assert "messages have the fields id, of which the query does not return id" in said
+        assert "keys identify its rows: id. The query does not return id; it returns: " in said
 
     def test_tombstones(self, project: Any, shop: AvroShop) -> None:
         """Their keys are Avro, too, with schemas of another subject."""

@@ -186,10 +186,10 @@ class StreamModel:
         lower = {name.lower() for name in returned}
         if missing := [name for name in self.registered_key if name.lower() not in lower]:
             raise StreamError(
-                "`unique_key` is missing, and the keys of the source's messages have the fields "
-                f"{', '.join(self.registered_key)}, of which the query does not return "
-                f"{', '.join(missing)}. It returns: {', '.join(returned)}. Add the fields to the "
-                "query, or set `unique_key` to the columns that identify a row."
+                "The model has no `unique_key`, so the fields of the messages' keys identify its "
+                f"rows: {', '.join(self.registered_key)}. The query does not return "
+                f"{', '.join(missing)}; it returns: {', '.join(returned)}. Add the missing fields "
+                "to the query, or set `unique_key` to the columns that identify a row."
             )
 
     def _empty(self, session: Session) -> DataFrame:
