@@ -147,15 +147,35 @@ select * from values (1, 'x', 0) as t(a, b, v)
 """
 
 
-class TestDuplicateKeys:
+RANDOM = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    merge_engine=var('engine')) }}
+select id, uuid() as token from range(2)
+"""
+
+
+class TestRefusedIncrements:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"duplicates.sql": DUPLICATES}
+        return {"duplicates.sql": DUPLICATES, "random.sql": RANDOM}
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        return {"vars": {"engine": "spark"}}
+
+    def test_values_that_only_the_adapter_merges(self, project: Any) -> None:
+        run_dbt(["run", "--select", "random"])
+        before = rows(project, "select * from {schema}.random")
+        message = run_dbt(["run", "--select", "random"], expect_pass=False)[0].message
+        assert "set `merge_engine: rewrite`" in message
+        assert rows(project, "select * from {schema}.random") == before
+        run_dbt(["run", "--select", "random", "--vars", "engine: rewrite"])
+        assert not set(rows(project, "select * from {schema}.random")) & set(before)
 
     def test_the_keys_are_named_and_the_table_is_untouched(self, project: Any) -> None:
-        run_dbt(["run"])
+        run_dbt(["run", "--select", "duplicates"])
         before = snapshot_ids(project, "duplicates")
-        message = run_dbt(["run"], expect_pass=False)[0].message
+        message = run_dbt(["run", "--select", "duplicates"], expect_pass=False)[0].message
         assert "more than one row for a unique_key (a, b): (1, x) 2 times" in message
         assert snapshot_ids(project, "duplicates") == before
 

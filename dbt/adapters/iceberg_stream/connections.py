@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._pool = SessionPool(self._open_handle)
         self._merges = Merges()
         self._server_checked = False
+        self._reach = StorageReach(is_remote=self.credentials.method == "connect")
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
 
@@ -276,13 +278,11 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables, writes_as_spark
 
         profile = self.credentials
-        # A cluster is closer to the storage than this process.
-        if profile.method == "connect" or not writes_as_spark(profile.spark_conf):
-            return None
-        if not profile.small_table_rows:
+        most_rows = profile.most_rows_of_small_tables
+        if not most_rows or not writes_as_spark(profile.spark_conf):
             return None
         in_files = all(catalog.settings() is None for catalog in profile.all_catalogs())
-        return SmallTables(self.resources.catalogs, profile.small_table_rows, interpret=in_files)
+        return SmallTables(self.resources.catalogs, most_rows, self._reach, interpret=in_files)
 
     def cleanup_all(self) -> None:
         super().cleanup_all()

@@ -130,9 +130,16 @@ def current_snapshot(metadata: Metadata) -> SnapshotSummary | None:
     return next((s for s in snapshots(metadata) if s.snapshot_id == current), None)
 
 
+def local_path(location: str) -> Path | None:
+    """Return the path of a file on this machine; None if the location is not local."""
+    if not location.startswith(("file:", "/")):
+        return None
+    return Path("/" + location.removeprefix("file:").lstrip("/"))
+
+
 def _read(location: str) -> bytes:
-    if location.startswith(("file:", "/")):
-        return Path("/" + location.removeprefix("file:").lstrip("/")).read_bytes()
+    if (path := local_path(location)) is not None:
+        return path.read_bytes()
     from pyiceberg.io import load_file_io
 
     with load_file_io(location=location).new_input(location).open() as stream:

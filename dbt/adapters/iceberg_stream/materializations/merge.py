@@ -102,7 +102,7 @@ def merge_few_rows(
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
     options = model["config"]
-    if options.get("merge_engine") == "spark" or len(split(query)) != 1:
+    if context.is_remote or options.get("merge_engine") == "spark" or len(split(query)) != 1:
         return None
     qualified = context.catalogs.qualified(context.catalog.name, table_name(relation))
 

@@ -29,6 +29,9 @@ from dbt.adapters.iceberg_stream.profile.validation import (
 
 WARM_SECONDS = 300
 CONNECT_PORT = 15002
+# The rows of a cluster come to this process, and go back to the storage, through the network.
+SMALL_TABLE_ROWS = 100_000
+SMALL_TABLE_ROWS_OF_CLUSTER = 10_000
 
 
 def default_keep_alive() -> int:
@@ -57,7 +60,7 @@ class IcebergStreamCredentials(Credentials):
         result_cache: cache the rows of queries: `off`, in `memory` for one command, or on `disk`.
         result_cache_size: maximum size of the cache, e.g. `256m`.
         small_table_rows: tables of at most so many rows are written by this process instead of
-            Spark; 0 lets Spark write all tables.
+            Spark, by default 100,000, and 10,000 with a cluster; 0 lets Spark write all tables.
         publish: when readers see what a run has built: each model `immediately`, or all of them in
             one commit at the end of the run (`atomic`).
         build: name of a build in which runs stage their models until it is published.
@@ -99,7 +102,7 @@ class IcebergStreamCredentials(Credentials):
     start_timeout: int = 120
     result_cache: str | bool = "off"
     result_cache_size: str = "256m"
-    small_table_rows: int = 100_000
+    small_table_rows: int | None = None
     publish: str = "immediately"
     build: str | None = None
     keep_builds_days: float = 2
@@ -229,6 +232,13 @@ class IcebergStreamCredentials(Credentials):
     def warehouse_path(self, project_root: str | Path) -> Path:
         """Return the absolute path of the folder of tables and catalog."""
         return self.own_catalog().warehouse_path(project_root)
+
+    @property
+    def most_rows_of_small_tables(self) -> int:
+        """The most rows of a table that this process writes; 0 if Spark writes all tables."""
+        if self.small_table_rows is not None:
+            return self.small_table_rows
+        return SMALL_TABLE_ROWS_OF_CLUSTER if self.method == "connect" else SMALL_TABLE_ROWS
 
     def engine_path(self, project_root: str | Path) -> Path:
         """Return the absolute path of the folder of the engine's state."""

@@ -134,8 +134,9 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
         value = data.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             errors.append(must_be(key, value, "a number of seconds"))
-    most_rows = data.get("small_table_rows", 0)
-    if isinstance(most_rows, bool) or not isinstance(most_rows, int) or most_rows < 0:
+    most_rows = data.get("small_table_rows")
+    is_number = isinstance(most_rows, int) and not isinstance(most_rows, bool)
+    if most_rows is not None and not (is_number and most_rows >= 0):
         errors.append(must_be("small_table_rows", most_rows, "a number of rows, or 0"))
     for key in ("build_summary", "rebuild_on_conflict", "skip_unchanged"):
         if not isinstance(value := data.get(key, False), bool):

@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.sql.queries import multiplies_rows, reads
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import replacing_query
@@ -60,12 +61,14 @@ class SmallTables:
     Attributes:
         catalogs: the catalogs.
         most_rows: the most rows of a small table.
+        reach: the storage that this process writes to.
         interpret: whether Spark interprets queries that read few rows. To know how many rows they
             read takes a request for each table if the catalog is not in a file.
     """
 
     catalogs: Catalogs
     most_rows: int
+    reach: StorageReach
     interpret: bool = True
 
     def query_of(self, sql: str, name: QualifiedName, views: Views) -> str | None:
@@ -84,6 +87,8 @@ class SmallTables:
         try:
             # A build stages a table that it has not built yet without rows.
             metadata = self.catalogs.metadata(without_build(name))
+            if not self.reach.includes(self.catalogs.split(name)[0].name, metadata):
+                return None
             is_small = (
                 self._is_small(metadata)
                 if metadata is not None
@@ -244,19 +249,31 @@ class SmallTables:
                         rows.to_reader(),
                         Mode.REPLACE,
                         origin="ctas",
-                        properties=_properties_of_spark(),
+                        properties=self._properties_of_spark(),
                         # Those of the columns that the query selects, as Spark's new table has.
                         comments=comments,
                         snapshot_properties=properties,
                         confirm=confirm,
                     )
         except (ColumnError, StorageError) as error:
-            # Spark may have what PyArrow lacks for this storage.
+            if isinstance(error, StorageError):
+                # Spark may have what PyArrow lacks for this storage.
+                self.reach.exclude(catalog.name)
             logger.debug(f"Spark writes {'.'.join(name)}: {error}")
             return None
         except CatalogError as error:
             raise StatementError(str(error)) from error
         return ingested.outcome
+
+    def _properties_of_spark(self) -> dict[str, str]:
+        """Return the properties that each table has that Spark creates."""
+        properties = {"write.parquet.compression-codec": "zstd"}
+        if self.reach.is_remote:
+            return properties  # the owner is the cluster's user, who has created the table
+        try:
+            return properties | {"owner": os.environ.get("SPARK_USER") or getpass.getuser()}
+        except (KeyError, OSError):
+            return properties  # a container may run as a user without a name
 
 
 def writes_as_spark(settings: Mapping[str, Any]) -> bool:
@@ -266,15 +283,6 @@ def writes_as_spark(settings: Mapping[str, Any]) -> bool:
         settings: of the Spark session.
     """
     return not any(name.startswith(WRITE_SETTINGS) for name in settings)
-
-
-def _properties_of_spark() -> dict[str, str]:
-    """Return the properties that each table has that Spark creates."""
-    properties = {"write.parquet.compression-codec": "zstd"}
-    try:
-        return properties | {"owner": os.environ.get("SPARK_USER") or getpass.getuser()}
-    except (KeyError, OSError):
-        return properties  # a container may run as a user without a name
 
 
 def _rows(metadata: Metadata) -> int:
