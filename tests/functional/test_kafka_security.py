@@ -24,13 +24,14 @@ from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 from dbt.adapters.iceberg_stream.engines.embedded import stop
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka_token_command import with_token_command
 from tests.functional.lake import rows
 from tests.integration.leaks import leaks, write_spark_ui
 from tests.servers.kafka import SecuredKafka, secured_kafka
 from tests.servers.ports import free_port
 from tests.servers.token_endpoint import TokenEndpoint, token_endpoint
 
-KINDS = ("plain", "scram", "certificate", "tokens")
+KINDS = ("plain", "scram", "certificate", "tokens", "command")
 CLIENT_SECRET = "s3cret of ~the client"
 COLUMNS = "columns: 'id bigint, status string'"
 
@@ -69,8 +70,19 @@ def endpoint(kafka: SecuredKafka) -> Iterator[TokenEndpoint]:
 
 
 @pytest.fixture(scope="module")
+def printed_token(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a token, for a command that prints it."""
+    file = tmp_path_factory.mktemp("command") / "token"
+    file.write_text(kafka.issue_token("mina"))
+    return file
+
+
+@pytest.fixture(scope="module")
 def connections(
-    kafka: SecuredKafka, client_key: tuple[Path, Path], endpoint: TokenEndpoint
+    kafka: SecuredKafka,
+    client_key: tuple[Path, Path],
+    endpoint: TokenEndpoint,
+    printed_token: Path,
 ) -> dict[str, dict[str, str]]:
     login = {"sasl.username": "alice", "sasl.password": kafka.password}
     trust = {"ssl.ca.location": str(kafka.authority.certificate)}
@@ -96,6 +108,7 @@ def connections(
         "sasl.oauthbearer.scope": "read",
         "sasl.oauthbearer.extensions": "team=sales",
     }
+    command = {"bootstrap.servers": kafka.tokens, "security.protocol": "sasl_plaintext"}
     ours = {"ssl.certificate.location": certificate, "ssl.key.location": key}
     return {
         "plain": plain | login,
@@ -107,6 +120,8 @@ def connections(
             **ours,
         },
         "tokens": tokens,
+        "command": {**command, "token_command": f"cat {printed_token}"},
+        "no_token": {**command, "token_command": "cat /no/such/token"},
         "wrong_secret": {**tokens, "sasl.oauthbearer.client.secret": "mistyped-secret"},
         "without_rights": {**tokens, "sasl.oauthbearer.client.id": "bob"},
         "mistyped": plain | login | {"sasl.password": "mistyped-password"},
@@ -170,8 +185,8 @@ class TestSecuredKafka:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         names = (*KINDS, "mistyped", "stranger", "nobody", "wrong_secret", "without_rights")
-        found = {f"{name}.sql": model(name) for name in names}
-        return {"sources.yml": sources(*names), **found}
+        names += ("no_token",)
+        return {"sources.yml": sources(*names)} | {f"{name}.sql": model(name) for name in names}
 
     def test_reads(self, project: Any) -> None:
         run_dbt(["--log-level-file", "debug", "run", "-s", *KINDS])
@@ -186,6 +201,7 @@ class TestSecuredKafka:
             ("mistyped", "Invalid username or password"),
             ("stranger", "broker certificate could not be verified"),
             ("wrong_secret", "invalid_client"),
+            ("no_token", "/no/such/token: No such file"),
             ("without_rights", "authorization failed"),
             ("nobody", "The profile has no Kafka connection `nobody`"),
         ],
@@ -205,11 +221,13 @@ class TestSecuredKafka:
         client_key: tuple[Path, Path],
         connections: dict[str, dict[str, str]],
         endpoint: TokenEndpoint,
+        printed_token: Path,
     ) -> None:
         # Spark cuts the texts of deep queries: this one it shows to its end.
         with get_connection(project.adapter) as connection:
             for name in KINDS:
-                source = KafkaSource("orders", connections[name], Envelope("raw", ""))
+                options = with_token_command(connections[name])
+                source = KafkaSource("orders", options, Envelope("raw", ""))
                 upper = source.present(None)
                 frame = source.read(connection.handle.session.spark, None, upper)
                 assert connection.handle.session.fetch(frame).num_rows == 10
@@ -219,6 +237,7 @@ class TestSecuredKafka:
             "mistyped": "mistyped-password",
             "client_secret": CLIENT_SECRET,
             "token": endpoint.given[-1],
+            "printed_token": printed_token.read_text(),
             "key": client_key[1].read_text().splitlines()[2],
         }
         assert leaks(place, secrets, but=place / "none") == []

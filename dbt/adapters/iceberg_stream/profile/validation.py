@@ -213,6 +213,17 @@ def _bad_server(data: dict[str, Any]) -> list[str]:
 
 def _bad_kafka(data: dict[str, Any]) -> list[str]:
     connections = data.get("kafka") or {}
-    if isinstance(connections, dict) and all(isinstance(c, dict) for c in connections.values()):
+    if not isinstance(connections, dict) or not all(
+        isinstance(options, dict) for options in connections.values()
+    ):
+        return [
+            "`kafka` must be a mapping of connections to options, e.g. {shop: {sasl.username: …}}"
+        ]
+    if data.get("method") != "connect":
         return []
-    return ["`kafka` must be a mapping of connections to options, e.g. {shop: {sasl.username: …}}"]
+    return [
+        f"`kafka: {name}`: the workers of a cluster cannot run `token_command`. Set "
+        "`sasl.oauthbearer.method: oidc` and its options, with which they get tokens themselves"
+        for name, options in connections.items()
+        if "token_command" in options
+    ]

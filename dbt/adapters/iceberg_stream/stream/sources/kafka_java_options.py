@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 # Options whose values are secret.
-SECRET = re.compile(r"password|secret|jaas|key\.pem$|user\.info$|auth\.token$")
+SECRET = re.compile(r"password|secret|jaas|key\.pem$|user\.info$|auth\.token$|token_command$")
 SECURITY = re.compile(r"(enable\.)?(sasl|ssl|security)\.")
 LOGIN = "org.apache.kafka.common.security"
 LOGIN_MODULES = {
@@ -113,9 +113,10 @@ def _oauthbearer(options: dict[str, str]) -> dict[str, str]:
     method = options.pop(f"{OIDC}method", None)
     if method != "oidc":
         raise StreamError(
-            f"`sasl.mechanism: {OAUTHBEARER}` gets its tokens by the client credentials grant. Set "
-            f"`{OIDC}method: oidc` and {', '.join(f'`{name}`' for name in OIDC_REQUIRED)}; the "
-            f"method is {'missing' if method is None else repr(method)}."
+            f"`sasl.mechanism: {OAUTHBEARER}` gets its tokens by the client credentials grant, or "
+            f"from a command. Set `{OIDC}method: oidc` and "
+            f"{', '.join(f'`{name}`' for name in OIDC_REQUIRED)}, or `token_command`; the method "
+            f"is {'missing' if method is None else repr(method)}."
         )
     if missing := [name for name in OIDC_REQUIRED if not options.get(name)]:
         raise StreamError(

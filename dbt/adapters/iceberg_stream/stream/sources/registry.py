@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import (
     java_options,
     secret_options,
 )
+from dbt.adapters.iceberg_stream.stream.sources.kafka_token_command import with_token_command
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import PREFIX, SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
@@ -151,7 +152,7 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
     options = _connection(spec.get("connection"), connections) | own
     schemas = _schemas(spec, options, messages)
     keys = _keys(options, messages, schemas)
-    options = {n: v for n, v in options.items() if not n.startswith(PREFIX)}
+    options = with_token_command({n: v for n, v in options.items() if not n.startswith(PREFIX)})
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
     topics = spec.get("topics") or ()
