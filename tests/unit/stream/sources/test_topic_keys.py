@@ -80,9 +80,13 @@ def test_events_are_appended(monkeypatch: pytest.MonkeyPatch, keys: dict[str, st
 
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
-def test_json_needs_no_registry(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
-    keys = {"format": "debezium", "columns": "id int", "topic": "a"}
-    assert registered_key(monkeypatch, {}, connection, **keys) == ()
+@pytest.mark.parametrize("format", ["debezium", "maxwell"])
+def test_changes_in_json_without_a_key(
+    monkeypatch: pytest.MonkeyPatch, connection: str, format: str
+) -> None:
+    keys = {"format": format, "columns": "id int", "topic": "a"}
+    with pytest.raises(StreamError, match="`unique_key` is missing: the source deletes rows"):
+        registered_key(monkeypatch, {}, connection, **keys)
 
 
 def test_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,23 +120,23 @@ class KafkaSource:
         """Return the columns that identify a row by the schemas of the messages' keys.
 
         Returns:
-            The columns; none if messages delete no rows, or if no registry is known for JSON.
+            The columns; none if messages delete no rows.
 
         Raises:
-            StreamError: the keys have no columns that are the same for all topics.
+            StreamError: the messages delete rows, and no registry has the columns of their keys.
         """
-        if self.keys is None:
-            return ()
-        fields = self.keys.fields(self._topics.read)
-        if not fields and self.schemas is not None:
+        fields = () if self.keys is None else self.keys.fields(self._topics.read)
+        if fields or not (self.of_rows or self.envelope.tombstone_deletes):
+            return fields
+        why = "the source deletes rows"
+        if self.keys is not None:
             subjects = ", ".join(f"{topic}-key" for topic in self._topics.read)
-            raise StreamError(
-                "`unique_key` is missing: the source deletes rows, and the schema registry at "
-                f"{self.keys.registry.address} has no subject {subjects}, whose fields would be "
-                "the key. Set `unique_key` to the columns that identify a row, or to [] to append "
-                "a row for each message."
-            )
-        return fields
+            why += f", and the schema registry at {self.keys.registry.address} has no subject "
+            why += f"{subjects}, whose fields would be the key"
+        raise StreamError(
+            f"`unique_key` is missing: {why}. Set `unique_key` to the columns that identify a row, "
+            "or to [] to append a row for each message."
+        )
 
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
