@@ -285,14 +285,14 @@ def writes_as_spark(settings: Mapping[str, Any]) -> bool:
     return not any(name.startswith(WRITE_SETTINGS) for name in settings)
 
 
-def _rows(metadata: Metadata) -> int:
+def _rows(metadata: Metadata) -> float:
     return _total(metadata, "total-records")
 
 
-def _total(metadata: Metadata, key: str) -> int:
-    """Return a number of the current snapshot's summary; 0 if there is none."""
+def _total(metadata: Metadata, key: str) -> float:
+    """Return a number of the current snapshot's summary; infinite if its writer did not say."""
     snapshot = current_snapshot(metadata)
-    return int(snapshot.properties.get(key) or 0) if snapshot else 0
+    return float(snapshot.properties.get(key, "inf")) if snapshot else 0
 
 
 def _unwritten_column(schema: StructType) -> str | None:
