@@ -110,11 +110,6 @@ class TestWriters(Histories):
 
     targets = {"ours": {}, "spark": {"small_table_rows": 0}}
 
-    @pytest.fixture(autouse=True)
-    def only_here(self, request: pytest.FixtureRequest) -> None:
-        if request.config.getoption("--method") == "connect":
-            pytest.skip("on a cluster Spark writes all tables")
-
     @pytest.mark.parametrize("seed", seeds(32), indirect=True, scope="class")
     def test_tables_are_those_of_spark(
         self, project: Any, seed: int, size: tuple[int, int]
