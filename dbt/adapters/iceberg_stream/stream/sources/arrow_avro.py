@@ -1,11 +1,11 @@
 """Decode Avro messages by pyruhvro, if the query only picks their columns.
 
 pyruhvro reads messages into Arrow's arrays, without an object for each value, in a fraction of the
-time of Spark's `from_avro`. It reads physical types only, and all integers as `long`: PyArrow makes
-the columns' types of them, and checks what pyruhvro does not, such as the range of integers and
-UTF-8. If a message may be bad, Spark reads the whole batch: it decides what is a bad record. So
-does it if a message is not what its record is encoded to: pyruhvro accepts padded integers, arrays
-of a negative length and bytes after the record.
+time of Spark's `from_avro`. It reads physical types only, and bytes as text, which is encoded
+alike: PyArrow makes the columns' types of them, and checks what pyruhvro does not, such as UTF-8.
+If a message may be bad, Spark reads the whole batch: it decides what is a bad record. So does it if
+a message is not what its record is encoded to: pyruhvro accepts integers that are padded or too
+large, arrays of a negative length and bytes after the record.
 """
 
 from __future__ import annotations
@@ -23,22 +23,31 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import (
+    deletes,
+    is_of_row,
+    of_image,
+)
+from dbt.adapters.iceberg_stream.stream.sources.arrow_decimals import decimals
 from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
+    CONVERTED,
     AvroScalar,
     NullUnion,
     Union,
     emit,
 )
-from dbt.adapters.iceberg_stream.stream.sources.schema_columns import WIDER
+from dbt.adapters.iceberg_stream.stream.sources.schema_columns import widened
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Items,
     Node,
     Nullable,
     Scalar,
+    SchemaError,
     Struct,
+    unwrap,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
+from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
     HEADER_BYTES,
     MAGIC_BYTES,
@@ -48,17 +57,25 @@ from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
 # The types that messages are read with, by their own types. Enums are read as they are.
 PHYSICAL = {
     "boolean": "boolean",
-    "int": "long",
+    "int": "int",
     "long": "long",
     "float": "float",
     "double": "double",
     "string": "string",
+    "bytes": "string",
 }
 # Types whose numbers are milliseconds, as avro_types writes them.
 MILLIS = {
     json.dumps({"type": "long", "logicalType": name})
     for name in ("timestamp-millis", "local-timestamp-millis")
 }
+# What avro_types writes for values that it converts in SQL, and PyArrow here.
+NANOS = {CONVERTED["long", f"{prefix}timestamp-nanos"][1] for prefix in ("", "local-")}
+ZONED = CONVERTED["string", "zoned-timestamp"][1]
+# How Debezium writes a ZonedTimestamp. Spark reads other texts, too.
+ZONED_TEXT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$"
+# The operation of a change, until all schemas of a batch are decoded.
+OPERATION = "__operation"
 
 
 @dataclass(frozen=True)
@@ -67,10 +84,12 @@ class _Writer:
 
     Attributes:
         schema: the schema that a message is read with.
-        row: the type of the records.
+        record: the type of the messages.
+        row: the type of the rows in them.
     """
 
     schema: str
+    record: Struct
     row: Struct
 
 
@@ -94,11 +113,11 @@ class AvroDecoder:
     def decode(
         self, messages: Iterable[pa.RecordBatch], columns: Mapping[str, str]
     ) -> Iterator[pa.RecordBatch]:
-        """Decode messages to columns, with MAJOR and MINOR.
+        """Decode messages to columns, with MAJOR and MINOR, and ROW_DELETED for Debezium's.
 
         Args:
             messages: batches with the columns `value` (binary) and `offset` (int64).
-            columns: the record's column for each column to return.
+            columns: the row's column for each column to return.
 
         Raises:
             ArrowFallback: a message may be bad.
@@ -113,6 +132,8 @@ class AvroDecoder:
                 raise ArrowFallback from error
             major = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
             rows = rows.append_column(MAJOR, major).append_column(MINOR, batch["offset"])
+            if OPERATION in rows.schema.names:
+                rows = _changes_of_rows(rows)
             yield from rows.combine_chunks().to_batches()
 
     def _rows(
@@ -139,45 +160,111 @@ class AvroDecoder:
 def _decoded(
     writer: _Writer, values: pa.BinaryArray, picked: Sequence[tuple[str, t.StructField]]
 ) -> pa.Table:
-    """Return the columns of messages that have the same schema."""
+    """Return the columns of messages that have the same schema, and OPERATION for Debezium's."""
     from pyruhvro import deserialize_array, serialize_record_batch
 
     bodies = pc.binary_slice(values, HEADER_BYTES, MAX_BYTES)
     decoded = deserialize_array(bodies.to_pylist(), writer.schema)
-    decoded.validate(full=True)
+    # All fields are converted: Spark refuses a message for any of them.
+    record = _converted(decoded.to_struct_array(), writer.record)
     [encoded] = serialize_record_batch(decoded, writer.schema, 1)
     if not encoded.equals(bodies):
         raise ArrowFallback
-    record = decoded.to_struct_array()
-    columns = {name: _field(record, writer.row, column) for name, column in picked}
-    return pa.table(columns)
+    if writer.record == writer.row:
+        return pa.table({name: _column(record, writer.row, field) for name, field in picked})
+    before, after, operations = (
+        record.field(writer.record.members[name][0]) for name in ("before", "after", "op")
+    )
+    deleted = deletes(operations)
+    columns = {}
+    for name, field in picked:
+        old, new = (_column(image, writer.row, field) for image in (before, after))
+        columns[name] = of_image(deleted, old, new)
+    return pa.table({**columns, OPERATION: operations})
 
 
-def _field(record: pa.StructArray, node: Struct, column: t.StructField) -> pa.Array:
+def _changes_of_rows(rows: pa.Table) -> pa.Table:
+    """Return rows with ROW_DELETED in place of OPERATION."""
+    operations = rows[OPERATION]
+    deleted = rows.drop_columns([OPERATION]).append_column(ROW_DELETED, deletes(operations))
+    return deleted.filter(is_of_row(operations))
+
+
+def _converted(array: pa.Array, node: Node) -> pa.Array:
+    """Return values as Spark's `from_avro` returns them; ValueError if it refuses one."""
+    if isinstance(node, Nullable):
+        return _converted(array, node.node)
+    absent = array.is_null() if array.null_count else None
+    if isinstance(node, Struct):
+        names, nodes = zip(*node.members.values(), strict=True)
+        children = [_converted(*child) for child in zip(array.flatten(), nodes, strict=True)]
+        return pa.StructArray.from_arrays(children, names, mask=absent)
+    if isinstance(node, Items):
+        if not node.is_map:
+            items = _converted(array.values, node.node)
+            return pa.ListArray.from_arrays(array.offsets, items, mask=absent)
+        array.keys.validate(full=True)
+        _require_distinct_keys(array)
+        items = _converted(array.items, node.node)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=absent)
+    assert isinstance(node, AvroScalar)
+    return _scalars(array, node)
+
+
+def _require_distinct_keys(maps: pa.MapArray) -> None:
+    """Raise ArrowFallback if a map has a key twice: Spark takes the last one."""
+    keys = maps.keys.dictionary_encode()
+    numbers = keys.indices.to_numpy().astype(np.int64)
+    lengths = np.diff(maps.offsets.to_numpy(zero_copy_only=False))
+    numbers += np.repeat(np.arange(len(maps)), lengths) * len(keys.dictionary)
+    if len(np.unique(numbers)) < len(numbers):
+        raise ArrowFallback
+
+
+def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
+    kind = to_arrow_type(node.column)
+    if _primitive(node) == "bytes":
+        array = array.view(pa.binary())
+        return decimals(array, kind) if pa.types.is_decimal(kind) else array
+    array.validate(full=True)
+    if node.sql == ZONED:
+        is_read = pc.match_substring_regex(array, ZONED_TEXT)
+        if not pc.all(is_read, min_count=0).as_py():
+            raise ArrowFallback
+    elif node.sql in NANOS:
+        micros = array.fill_null(0).to_numpy() // 1000
+        array = pa.array(micros, mask=array.is_null().to_numpy(zero_copy_only=False))
+    elif node.avro in MILLIS:
+        array = array.cast(pa.timestamp("ms", kind.tz))
+    return array.cast(kind)
+
+
+def _column(record: pa.StructArray, node: Struct, column: t.StructField) -> pa.Array:
+    """Return a column of records; it is null if they lack it, or are null."""
     member = node.members.get(column.name.lower())
     if member is None:
         return pa.nulls(len(record), to_arrow_type(column.dataType))
     name, kind = member
-    return _converted(record.field(name), kind, column.dataType)
+    return _widened(pc.struct_field(record, name), kind, column.dataType)
 
 
-def _converted(array: pa.Array, node: Node, target: t.DataType) -> pa.Array:
-    """Return the values of a column, as Spark returns them."""
+def _widened(array: pa.Array, node: Node, target: t.DataType) -> pa.Array:
+    """Return values with the type of a column."""
     if isinstance(node, Nullable):
-        return _converted(array, node.node, target)
+        return _widened(array, node.node, target)
     kind, absent = to_arrow_type(target), array.is_null() if array.null_count else None
     if isinstance(node, Struct):
         assert isinstance(target, t.StructType)
-        children = [_field(array, node, field) for field in target.fields]
+        children = [_column(array, node, field) for field in target.fields]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=absent)
     if isinstance(node, Items):
+        if isinstance(target, t.MapType):
+            items = _widened(array.items, node.node, target.valueType)
+            arrays = array.offsets, array.keys, items
+            return pa.MapArray.from_arrays(*arrays, type=kind, mask=absent)
         assert isinstance(target, t.ArrayType)
-        elements = _converted(array.values, node.node, target.elementType)
-        return pa.ListArray.from_arrays(array.offsets, elements, type=kind, mask=absent)
-    if isinstance(node.column, t.IntegerType | t.DateType):
-        array = array.cast(pa.int32())
-    elif isinstance(node, AvroScalar) and node.avro in MILLIS:
-        array = array.cast(pa.timestamp("ms", kind.tz))
+        items = _widened(array.values, node.node, target.elementType)
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=absent)
     return array.cast(kind)
 
 
@@ -198,7 +285,9 @@ def avro_decoder(schemas: MessageSchemas) -> AvroDecoder | None:
     for writer in schemas.writers:
         if not _is_exact(writer.row, schemas.columns):
             return None
-        decoded = _Writer(_schema(writer.row), writer.row)
+        if writer.record != writer.row and not _is_exact_envelope(writer.record):
+            return None
+        decoded = _Writer(_schema(writer.record), writer.record, writer.row)
         try:
             avro_to_arrow_schema(decoded.schema)
         except ValueError:
@@ -222,13 +311,29 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
             for name, part in node.fields
         )
     if isinstance(node, Items):
-        is_array = not node.is_map and isinstance(target, t.ArrayType)
-        return is_array and not _grows(node.node) and _is_exact(node.node, target.elementType)
-    if not isinstance(node, AvroScalar) or node.sql != Scalar.sql:
+        part = target.valueType if isinstance(target, t.MapType) else target
+        part = target.elementType if isinstance(target, t.ArrayType) else part
+        is_alike = isinstance(target, t.MapType if node.is_map else t.ArrayType)
+        return is_alike and not _grows(node.node) and _is_exact(node.node, part)
+    if not isinstance(node, AvroScalar) or node.sql not in {Scalar.sql, ZONED, *NANOS}:
         return False
     if _primitive(node) not in {*PHYSICAL, "enum"}:
         return False
-    return node.column == target or WIDER.get((node.column, target)) == target
+    return _is_wider(node.column, target)
+
+
+def _is_exact_envelope(record: Struct) -> bool:
+    """Return whether Debezium's messages are decoded as Spark decodes them."""
+    operation = unwrap(record.members["op"][1])
+    is_text = operation is not None and operation.column == t.StringType()
+    return is_text and _is_exact(record, record.column)
+
+
+def _is_wider(kind: t.DataType, target: t.DataType) -> bool:
+    try:
+        return widened(kind, target) == target
+    except SchemaError:
+        return False
 
 
 def _grows(node: Node | None) -> bool:
@@ -262,7 +367,8 @@ def _physical(node: Node | None, names: Iterator[int]) -> Any:
         ]
         return {"type": "record", "name": f"n{next(names)}", "fields": fields}
     if isinstance(node, Items):
-        return {"type": "array", "items": _physical(node.node, names)}
+        form, part = ("map", "values") if node.is_map else ("array", "items")
+        return {"type": form, part: _physical(node.node, names)}
     assert isinstance(node, AvroScalar)
     kind = _primitive(node)
     return emit(node, names) if kind == "enum" else PHYSICAL[kind]

@@ -124,9 +124,9 @@ class Envelope:
 
     @property
     def has_only_rows(self) -> bool:
-        """Return whether each message is Debezium's JSON, and its rows have no other columns."""
-        is_json = self.name == "debezium" and self.encoding == "json"
-        return is_json and self.table is None and self.table_column is None
+        """Return whether each message is Debezium's, and its rows have no other columns."""
+        is_read = self.name == "debezium" and self.encoding in ("json", "avro")
+        return is_read and self.table is None and self.table_column is None
 
     def fields(self, spark: SparkSession) -> list[StructField]:
         """Return Spark's fields of the record's columns.
