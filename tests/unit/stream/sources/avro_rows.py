@@ -14,7 +14,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import AvroDecoder, avro_decoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
     MessageSchemas,
@@ -221,13 +222,13 @@ def schemas_of(*schemas: Any, columns: Any = None, envelope: Envelope = AVRO) ->
     return message_schemas(registered, envelope, columns)
 
 
-def decoder_of(*schemas: Any, columns: Any = None, **options: Any) -> AvroDecoder:
+def decoder_of(*schemas: Any, columns: Any = None, **options: Any) -> RecordDecoder:
     decoder = avro_decoder(schemas_of(*schemas, columns=columns, **options))
     assert decoder is not None
     return decoder
 
 
-def rows_of(decoder: AvroDecoder, values: Sequence[bytes]) -> pa.Table:
+def rows_of(decoder: RecordDecoder, values: Sequence[bytes]) -> pa.Table:
     """All columns of messages, in their order."""
     offsets = pa.array(range(len(values)), pa.int64())
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
