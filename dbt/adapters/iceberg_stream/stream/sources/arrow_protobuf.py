@@ -68,20 +68,18 @@ class _ProtobufReader:
         if not pc.all(pc.equal(indexes, pa.scalar(self._prefix, pa.binary()))).as_py():
             raise ArrowFallback
         bodies = pc.binary_slice(messages, begin, MAX_BYTES)
-        decoded = self._decoded(bodies)
-        if not self._handler.record_batch_to_array(decoded).equals(bodies):
-            raise ArrowFallback
-        return _structs(decoded.to_struct_array(), self._message, self._kind)
-
-    def _decoded(self, bodies: pa.BinaryArray) -> pa.RecordBatch:
         try:
-            return self._handler.array_to_record_batch(bodies)
+            decoded = self._handler.array_to_record_batch(bodies)
+            encoded = self._handler.record_batch_to_array(decoded)
         except BaseException as error:
             # ptars panics at some messages that are damaged. Its exception has no public class, and
             # is no Exception.
             if type(error).__name__ != PANIC:
                 raise
             raise ArrowFallback from error
+        if not encoded.equals(bodies):
+            raise ArrowFallback
+        return _structs(decoded.to_struct_array(), self._message, self._kind)
 
 
 def _structs(array: pa.StructArray, message: Descriptor, kind: pa.StructType) -> pa.StructArray:
