@@ -74,6 +74,8 @@ setup(
             "confluent-kafka>=2.5",
             # Decodes Avro to Arrow. It is young, so a minor version has to pass the tests first.
             "pyruhvro>=0.4,<0.5",
+            # Decodes Protobuf to Arrow; young, too.
+            "ptars>=0.0.25,<0.1",
             # Compiles schemas of Protobuf. The newest that run with the protobuf of dbt are 1.81.
             "grpcio-tools>=1.76",
         ]

@@ -20,7 +20,7 @@ from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
+from dbt.adapters.iceberg_stream.stream.sources.source import MINOR, ROW_DELETED
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from tests.functional.kafka_registry import (
     PASSWORD,
@@ -45,6 +45,7 @@ TOPICS = (
     "other",
     "cast",
     "cdc",
+    "changed",
     "by_key",
     "proto",
     "empty",
@@ -55,6 +56,7 @@ SETTINGS = {
     "json": "topic: json, format: json, tombstones: delete, columns: 'id bigint, name string'",
     "fast": "topic: json, format: json, columns: 'id bigint, name string'",
     "cdc": "topic: cdc, format: debezium, encoding: avro",
+    "changed": "topic: changed, format: debezium, encoding: avro",
     "by_key": "topic: by_key, format: debezium, encoding: avro",
     "cast": "topic: cast, format: avro, columns: 'id bigint, amount decimal(10,2), at timestamp'",
     "refused": "format: avro, connection: mistyped, topic: grown",
@@ -130,6 +132,11 @@ class TestAvro:
             "json.sql": model("json", unique_key="id"),
             "fast.sql": model("fast", unique_key="id"),
             "cdc.sql": model("cdc", unique_key="id"),
+            "changed.sql": model("changed", unique_key="id"),
+            "filtered.sql": f"{model('changed', unique_key='id')} where id in (0, 2, 3, 4, 5)"
+            " and (id <> 3)",
+            "computed.sql": model("changed", unique_key="id").replace("*", "*, -id as number")
+            + " where price >= 0 and id < 6",
             "by_key.sql": model("by_key", soft_deletes="deleted_at"),
             "changes.sql": model("by_key", unique_key=[]),
             "renamed.sql": model("by_key").replace("*", "id as number, note"),
@@ -370,6 +377,49 @@ class TestAvro:
             (1, datetime(1970, 1, 1, 0, 0, 1), "paid"),
             (3, datetime(1970, 1, 1), None),
         ]
+
+    def test_debezium_without_spark(self, project: Any, shop: AvroShop) -> None:
+        """Also a query with a filter; Spark computes the column of the third model."""
+        price = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
+        zoned = {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}
+        schema = envelope(("id", "int"), ("price", ["null", price]), ("at", zoned))
+        moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+        def row(number: int, cents: int | None) -> dict[str, Any]:
+            value = None if cents is None else Decimal(cents).scaleb(-2)
+            return {"id": number, "price": value, "at": "2026-01-02T03:04:05Z"}
+
+        batches = (
+            [*(change("c", after=row(n, 100 * n)) for n in range(6))],
+            [change("u", row(1, 100), row(1, None)), change("d", row(2, 200)), None],
+            [change("d", row(3, 300)), change("c", after=row(3, -1)), change("m")],
+            [change("u", row(4, 400), row(4, 9)), change("u", row(0, 0), row(6, 99999999))],
+        )
+        for batch in batches:
+            shop.send("changed", schema, *batch)
+            run_dbt(["run", "-s", "changed", "filtered", "computed"])
+        prices = {0: "0.00", 1: None, 3: "-0.01", 4: "0.09", 5: "5.00", 6: "999999.99"}
+        expected = {
+            number: (number, None if text is None else Decimal(text), moment)
+            for number, text in prices.items()
+        }
+        sql = "select id, price, at from {schema}.%s order by id"
+        assert rows(project, sql % "changed") == [*expected.values()]
+        for name in ("filtered", "computed"):
+            assert rows(project, sql % name) == [expected[number] for number in (0, 4, 5)]
+        envelope_of = Envelope("debezium", "", encoding="avro")
+        schemas = TopicSchemas(SchemaRegistry({"url": shop.registry.url}), envelope_of)
+        kafka = {"bootstrap.servers": shop.bootstrap}
+        source = KafkaSource("changed", kafka, envelope_of, schemas=schemas)
+        upper = source.plan_batch(None, 100)
+        assert upper is not None
+        no_spark: Any = SimpleNamespace(spark=None)
+        batches = source.arrow_rows(no_spark, None, upper, lambda schema: {"id": "id"})
+        assert batches is not None
+        decoded = pa.Table.from_batches(batches)
+        source.close()
+        assert decoded["id"].to_pylist() == [*range(6), 1, 2, 3, 3, 4, 6]
+        assert decoded.filter(decoded[ROW_DELETED])["id"].to_pylist() == [2, 3]
 
     def test_the_key_in_the_registry(self, project: Any, shop: AvroShop) -> None:
         """Its fields are the key of a model that names none."""

@@ -83,6 +83,9 @@ class TestKafka:
             "computed.sql": model("changed", unique_key="id").replace(
                 "select *", "select id, concat(status, '') as status"
             ),
+            "kept.sql": model("changed", unique_key="id") + " where status <> 'new'",
+            "kept_by_spark.sql": model("changed", unique_key="id")
+            + " where concat(status, '') <> 'new'",
             "maxwell.sql": model("maxwell", unique_key="id"),
             "renamed.sql": RENAMED,
             "spoiled.sql": model("spoiled"),
@@ -157,14 +160,19 @@ class TestKafka:
             [(n, told("c", None, row(n, "new"))) for n in range(6)],
             [(1, told("u", None, row(1, "paid"))), (2, told("d", row(2, "new"), None)), (2, None)],
             [(3, told("d", {"id": 3}, None)), (3, told("c", None, row(3, None))), (4, logged)],
+            [(1, told("u", None, row(1, "new"))), (0, told("u", None, row(0, "paid")))],
             [(4, {"schema": {}, "payload": told("d", row(4, "new"), None)})],
         )
         for batch in batches:
             send("changed", *batch)
             run_dbt(["run", "-s", "changed", "computed"])
-        expected = [(0, "new"), (1, "paid"), (3, None), (5, "new")]
+            if batch in batches[2:4]:
+                run_dbt(["run", "-s", "kept", "kept_by_spark"])
+        expected = [(0, "paid"), (1, "new"), (3, None), (5, "new")]
         for table in ("changed", "computed"):
             assert rows(project, f"select * from {{schema}}.{table} order by id") == expected
+        for table in ("kept", "kept_by_spark"):
+            assert rows(project, f"select * from {{schema}}.{table}") == [(0, "paid")]
 
     def test_tables_of_a_topic(self, project: Any, send: Any) -> None:
         """Each goes to a table of its own, updates and deletes included."""

@@ -47,7 +47,17 @@ AVRO: dict[str, Any] = {
         {"name": "value", "type": "string"},
     ],
 }
-AVRO_SCHEMA = json.dumps(AVRO)
+CHANGES: dict[str, Any] = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", AVRO]},
+        {"name": "after", "type": ["null", "Row"]},
+        {"name": "op", "type": "string"},
+    ],
+}
+# What the messages are encoded with, by the formats that have a schema.
+SCHEMAS = {"avro": AVRO, "debezium": CHANGES}
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.string())])
 
 
@@ -58,29 +68,35 @@ class Messages:
     Attributes:
         topic: the topic.
         bootstrap: address of Kafka.
-        registry: address of the schema registry of messages in Avro; None for JSON.
+        format: json, avro or, in Avro, debezium.
+        registry: address of the schema registry of messages in Avro.
         schema_id: the id of their schema.
     """
 
     topic: str
     bootstrap: str
-    registry: str | None = None
+    format: str = "json"
+    registry: str = ""
     schema_id: int = 0
 
-    def encode(self, row: dict[str, Any]) -> bytes:
-        """Return the message with a row."""
-        if self.registry is None:
+    def encode(self, row: dict[str, Any], deletes: bool = False) -> bytes:
+        """Return the message with a row, or with its delete."""
+        if self.format == "json":
             return json.dumps(row).encode()
+        value: Any = row
+        if self.format == "debezium":
+            images = {"before": row, "after": None} if deletes else {"before": None, "after": row}
+            value = {**images, "op": "d" if deletes else "c"}
         body = io.BytesIO(b"\0" + self.schema_id.to_bytes(4, "big"))
         body.seek(0, io.SEEK_END)
-        fastavro.schemaless_writer(body, fastavro.parse_schema(AVRO), row)
+        fastavro.schemaless_writer(body, fastavro.parse_schema(SCHEMAS[self.format]), value)
         return body.getvalue()
 
     def source(self) -> KafkaSource:
         servers = {"bootstrap.servers": self.bootstrap}
-        if self.registry is None:
+        if self.format == "json":
             return KafkaSource(self.topic, servers, Envelope("json", DDL))
-        envelope = Envelope("avro", "")
+        envelope = Envelope(self.format, "", encoding="avro")
         schemas = TopicSchemas(SchemaRegistry({"url": self.registry}), envelope)
         return KafkaSource(self.topic, servers, envelope, schemas=schemas)
 
@@ -99,7 +115,8 @@ def drain(
     envelopes._fields[DDL] = FIELDS
     lake, source = open_catalog(place), messages.source()
     options = StreamOptions(SINK, keys, batch_rows=50, commit_interval=0.0)
-    query = StreamQuery(get_change_sql("select * from v", "v"), "v", "t", SCHEMA.names, options)
+    sql = get_change_sql("select * from v", "v", source.of_rows)
+    query = StreamQuery(sql, "v", "t", SCHEMA.names, options)
     writer = BatchWriter(
         source=source,
         query=query,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections import Counter
@@ -17,7 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
 from tests.integration import stream_writer
-from tests.integration.kafka_writer import AVRO_SCHEMA, Messages, drain
+from tests.integration.kafka_writer import SCHEMAS, Messages, drain
 from tests.integration.processes import forkserver
 from tests.integration.streams import NAME, SINK, make_table
 from tests.integration.tables import LATER, duckdb_rows
@@ -30,7 +31,7 @@ KILLS, SOAK_KILLS = 6, 100
 # Messages that are sent before each kill.
 SENT = 600
 # Formats of messages, and the columns that identify a row.
-SHORT = [("json", ()), ("avro", ("id",))]
+SHORT = [("json", ()), ("avro", ("id",)), ("debezium", ("id",))]
 Row = dict[str, Any]
 
 
@@ -55,15 +56,16 @@ def messages(request: pytest.FixtureRequest, bootstrap: str) -> Messages:
     if request.param == "json":
         return Messages(topic, bootstrap)
     registry: Registry = request.getfixturevalue("registry")
-    number = registry.register(f"{topic}-value", AVRO_SCHEMA)
-    return Messages(topic, bootstrap, registry.url, number)
+    number = registry.register(f"{topic}-value", json.dumps(SCHEMAS[request.param]))
+    return Messages(topic, bootstrap, request.param, registry.url, number)
 
 
 class Topic:
     """Sends random rows, and knows what a stream of them has written.
 
     Attributes:
-        rows: of each partition, in their order; those of an id are in one partition.
+        rows: of each partition, in their order, only with their id if they are deleted; those of
+            an id are in one partition.
     """
 
     def __init__(self, messages: Messages, seed: int) -> None:
@@ -75,8 +77,9 @@ class Topic:
         for _ in range(count):
             id = self.random.randrange(60)
             row = {"id": id, "part": "a", "value": uuid.UUID(int=self.random.getrandbits(128)).hex}
-            self.rows[id % PARTITIONS].append(row)
-            value = self.messages.encode(row)
+            deletes = self.messages.format == "debezium" and self.random.random() < 0.2
+            self.rows[id % PARTITIONS].append({"id": id} if deletes else row)
+            value = self.messages.encode(row, deletes)
             self._producer.produce(self.messages.topic, value, partition=id % PARTITIONS)
         assert self._producer.flush(30) == 0
 
@@ -87,7 +90,7 @@ class Topic:
         reached = stream_writer.frontier(dict(loaded.metadata), SINK) or {}
         rows = [row for n, sent in enumerate(self.rows) for row in sent[: reached.get(str(n), 0)]]
         last = {row["id"]: row for row in rows} if keys else dict(enumerate(rows))
-        return Counter(tuple(row.values()) for row in last.values())
+        return Counter(tuple(row.values()) for row in last.values() if "value" in row)
 
 
 def run_and_kill(
@@ -158,7 +161,10 @@ def test_killed_at_random_moments(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("keys", [(), ("id",)])
-@pytest.mark.parametrize("messages", ["json", "avro"], indirect=True)
+@pytest.mark.parametrize(
+    "messages, keys",
+    [*SHORT, ("json", ("id",)), ("avro", ())],
+    indirect=["messages"],
+)
 def test_killed_many_times(messages: Messages, tmp_path: Path, keys: tuple[str, ...]) -> None:
     assert killed_at_random_moments(messages, tmp_path, keys, SOAK_KILLS) > SOAK_KILLS / 10

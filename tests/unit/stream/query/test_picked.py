@@ -7,6 +7,8 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query.picked import pick
+from dbt.adapters.iceberg_stream.stream.query.query import get_change_sql
+from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 
 ROWS = pa.record_batch(
     {
@@ -27,7 +29,7 @@ def selected(condition: str, rows: pa.RecordBatch = ROWS) -> list[int] | None:
     if picked is None:
         return None
     read = pa.record_batch({name: rows[column] for name, column in picked.columns.items()})
-    filtered = picked.filter(read)
+    filtered = picked.select(read)
     assert filtered.schema.names == ["small"]
     return filtered["small"].to_pylist()
 
@@ -88,6 +90,53 @@ def test_conditions(condition: str, expected: list[int]) -> None:
 )
 def test_conditions_that_are_left_to_spark(condition: str) -> None:
     assert selected(condition) is None
+
+
+def deletes(condition: str, rows: pa.RecordBatch) -> list[bool] | None:
+    """Return which changes of rows delete the row; None if Spark has to compute it."""
+    sql = get_change_sql(f"select small from v where {condition}", "v", of_rows=True)
+    picked = pick(sql, "v", rows.schema)
+    if picked is None:
+        return None
+    read = {name: rows[column] for name, column in picked.columns.items()}
+    if ROW_DELETED in rows.schema.names:
+        read[ROW_DELETED] = rows[ROW_DELETED]
+    selected = picked.select(pa.record_batch(read))
+    assert selected.schema.names == ["small", ROW_DELETED]
+    assert selected["small"].equals(rows["small"])
+    return selected[ROW_DELETED].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("id > 2", [True, True, False, False, True]),
+        ("id is null or name = 'b'", [True, False, True, True, False]),
+        ("id > 0 -- and a comment", [False, False, False, False, True]),
+        ("coalesce(id, 1) > 2", None),
+        ("id > 1.5", None),
+        ("name = 'a' and exists (select 1 from w)", None),
+    ],
+)
+def test_changes_of_rows_that_a_filter_leaves_out(
+    condition: str, expected: list[bool] | None
+) -> None:
+    assert deletes(condition, ROWS) == expected
+
+
+def test_a_row_that_is_deleted_stays_deleted() -> None:
+    rows = ROWS.append_column(ROW_DELETED, pa.array([True, False, False, False, True]))
+    assert deletes("id < 3 and small > 0", rows) == [True, False, True, True, True]
+    with pytest.raises(ArrowFallback):
+        deletes("amount > 0", rows.set_column(4, "amount", pa.array([float("nan")] * 5)))
+
+
+def test_a_change_that_is_written_otherwise() -> None:
+    sql = get_change_sql("select small from v where id > 2", "v", of_rows=True)
+    assert pick(sql, "v", ROWS.schema) is not None
+    for part, other in (("or not", "and not"), ("false)", "true)"), (".minor", ".major")):
+        assert pick(sql.replace(part, other), "v", ROWS.schema) is None
+    assert pick(f"{sql} where small = 1", "v", ROWS.schema) is None
 
 
 def test_nan_is_left_to_spark() -> None:

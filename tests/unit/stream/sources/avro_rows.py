@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -12,7 +14,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import AvroDecoder, avro_decoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
     MessageSchemas,
@@ -41,18 +44,56 @@ SCALARS: list[tuple[Any, SearchStrategy[Any]]] = [
     ),
 ]
 SYMBOLS = ["red", "green", "blue"]
+NANOS = [
+    {"type": "long", "logicalType": "timestamp-nanos"},
+    {"type": "long", "connect.name": "io.debezium.time.NanoTimestamp"},
+]
+ZONED = {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _zoned(moment: datetime) -> str:
+    """A time as Debezium writes it."""
+    text = moment.isoformat()
+    return f"{text.rstrip('0') if moment.microsecond else text}Z"
+
+
+SCALARS += [
+    ("bytes", st.binary(max_size=4)),
+    *((kind, LONG) for kind in NANOS),
+    (ZONED, st.datetimes().map(_zoned)),
+]
+
+
+@st.composite
+def decimal_kinds(draw: DrawFn) -> tuple[Any, SearchStrategy[Any]]:
+    """A decimal of any precision, and the bytes of its values."""
+    precision = draw(st.integers(1, 38))
+    scale = draw(st.integers(0, precision))
+    most = 10**precision - 1
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    return kind, st.integers(-most, most).map(twos_complement)
+
+
+def twos_complement(number: int) -> bytes:
+    """A number as Java's BigInteger writes it."""
+    return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 @st.composite
 def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[Any]]:
     """A type, whose own types have names that begin with a name, and its values."""
-    nested = ["array", "record"] if depth else []
-    form = draw(st.sampled_from(["scalar", "scalar", "scalar", "enum", *nested]))
+    nested = ["array", "map", "record"] if depth else []
+    form = draw(st.sampled_from(["scalar"] * 4 + ["decimal", "enum", *nested]))
     if form == "enum":
         kind = {"type": "enum", "name": f"{name}_enum", "symbols": SYMBOLS}
         return kind, st.sampled_from(SYMBOLS)
-    if form == "array":
+    if form == "decimal":
+        return draw(decimal_kinds())
+    if form in ("array", "map"):
         items, values = draw(nullable(f"{name}_item", depth - 1).filter(_is_small))
+        if form == "map":
+            return {"type": "map", "values": items}, st.dictionaries(TEXT, values, max_size=3)
         return {"type": "array", "items": items}, st.lists(values, max_size=3)
     if form == "record":
         return draw(records(name, depth - 1))
@@ -84,6 +125,8 @@ def records(draw: DrawFn, name: str = "Row", depth: int = 2) -> tuple[Any, Searc
 
 
 COUNT = st.integers(1, 4)
+AVRO = Envelope("avro", "")
+DEBEZIUM = Envelope("debezium", "", encoding="avro")
 
 
 @st.composite
@@ -91,6 +134,38 @@ def topics(draw: DrawFn, count: int = 6) -> tuple[Any, list[Any]]:
     """A schema, and rows of it."""
     schema, rows = draw(records())
     return schema, draw(st.lists(rows, min_size=1, max_size=count))
+
+
+@st.composite
+def changes(draw: DrawFn, count: int = 6) -> tuple[Any, list[Any]]:
+    """The schema of Debezium's messages, and messages of it."""
+    row, values = draw(records("Value"))
+    source = {
+        "type": "record",
+        "name": "Source",
+        "fields": [{"name": "table", "type": "string"}, {"name": "lsn", "type": ["null", "long"]}],
+    }
+    schema = {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [
+            {"name": "before", "type": ["null", row]},
+            {"name": "after", "type": ["null", "Value"]},
+            {"name": "source", "type": source},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", "type": ["null", "long"]},
+        ],
+    }
+    messages = st.fixed_dictionaries(
+        {
+            "before": st.none() | values,
+            "after": st.none() | values,
+            "source": st.fixed_dictionaries({"table": TEXT, "lsn": st.none() | LONG}),
+            "op": st.sampled_from("cccruuudddm"),
+            "ts_ms": st.none() | LONG,
+        }
+    )
+    return schema, draw(st.lists(messages, min_size=1, max_size=count))
 
 
 @st.composite
@@ -111,7 +186,7 @@ def physical(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kept = {name: value for name, value in schema.items() if name != "logicalType"}
-    for name in ("type", "items"):
+    for name in ("type", "items", "values"):
         if name in kept:
             kept[name] = physical(kept[name])
     if "fields" in kept:
@@ -141,19 +216,19 @@ def framed(number: int, body: bytes) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + body
 
 
-def schemas_of(*schemas: Any, columns: Any = None) -> MessageSchemas:
+def schemas_of(*schemas: Any, columns: Any = None, envelope: Envelope = AVRO) -> MessageSchemas:
     """Schemas with the ids 1, 2, …"""
     registered = [RegisteredSchema(n, json.dumps(s)) for n, s in enumerate(schemas, 1)]
-    return message_schemas(registered, Envelope("avro", ""), columns)
+    return message_schemas(registered, envelope, columns)
 
 
-def decoder_of(*schemas: Any, columns: Any = None) -> AvroDecoder:
-    decoder = avro_decoder(schemas_of(*schemas, columns=columns))
+def decoder_of(*schemas: Any, columns: Any = None, **options: Any) -> RecordDecoder:
+    decoder = avro_decoder(schemas_of(*schemas, columns=columns, **options))
     assert decoder is not None
     return decoder
 
 
-def rows_of(decoder: AvroDecoder, values: Sequence[bytes]) -> pa.Table:
+def rows_of(decoder: RecordDecoder, values: Sequence[bytes]) -> pa.Table:
     """All columns of messages, in their order."""
     offsets = pa.array(range(len(values)), pa.int64())
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
@@ -167,11 +242,13 @@ def rows_of(decoder: AvroDecoder, values: Sequence[bytes]) -> pa.Table:
 def numbered(table: pa.Table) -> list[str]:
     """Rows as text, with microseconds and days for times, which Python could not hold."""
     schema = pa.schema([(f.name, _number_type(f.type)) for f in table.schema])
-    return [as_text(row) for row in table.cast(schema).to_pylist()]
+    rows = table.cast(schema).to_pylist(maps_as_pydicts="strict")
+    return [as_text(row) for row in rows]
 
 
 def as_text(row: Any) -> str:
-    return json.dumps(row)  # NaN is not equal to itself
+    # NaN is not equal to itself. Entries of maps have no order.
+    return json.dumps(row, default=str, sort_keys=True)
 
 
 def expected(schema: Any, value: Any) -> Any:
@@ -185,13 +262,24 @@ def expected(schema: Any, value: Any) -> Any:
         return {f["name"]: expected(f["type"], value[f["name"]]) for f in schema["fields"]}
     if schema["type"] == "array":
         return [expected(schema["items"], item) for item in value]
-    is_millis = str(schema.get("logicalType")).endswith("-millis")
-    return value * 1000 if is_millis else value
+    if schema["type"] == "map":
+        return {key: expected(schema["values"], item) for key, item in value.items()}
+    if schema == ZONED:
+        return (datetime.fromisoformat(value) - EPOCH) // timedelta(microseconds=1)
+    if schema in NANOS:
+        return value // 1000
+    logical = str(schema.get("logicalType"))
+    if logical == "decimal":
+        number = int.from_bytes(value, "big", signed=True)
+        return Decimal(f"{number}e-{schema['scale']}")
+    return value * 1000 if logical.endswith("-millis") else value
 
 
 def _number_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([(f.name, _number_type(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _number_type(kind.item_type))
     if pa.types.is_list(kind):
         return pa.list_(_number_type(kind.value_type))
     if pa.types.is_timestamp(kind):

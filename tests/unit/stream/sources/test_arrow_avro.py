@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +15,10 @@ from pyspark.sql import types as t
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
 from dbt.adapters.iceberg_stream.stream.sources.avro_types import END
+from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
 
 from .avro_rows import (
+    DEBEZIUM,
     as_text,
     damaged,
     decode,
@@ -36,6 +39,7 @@ def record(name: str = "Row", /, **fields: Any) -> Any:
 
 
 SIMPLE = record(id="int", name=["null", "string"])
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 COLORS = {"type": "enum", "name": "E", "symbols": ["red", "blue"]}
 GOOD = framed(1, encode(SIMPLE, {"id": 1, "name": "a"}))
 
@@ -103,12 +107,38 @@ def test_an_array_of_a_length_that_is_none(array: bytes) -> None:
         rows_of(decoder, [framed(1, array)])
 
 
-def test_damage_in_a_field_that_is_not_picked() -> None:
+NUMBER = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+SECONDS = {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (COLORS, b"\2", b"\4"),
+        ("int", b"\2", b"\x80\x80\x80\x80\x10"),
+        ("string", b"\2a", b"\2\xff"),
+        (NUMBER, b"\4\x27\x0f", b"\4\x27\x10"),
+        (["null", NUMBER], b"\0", b"\2\0"),
+        (NUMBER, b"\x20" + bytes(16), b"\x22" + bytes(17)),
+        (MILLIS, b"\2", b"\xfe" + b"\xff" * 8 + b"\1"),
+        (SECONDS, b"\x282026-01-31T00:00:00Z", b"\x282026-02-30T00:00:00Z"),
+        (SECONDS, b"\x2c2026-01-31T00:00:00.1Z", b"\x322026-01-31T00:00:00+01:00"),
+    ],
+)
+def test_damage_in_a_field_that_is_not_picked(kind: Any, good: bytes, bad: bytes) -> None:
     columns = t.StructType([t.StructField("id", t.IntegerType())])
-    decoder = decoder_of(record(id="int", color=COLORS), columns=columns)
-    assert rows_of(decoder, [framed(1, b"\2\2")]).to_pylist() == [{"id": 1}]
+    decoder = decoder_of(record(id="int", other=kind), columns=columns)
+    assert rows_of(decoder, [framed(1, b"\2" + good)]).to_pylist() == [{"id": 1}]
     with pytest.raises(ArrowFallback):
-        rows_of(decoder, [framed(1, b"\2\4")])
+        rows_of(decoder, [framed(1, b"\2" + bad)])
+
+
+def test_a_key_that_is_twice_in_a_map() -> None:
+    decoder = decoder_of(record(id="int", parts={"type": "map", "values": "long"}))
+    once = framed(1, b"\2\4\2a\2\2b\2\0")
+    assert rows_of(decoder, [once, once])["parts"].to_pylist() == [[("a", 1), ("b", 1)]] * 2
+    with pytest.raises(ArrowFallback):
+        rows_of(decoder, [once, framed(1, b"\2\4\2a\2\2a\4\0")])
 
 
 def test_several_schemas_in_a_batch() -> None:
@@ -155,16 +185,15 @@ def test_columns_of_the_definition() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "bytes",
         "null",
         ["string"],
         ["null", "int", "long"],
         ["int", "string"],
-        {"type": "map", "values": "int"},
+        {"type": "map", "values": COLORS},
+        {"type": "map", "values": ["null", record("Part", a="int")]},
         {"type": "fixed", "name": "F", "size": 2},
-        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
-        {"type": "long", "logicalType": "timestamp-nanos"},
-        {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"},
+        {"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"},
+        {"type": "fixed", "name": "F", "size": 9, "logicalType": "decimal", "precision": 9},
         {"type": "enum", "name": "E", "symbols": ["not a name"]},
         {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["a"]}},
         {"type": "array", "items": ["null", record("Part", a="int")]},
@@ -179,6 +208,88 @@ def test_types_that_spark_reads(kind: Any) -> None:
     columns = t.StructType([t.StructField("id", t.IntegerType())])
     assert avro_decoder(schemas_of(record(id="int", x=kind), columns=columns)) is None
     assert avro_decoder(schemas_of(SIMPLE, record(id="int", x=kind))) is None
+
+
+def envelope(row: Any, **more: Any) -> Any:
+    """The schema of Debezium's messages."""
+    images = {"before": ["null", row], "after": ["null", row["name"]]}
+    return record("Envelope", **images, op="string", **more)
+
+
+def changes_of(schema: Any, *messages: Any) -> list[Any]:
+    values = [framed(1, encode(schema, {"before": None, "after": None, **m})) for m in messages]
+    offsets = pa.array(range(len(values)), pa.int64())
+    batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
+    decoder = decoder_of(schema, envelope=DEBEZIUM)
+    changes = pa.Table.from_batches(decoder.decode([batch], {"number": "id"})).to_pylist()
+    return [(row["number"], row[MINOR], row[ROW_DELETED]) for row in changes]
+
+
+def test_changes_of_debezium() -> None:
+    old, new = {"id": 1, "name": "a"}, {"id": 2, "name": None}
+    schema = envelope(SIMPLE, ts_ms=["null", "long"])
+    assert changes_of(
+        schema,
+        {"op": "r", "after": old, "ts_ms": None},
+        {"op": "u", "before": old, "after": new, "ts_ms": 5},
+        {"op": "m", "ts_ms": 5},
+        {"op": "d", "before": old, "ts_ms": 5},
+        {"op": "c", "ts_ms": 5},
+    ) == [(1, 0, False), (2, 1, False), (1, 3, True), (None, 4, False)]
+    for operation in ("t", "", "x"):
+        with pytest.raises(ArrowFallback):
+            changes_of(schema, {"op": "c", "after": old, "ts_ms": 1}, {"op": operation, "ts_ms": 1})
+
+
+def test_changes_of_several_schemas() -> None:
+    wide = record(id="long", more=["null", "string"])
+    schemas = [envelope(SIMPLE), envelope(wide, source=record("Source", table="string"))]
+    one, two = {"id": 1, "name": "a"}, {"id": 2**40, "more": "x"}
+    source = {"table": "t"}
+    messages = [
+        (2, {"before": two, "after": None, "op": "d", "source": source}),
+        (1, {"before": None, "after": None, "op": "m"}),
+        (1, {"before": one, "after": one, "op": "u"}),
+        (2, {"before": None, "after": two, "op": "c", "source": source}),
+    ]
+    values = [framed(number, encode(schemas[number - 1], value)) for number, value in messages]
+    offsets = pa.array(range(4), pa.int64())
+    batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": offsets})
+    decoder = decoder_of(*schemas, envelope=DEBEZIUM)
+    columns = {"id": "id", "more": "more"}
+    [decoded] = decoder.decode([batch], columns)
+    assert decoded.drop_columns([MAJOR]).to_pylist() == [
+        {"id": 2**40, "more": "x", MINOR: 0, ROW_DELETED: True},
+        {"id": 1, "more": None, MINOR: 2, ROW_DELETED: False},
+        {"id": 2**40, "more": "x", MINOR: 3, ROW_DELETED: False},
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        envelope(SIMPLE, source=record("Source", gtid={"type": "fixed", "name": "F", "size": 2})),
+        {
+            **envelope(SIMPLE),
+            "fields": [*envelope(SIMPLE)["fields"][:2], *record(op="bytes")["fields"]],
+        },
+    ],
+)
+def test_envelopes_that_spark_reads(schema: Any) -> None:
+    assert avro_decoder(schemas_of(schema, envelope=DEBEZIUM)) is None
+
+
+def test_wider_columns() -> None:
+    columns = t.StructType(
+        [
+            t.StructField("price", t.DecimalType(9, 2)),
+            t.StructField("parts", t.MapType(t.StringType(), t.LongType())),
+        ]
+    )
+    schema = record(price=["null", NUMBER], parts={"type": "map", "values": "int"})
+    actual = rows_of(decoder_of(schema, columns=columns), [framed(1, b"\2\2\x85\2\2a\4\0")])
+    assert actual.to_pylist() == [{"price": Decimal("-1.23"), "parts": [("a", 2)]}]
+    assert actual.schema.types == [pa.decimal128(9, 2), pa.map_(pa.string(), pa.int64())]
 
 
 @pytest.mark.parametrize("target", [t.StringType(), t.ShortType(), t.TimestampType()])

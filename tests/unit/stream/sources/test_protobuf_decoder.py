@@ -2,81 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
-    PROBLEM,
-    MessageDecoder,
-    MessageLayout,
-)
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import read_files
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.schema_types import Items, Node, Struct
-
-ID = 7
-HEADER = b"\0" + ID.to_bytes(4, "big")
-UTC = timezone.utc
-
-
-class Schema:
-    """A schema, and what decodes its messages."""
-
-    def __init__(self, text: str, message: str | None = None, syntax: str = "proto3") -> None:
-        registered = RegisteredSchema(ID, f'syntax = "{syntax}"; {text}', "PROTOBUF")
-        self.record, self.layout = ProtobufFormat(message).parse(registered, False)
-        assert isinstance(self.layout, MessageLayout)
-        self.pool = read_files(self.layout.files)[1]
-
-    def message(self, name: str = "Row") -> type[Message]:
-        return GetMessageClass(self.pool.FindMessageTypeByName(name))
-
-    def decode(self, *values: bytes) -> tuple[list[Any], list[str | None]]:
-        """Return the records and problems of messages with their headers."""
-        kind = to_arrow_type(read_type(self.record))
-        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string(), "m0": kind}
-        decoder = MessageDecoder({"m0": ((ID,), self.layout)}, pa.schema(columns))  # type: ignore[arg-type]
-        ids = [int.from_bytes(value[1:5], "big") for value in values]
-        batch = pa.record_batch({"value": pa.array(values, pa.binary()), "id": ids})
-        (decoded,) = decoder.run(iter([batch]))
-        decoded.validate(full=True)
-        rows = [named(self.record, value) for value in decoded["m0"].to_pylist()]
-        return rows, decoded[PROBLEM].to_pylist()
-
-    def row(self, **fields: Any) -> Any:
-        """Return what a message becomes."""
-        body = self.message()(**fields).SerializeToString()
-        rows, problems = self.decode(HEADER + b"\0" + body)
-        assert problems == [None]
-        return rows[0]
-
-
-def named(node: Node, value: Any) -> Any:
-    """Return a value with the names of fields instead of their positions."""
-    if value is None:
-        return None
-    if isinstance(node, Struct):
-        return {
-            node.fields[int(k[1:])][0]: named(node.fields[int(k[1:])][1], v)
-            for k, v in value.items()
-        }  # type: ignore[arg-type]
-    if isinstance(node, Items):
-        if node.is_map:
-            return {key: named(node.node, item) for key, item in value}
-        return [named(node.node, item) for item in value]
-    return value
+from .protobuf_rows import HEADER, ID, UTC, Schema, messages, schemas
 
 
 def test_fields_without_presence_have_their_default() -> None:
@@ -248,35 +182,6 @@ def test_messages_of_other_schemas_are_left_to_others() -> None:
     assert schema.decode(other, HEADER + b"\0\x08\1") == ([None, {"a": 1}], [None, None])
 
 
-SCALARS: Mapping[str, st.SearchStrategy[Any]] = {
-    "sint32": st.integers(-(2**31), 2**31 - 1),
-    "uint32": st.integers(0, 2**32 - 1),
-    "sfixed64": st.integers(-(2**63), 2**63 - 1),
-    "uint64": st.integers(0, 2**64 - 1),
-    "float": st.floats(width=32, allow_nan=False),
-    "double": st.floats(allow_nan=False),
-    "bool": st.booleans(),
-    "string": st.text(max_size=3),
-    "bytes": st.binary(max_size=3),
-}
-KEYS = ("sint32", "uint64", "bool", "string")
-
-
-@st.composite
-def schemas(draw: st.DrawFn) -> str:
-    """Draw a schema whose first message has messages within it."""
-    fields = []
-    kinds = [*SCALARS, "In", "Kind"]
-    for number in range(1, draw(st.integers(2, 6))):
-        kind = draw(st.sampled_from(kinds))
-        template = draw(st.sampled_from(["{}", "optional {}", "repeated {}", "map<{key}, {}>"]))
-        rule = template.format(kind, key=draw(st.sampled_from(KEYS)))
-        fields.append(f"{rule} f{number} = {number};")
-    inner = draw(st.sampled_from([*SCALARS, "Kind"]))
-    parts = f"enum Kind {{ A = 0; B = 1; }} message In {{ optional {inner} x = 1; }}"
-    return f"message Row {{ {parts} {' '.join(fields)} }}"
-
-
 def expected(message: Any) -> Any:
     """Return what Protobuf itself decodes."""
     row = {}
@@ -305,42 +210,11 @@ def plain(field: Any, value: Any) -> Any:
 @settings(max_examples=25)
 def test_random_messages_of_random_schemas(data: st.DataObject) -> None:
     schema = Schema(data.draw(schemas()))
-    row_type = schema.message()
-
-    def fill(message: Any) -> Any:
-        for field in message.DESCRIPTOR.fields:
-            if not data.draw(st.booleans()):
-                continue
-            target = getattr(message, field.name)
-            entry = field.message_type
-            if entry is not None and entry.GetOptions().map_entry:
-                key = data.draw(scalars(entry.fields_by_name["key"]))
-                if entry.fields_by_name["value"].message_type is not None:
-                    fill(target[key])
-                else:
-                    target[key] = data.draw(scalars(entry.fields_by_name["value"]))
-            elif field.is_repeated and entry is not None:
-                fill(target.add())
-            elif field.is_repeated:
-                target.extend(data.draw(st.lists(scalars(field), max_size=3)))
-            elif entry is not None:
-                target.SetInParent()
-                fill(target)
-            else:
-                setattr(message, field.name, data.draw(scalars(field)))
-        return message
-
-    messages = [fill(row_type()) for _ in range(data.draw(st.integers(1, 4)))]
-    bodies = [message.SerializeToString() for message in messages]
+    sent = data.draw(st.lists(messages(schema.message()), min_size=1, max_size=4))
+    bodies = [message.SerializeToString() for message in sent]
     rows, problems = schema.decode(*(HEADER + b"\0" + body for body in bodies))
-    assert problems == [None] * len(messages)
-    assert rows == [expected(message) for message in messages]
-
-
-def scalars(field: Any) -> st.SearchStrategy[Any]:
-    names = {5: "sint32", 17: "sint32", 13: "uint32", 16: "sfixed64", 4: "uint64", 2: "float"}
-    names |= {1: "double", 8: "bool", 9: "string", 12: "bytes"}
-    return st.integers(0, 1) if field.enum_type is not None else SCALARS[names[field.type]]
+    assert problems == [None] * len(sent)
+    assert rows == [expected(message) for message in sent]
 
 
 NESTED = "message Row { int32 a = 1; string b = 2; repeated In c = 3; message In { bytes d = 1; } }"

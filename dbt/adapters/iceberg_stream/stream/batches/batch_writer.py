@@ -420,7 +420,7 @@ class _Selection:
 
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns that `StreamQuery.changes` returns."""
-        rows = self._picked.filter(rows)
+        rows = self._picked.select(rows)
         names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
         renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
         if DELETED in renamed.schema.names:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
 from dbt.adapters.iceberg_stream.stream.query.conditions import (
     AMBIGUOUS_TEXT,
     NotAlike,
     arrow_condition,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
+from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETED
 
 # Before the names of columns that only the condition needs.
 COMPARED = "__compared_"
+PLACE, PLACEHOLDER = "__place", "__placeholder"
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,15 @@ class Picked:
         columns: columns of the source by the query's columns in lower case, and by COMPARED with
             their own name, if the condition needs them.
         condition: which rows the query returns, by the columns with COMPARED; None for all.
+        of_rows: whether the changes are of rows: those that the condition leaves out are deleted.
     """
 
     columns: Mapping[str, str]
     condition: pc.Expression | None = None
+    of_rows: bool = False
 
-    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that the condition selects, without the columns that only it needs.
+    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that the query returns, without the columns that only it needs.
 
         Args:
             rows: with a column for each of `columns`, and others.
@@ -51,7 +56,20 @@ class Picked:
             # In Spark, NaN equals itself and is larger than all numbers.
             if pa.types.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
                 raise ArrowFallback
+        if self.of_rows:
+            return _with_deletes(rows, self.condition).drop_columns(compared)
         return rows.filter(self.condition).drop_columns(compared)
+
+
+def _with_deletes(rows: pa.RecordBatch, condition: pc.Expression) -> pa.RecordBatch:
+    """Return rows with ROW_DELETED, also for those that a condition leaves out."""
+    numbered = rows.append_column(PLACE, pa.array(np.arange(rows.num_rows)))
+    deleted = np.ones(rows.num_rows, np.bool_)
+    deleted[numbered.filter(condition)[PLACE].to_numpy()] = False
+    if ROW_DELETED in rows.schema.names:
+        deleted |= rows[ROW_DELETED].to_numpy(zero_copy_only=False)
+        rows = rows.drop_columns([ROW_DELETED])
+    return rows.append_column(ROW_DELETED, pa.array(deleted))
 
 
 def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
@@ -76,20 +94,38 @@ def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
     unfiltered.set("where", None)
     if unfiltered.select("1", append=False) != bare.select("1", append=False):
         return None
-    columns = _columns(tree, view, by_lower)
     where = tree.args.get("where")
-    if columns is None or where is None:
+    # A filter on changes of rows is in the column of the change.
+    kept = None if where else _condition_of_rows(tree, view)
+    columns = _columns(tree, view, by_lower)
+    condition = where.this if where else kept
+    if columns is None or condition is None:
         return None if columns is None else Picked(columns)
     if AMBIGUOUS_TEXT.search(sql):
         return None
-    names = {column.name.lower() for column in where.find_all(exp.Column)} & by_lower.keys()
+    names = {column.name.lower() for column in condition.find_all(exp.Column)} & by_lower.keys()
     compared = {f"{COMPARED}{name}": by_lower[name] for name in sorted(names)}
     fields = {name: schema.field(by_lower[name]).with_name(f"{COMPARED}{name}") for name in names}
     try:
-        condition = arrow_condition(where.this, fields, view)
+        translated = arrow_condition(condition, fields, view)
     except NotAlike:
         return None
-    return Picked(columns | compared, condition)
+    return Picked(columns | compared, translated, of_rows=kept is not None)
+
+
+def _condition_of_rows(tree: exp.Select, view: str) -> exp.Expression | None:
+    """Remove and return the condition of the rows that stay, which `change_of_row` wrote."""
+    change = tree.expressions[-1]
+    negated = change.find(exp.Coalesce) if change.alias == CHANGE else None
+    if negated is None:
+        return None
+    condition = negated.this
+    written = sqlglot.parse_one(change_of_row(view, PLACEHOLDER), dialect="spark")
+    next(c for c in written.find_all(exp.Column) if c.name == PLACEHOLDER).replace(condition.copy())
+    if change.unalias() != written:
+        return None
+    change.pop()
+    return condition
 
 
 def _columns(tree: exp.Select, view: str, by_lower: Mapping[str, str]) -> dict[str, str] | None:

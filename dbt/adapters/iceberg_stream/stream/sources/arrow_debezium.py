@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_values
 
 # What `Envelope` has Spark decode besides the row: a value of another type makes a message bad.
 SOURCE = pa.struct([("table", pa.string()), ("lsn", pa.int64()), ("pos", pa.int64())])
-# Changes of one row; truncates and unknown operations are Spark's.
+# Changes of at most one row; truncates and unknown operations are Spark's.
 OPERATIONS = pa.array(["c", "r", "u", "d", "m"])
 
 
@@ -43,33 +43,53 @@ def decode_debezium(
         if not batch.num_rows:
             continue
         changes = decode_objects(json_values(batch["value"]), pa.schema(body)).combine_chunks()
-        operations = changes["op"].combine_chunks()
-        is_read = pc.is_in(operations, OPERATIONS)
-        if changes["payload"].null_count < len(changes) or not pc.all(is_read).as_py():
+        if changes["payload"].null_count < len(changes):
             raise ArrowFallback
-        rows = _rows(changes, operations, batch["offset"], schema, columns)
-        # `m` is a message that the source's log contains, and no change of a row.
-        yield rows.filter(pc.not_equal(operations, "m"))
+        operations = changes["op"].combine_chunks()
+        deleted = deletes(operations)
+        before, after = (
+            dict(zip(schema.names, changes[name].combine_chunks().flatten(), strict=True))
+            for name in ("before", "after")
+        )
+        rows = {
+            name: of_image(deleted, before[column], after[column])
+            for name, column in columns.items()
+        }
+        rows[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+        rows[MINOR] = batch["offset"]
+        rows[ROW_DELETED] = deleted
+        yield pa.record_batch(rows).filter(is_of_row(operations))
 
 
-def _rows(
-    changes: pa.Table,
-    operations: pa.Array,
-    offsets: pa.Array,
-    schema: pa.Schema,
-    columns: Mapping[str, str],
-) -> pa.RecordBatch:
-    deleted = pc.equal(operations, "d")
-    has_deletes = pc.any(deleted).as_py()
-    before, after = (
-        dict(zip(schema.names, changes[name].combine_chunks().flatten(), strict=True))
-        for name in ("before", "after")
-    )
-    rows = {
-        name: pc.if_else(deleted, before[column], after[column]) if has_deletes else after[column]
-        for name, column in columns.items()
-    }
-    rows[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), len(offsets))
-    rows[MINOR] = offsets
-    rows[ROW_DELETED] = deleted
-    return pa.record_batch(rows)
+def deletes(operations: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return which changes delete a row.
+
+    Args:
+        operations: `op` of the changes.
+
+    Raises:
+        ArrowFallback: some have another effect than that on one row, such as a truncate.
+    """
+    if not pc.all(pc.is_in(operations, OPERATIONS)).as_py():
+        raise ArrowFallback
+    return pc.equal(operations, "d")
+
+
+def of_image(deleted: pa.Array, before: pa.Array, after: pa.Array) -> pa.Array:
+    """Return values of a column of the rows that changes are of.
+
+    Args:
+        deleted: which changes delete the row.
+        before: values before the change.
+        after: values after it.
+    """
+    return pc.if_else(deleted, before, after) if pc.any(deleted).as_py() else after
+
+
+def is_of_row(operations: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return which changes are of a row: `m` is a message that the source's log contains.
+
+    Args:
+        operations: `op` of the changes.
+    """
+    return pc.not_equal(operations, "m")

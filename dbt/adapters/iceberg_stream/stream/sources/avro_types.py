@@ -57,7 +57,7 @@ CONNECT = {
     "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
     "org.apache.kafka.connect.data.Decimal": "decimal",
 }
-MICROS = "(({x} - pmod({x}, 1000)) div 1000)"
+MICROS = "({x} div 1000 - if({x} % 1000 < 0, 1, 0))"
 # SQL of values that Spark reads as a number, text or bytes only.
 CONVERTED: dict[tuple[str, str], tuple[t.DataType, str]] = {
     ("long", "timestamp-nanos"): (TIMESTAMP, f"timestamp_micros({MICROS})"),

@@ -120,13 +120,12 @@ class Envelope:
     @property
     def has_only_records(self) -> bool:
         """Return whether each message is a record, except those without a value."""
-        return self.name in ("json", "avro") and not self.tombstone_deletes
+        return self.name in ENCODINGS and not self.tombstone_deletes
 
     @property
     def has_only_rows(self) -> bool:
-        """Return whether each message is Debezium's JSON, and its rows have no other columns."""
-        is_json = self.name == "debezium" and self.encoding == "json"
-        return is_json and self.table is None and self.table_column is None
+        """Return whether each message is Debezium's, and its rows have no other columns."""
+        return self.name == "debezium" and self.table is None and self.table_column is None
 
     def fields(self, spark: SparkSession) -> list[StructField]:
         """Return Spark's fields of the record's columns.

@@ -206,7 +206,7 @@ class KafkaSource:
     ) -> Iterator[pa.RecordBatch] | None:
         if not (self.envelope.has_only_records or self.envelope.has_only_rows):
             return None
-        decode = self._decode_json if self.schemas is None else self._decode_avro
+        decode = self._decode_json if self.schemas is None else self._decode_records
         decoder = decode(session.spark, upper, pick)
         return None if decoder is None else self._decoded(lower, upper, decoder)
 
@@ -222,8 +222,8 @@ class KafkaSource:
         required = self.envelope.required_columns(schema.names)
         return partial(decode_messages, schema=schema, columns=columns, required=required)
 
-    def _decode_avro(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
-        """Return what decodes Avro of a frontier's schemas; None if Spark has to."""
+    def _decode_records(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
+        """Return what decodes messages of a frontier's schemas; None if Spark has to."""
         assert self.schemas is not None
         decoder = self.schemas.decoder(spark, self._topics.read, upper)
         columns = None if decoder is None else pick(decoder.schema)

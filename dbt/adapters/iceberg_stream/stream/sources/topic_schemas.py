@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
-    from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import AvroDecoder
+    from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
     from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 
 
@@ -122,7 +122,7 @@ class TopicSchemas:
 
     def decoder(
         self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
-    ) -> AvroDecoder | None:
+    ) -> RecordDecoder | None:
         """Return what decodes messages without Spark; None if Spark has to.
 
         Args:
@@ -131,8 +131,11 @@ class TopicSchemas:
             pinned: a frontier with the ids of their schemas.
         """
         from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
+        from dbt.adapters.iceberg_stream.stream.sources.arrow_protobuf import protobuf_decoder
 
-        return avro_decoder(self._schemas(topics, pinned, self._declared(spark)))
+        is_avro = self.envelope.schema_format == "avro"
+        decoder = avro_decoder if is_avro else protobuf_decoder
+        return decoder(self._schemas(topics, pinned, self._declared(spark)))
 
     def _declared(self, spark: SparkSession) -> StructType | None:
         """Return the columns of the source's definition, if it has them."""

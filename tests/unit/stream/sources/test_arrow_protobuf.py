@@ -1,0 +1,177 @@
+"""Which messages of Protobuf are decoded without Spark, as Spark's workers decode them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as t
+
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.sources.arrow_protobuf import protobuf_decoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.schema_messages import message_schemas
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.source import MINOR, ROW_DELETED
+
+from .avro_rows import damaged, numbered
+from .protobuf_rows import HEADER, ID, Schema, messages, schemas
+
+PROTO3 = 'syntax = "proto3"; '
+FIRST = HEADER + b"\0"
+RICH = (
+    'import "google/protobuf/timestamp.proto"; message Row { int64 id = 1; '
+    "optional string name = 2; google.protobuf.Timestamp at = 3; oneof o { int32 a = 4; In b = 5; } "
+    "repeated In parts = 6; message In { optional string x = 1; Kind kind = 2; repeated In2 y = 3; } "
+    "enum Kind { A = 0; B = 5; } message In2 { uint64 n = 1; } Kind kind = 7; repeated Kind kinds = 8; }"
+)
+
+
+def decoder_of(text: str, columns: Any = None, **options: Any) -> RecordDecoder | None:
+    envelope = Envelope(**{"name": "protobuf", "columns": "", "encoding": "protobuf", **options})
+    registered = RegisteredSchema(ID, text, "PROTOBUF")
+    return protobuf_decoder(message_schemas([registered], envelope, columns))
+
+
+def rows_of(decoder: RecordDecoder | None, *values: bytes) -> pa.Table:
+    assert decoder is not None
+    batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": range(len(values))})
+    names = {name: name for name in decoder.columns.names}
+    return pa.Table.from_batches(decoder.decode([batch], names))
+
+
+def require_same(schema: Schema, text: str, values: list[bytes]) -> int:
+    """Compare messages with what workers decode; return how many are decoded without Spark."""
+    decoder, count = decoder_of(PROTO3 + text), 0
+    assert decoder is not None
+    for value in values:
+        try:
+            decoded = rows_of(decoder, value)
+        except ArrowFallback:
+            continue
+        (expected,), (problem,) = schema.decode(value)
+        assert problem is None, value
+        workers = pa.Table.from_pylist([expected], decoder.schema)
+        assert numbered(decoded.select(decoder.schema.names)) == numbered(workers), value
+        count += 1
+    return count
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_random_messages_of_random_schemas(data: st.DataObject) -> None:
+    text = data.draw(schemas(with_maps=False))
+    schema = Schema(text)
+    sent = data.draw(st.lists(messages(schema.message()), min_size=1, max_size=4))
+    values = [FIRST + message.SerializeToString(deterministic=True) for message in sent]
+    # ptars writes no negative zero where zero is the default.
+    has_zero = any(": -0" in str(message) for message in sent)
+    assert require_same(schema, text, values) == len(values) or has_zero
+    spoiled = [FIRST + data.draw(damaged(value[len(FIRST) :])) for value in values]
+    require_same(schema, text, spoiled)
+
+
+RICH_SCHEMA = Schema(RICH)
+RICH_DECODER = decoder_of(PROTO3 + RICH)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_damage_is_noticed(data: st.DataObject) -> None:
+    row = RICH_SCHEMA.message()(
+        id=data.draw(st.integers(-5, 5)),
+        at={"seconds": data.draw(st.integers(-(2**40), 2**40)), "nanos": 123_456_000},
+        parts=[{"x": "a"}, {"y": [{"n": 7}]}],
+        kinds=[0, 5, 6],
+        **data.draw(st.sampled_from([{}, {"a": 1}, {"b": {}}, {"b": {"x": "y"}, "kind": 5}])),
+    )
+    body = row.SerializeToString(deterministic=True)
+    require_same(RICH_SCHEMA, RICH, [FIRST + body, FIRST + data.draw(damaged(body))])
+
+
+def test_a_row() -> None:
+    row = RICH_SCHEMA.message()(id=1, a=0, at={"seconds": 1, "nanos": 5000}, kind=9, kinds=[5])
+    [decoded] = rows_of(RICH_DECODER, FIRST + row.SerializeToString()).to_pylist()
+    assert (decoded["id"], decoded["name"], decoded["a"], decoded["b"]) == (1, None, 0, None)
+    assert (decoded["kind"], decoded["kinds"], decoded["parts"]) == ("9", ["B"], [])
+    assert decoded["at"].timestamp() == 1.000005
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x08",
+        b"\x0d\1\0\0\0",  # another wire type
+        b"\x12\1\xff",
+        b"\xf8\x07\1",  # a field that the schema does not have
+        b"\x08\1\x08\2",
+        b"\x08\0",
+        b"\x20\1\x2a\0",  # both members of a oneof
+        b"\x1a\x09\x08\xff\xff\xff\xff\xff\xff\x7f",
+        RICH_SCHEMA.message()(at={"seconds": 253_402_300_800}).SerializeToString(),
+        RICH_SCHEMA.message()(at={"seconds": -62_135_596_801}).SerializeToString(),
+        b"\x1a\2\x10\5",  # nanoseconds
+    ],
+)
+def test_what_spark_must_see(body: bytes) -> None:
+    with pytest.raises(ArrowFallback):
+        rows_of(RICH_DECODER, FIRST + b"\x08\1", FIRST + body)
+
+
+def test_the_message_index() -> None:
+    text = (
+        PROTO3
+        + "message Out { message In { int32 id = 1; } int32 a = 1; } message B { bool c = 1; }"
+    )
+    decoder = decoder_of(text, message="Out.In")
+    assert rows_of(decoder, HEADER + b"\4\0\0\x08\1")["id"].to_pylist() == [1]
+    for index in (b"", b"\0", b"\2\2", b"\4\0", b"\4\0\2"):
+        with pytest.raises(ArrowFallback):
+            rows_of(decoder, HEADER + index)
+
+
+def test_changes_of_debezium() -> None:
+    text = "message Row { Value before = 1; Value after = 2; string op = 3; message Value { int32 id = 1; } }"
+    row_type = Schema(text).message()
+    changes = [{"op": "c", "after": {"id": 1}}, {"op": "m"}, {"op": "d", "before": {"id": 2}}]
+    values = [FIRST + row_type(**change).SerializeToString() for change in changes]
+    decoder = decoder_of(PROTO3 + text, name="debezium")
+    rows = rows_of(decoder, *values).select(["id", MINOR, ROW_DELETED]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, 0, False), (2, 2, True)]
+    with pytest.raises(ArrowFallback):
+        rows_of(decoder, *values, FIRST + row_type(op="t").SerializeToString())
+
+
+def test_columns_of_the_definition() -> None:
+    columns = t.StructType([t.StructField("ID", t.LongType()), t.StructField("x", t.StringType())])
+    text = PROTO3 + "message Row { int32 id = 1; bool y = 2; }"
+    decoded = rows_of(decoder_of(text, columns), FIRST + b"\x08\1").select(["ID", "x"])
+    assert decoded.to_pylist() == [{"ID": 1, "x": None}]
+    narrow = t.StructType([t.StructField("id", t.ShortType())])
+    assert decoder_of(text, narrow) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'syntax = "proto2"; message Row { optional int32 a = 1; }',
+        f'{PROTO3}import "google/protobuf/wrappers.proto"; '
+        "message Row { google.protobuf.Int32Value a = 1; }",
+        f'{PROTO3}import "google/protobuf/struct.proto"; '
+        "message Row { repeated google.protobuf.Value a = 1; }",
+        f"{PROTO3}message Row {{ map<string, int32> a = 1; }}",
+        f"{PROTO3}message Row {{ Empty e = 1; int32 a = 2; message Empty {{}} }}",
+    ],
+)
+def test_types_that_spark_reads(text: str) -> None:
+    assert decoder_of(text) is None
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ptars", None)
+    assert decoder_of(PROTO3 + "message Row { int32 id = 1; }") is None
