@@ -32,6 +32,7 @@ from tests.functional.kafka_registry import (
 )
 from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
+from tests.unit.stream.sources.encoded_changes import SCHEMAS, encoder
 
 TOPICS = (
     "a",
@@ -50,6 +51,7 @@ TOPICS = (
     "proto",
     "empty",
     "picked",
+    *(f"{kind}.{name}" for kind in ("avro", "protobuf") for name in ("a", "b", "transaction")),
 )
 SETTINGS = {
     "keyed": "topic: keyed, format: avro, tombstones: delete",
@@ -519,3 +521,66 @@ class TestTopicsOfAGroup:
         found = rows(project, "select id, b, more from {schema}.b order by id")
         assert found == [(1, "x", None), (2**40, "y", 1)]
         assert [str(f.field_type) for f in table(project, "a").schema().fields] == ["int", "string"]
+
+
+class TestWholeTransactions:
+    """Debezium's changes and its transaction topic are in Avro, or in Protobuf."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        names = [(kind, table) for kind in ("avro", "protobuf") for table in "ab"]
+        settings = "format: debezium, topics: [{0}.a, {0}.b], transaction_topic: {0}.transaction"
+        definitions = {
+            f"{kind}_{table}": f"topic: {kind}.{table}, encoding: {kind}, {settings.format(kind)}"
+            for kind, table in names
+        }
+        models = {
+            f"{kind}_{table}.sql": model(f"{kind}_{table}", unique_key="id", commit_group=kind)
+            for kind, table in names
+        }
+        return {"sources.yml": sources(definitions), **models}
+
+    @pytest.mark.parametrize("kind", ["avro", "protobuf"])
+    def test_no_part_of_a_transaction_is_written(
+        self, project: Any, shop: AvroShop, kind: str
+    ) -> None:
+        change, transaction = SCHEMAS[kind.upper()]
+        [*ids, number] = [
+            shop.registry.register(f"{kind}.{topic}-value", schema, kind.upper())
+            for topic, schema in (("a", change), ("b", change), ("transaction", transaction))
+        ]
+        encode = encoder(kind.upper(), ids[0], number)
+
+        def send(table: str, transaction: int, key: int) -> None:
+            source = {"name": kind, "db": "shop", "schema": kind, "table": table}
+            block = {"id": f"{transaction}:{key}"}
+            row = {"id": key, "amount": transaction}
+            message = {"op": "c", "after": row, "source": source, "transaction": block}
+            shop.send_bytes(f"{kind}.{table}", encode(message))
+
+        def report(status: str, transaction: int, **counts: int) -> None:
+            several = [
+                {"data_collection": f"{kind}.{table}", "event_count": count}
+                for table, count in counts.items()
+            ]
+            message = {"status": status, "id": f"{transaction}:0", "data_collections": several}
+            shop.send_bytes(f"{kind}.transaction", encode(message))
+
+        def tables() -> list[Any]:
+            run_dbt(["run", "-s", f"config.commit_group:{kind}"])
+            sql = f"select id, amount from {{schema}}.{kind}_%s order by id"
+            return [rows(project, sql % table) for table in "ab"]
+
+        report("BEGIN", 1)
+        send("a", 1, 1)
+        send("b", 1, 1)
+        send("b", 1, 2)
+        report("END", 1, a=1, b=2)
+        report("BEGIN", 2)
+        send("a", 2, 1)
+        send("b", 2, 3)
+        assert tables() == [[(1, 1)], [(1, 1), (2, 1)]]
+        report("END", 2, a=1, b=2)
+        assert tables() == [[(1, 1)], [(1, 1), (2, 1)]]
+        send("b", 2, 2)
+        assert tables() == [[(1, 2)], [(1, 1), (2, 2), (3, 2)]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from dbt.adapters.iceberg_stream.stream.sources import kafka_transactions
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from tests.servers.kafka import kafka_server
+from tests.unit.stream.sources.encoded_changes import Registry, encoder
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +27,34 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+def registry_of(kind: str | None) -> Any:
+    return Registry(kind) if kind else None
+
+
 class Topic:
     """A topic with transactions of so many changes each."""
 
-    def __init__(self, bootstrap: str, form: str, partitions: int = 1) -> None:
+    def __init__(
+        self, bootstrap: str, form: str, partitions: int = 1, kind: str | None = None
+    ) -> None:
         self.name, self.form = f"t{uuid.uuid4().hex[:8]}", form
+        self.encode, registry = encoder(kind), registry_of(kind)
         self.count, self._servers = 0, {"bootstrap.servers": bootstrap}
         admin = AdminClient(self._servers)
         admin.create_topics([NewTopic(self.name, partitions, 1)])[self.name].result()
         self.source = KafkaSource(
-            self.name, self._servers, Envelope(form, "id bigint"), transactions=True
+            self.name,
+            self._servers,
+            Envelope(form, "id bigint"),
+            transactions=True,
+            registry=registry,
         )
 
     def send(self, *values: Any, seconds_ago: float = 0.0) -> None:
         producer = Producer(self._servers)
         stamp = int((time.time() - seconds_ago) * 1000)
         for value in values:
-            text = value if value is None or isinstance(value, str) else json.dumps(value)
+            text = self.encode(value) if isinstance(value, dict) else value
             producer.produce(self.name, value=text, timestamp=stamp)
         assert producer.flush(30) == 0
 
@@ -83,6 +94,17 @@ def test_batches_end_where_transactions_end(topic: Topic) -> None:
     assert topic.batches(5) == [3, 7, 10]
     assert topic.batches(3) == [3, 7, 10]
     assert topic.batches(100) == [10]
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF"])
+def test_changes_of_a_schema_registry(bootstrap: str, kind: str) -> None:
+    topic = Topic(bootstrap, "debezium", kind=kind)
+    topic.commit(3, seconds_ago=60)
+    topic.send(None, "no record", {"op": "r"}, seconds_ago=60)
+    topic.commit(2)
+    assert topic.batches(2) == [3, 6]
+    topic.commit(1)
+    assert topic.batches(100) == [8]
 
 
 def test_one_that_is_longer_than_a_batch(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +214,10 @@ def test_several_partitions_are_refused(bootstrap: str) -> None:
 class Topics:
     """Topics of two tables, and that of their transactions; each has other changes than ENDs."""
 
-    def __init__(self, bootstrap: str, partitions: int = 1, **options: Any) -> None:
+    def __init__(
+        self, bootstrap: str, partitions: int = 1, kind: str | None = None, **options: Any
+    ) -> None:
+        self.encode, self._registry = encoder(kind), registry_of(kind)
         self.name, self._servers = f"t{uuid.uuid4().hex[:8]}", {"bootstrap.servers": bootstrap}
         self.topics, self.count = [f"{self.name}.public.{table}" for table in "ab"], 0
         admin = AdminClient(self._servers)
@@ -207,13 +232,15 @@ class Topics:
         """As a run has it that begins."""
         envelope = Envelope("debezium", "id bigint")
         said = {"topics": tuple(self.topics), "transaction_topic": f"{self.name}.transaction"}
-        return KafkaSource(None, self._servers, envelope, **said, **options)
+        return KafkaSource(
+            None, self._servers, envelope, **said, registry=self._registry, **options
+        )
 
     def change(self, table: str, count: int = 1) -> None:
         told = {"op": "c", "transaction": {"id": str(self.count)}}
         for n in range(count):
             topic = f"{self.name}.public.{table}"
-            self.producer.produce(topic, json.dumps(told), key=str(n))
+            self.producer.produce(topic, self.encode(told), key=str(n))
         assert self.producer.flush(30) == 0
 
     def begin(self) -> None:
@@ -225,7 +252,7 @@ class Topics:
         self._tell(status="END", id=str(self.count), data_collections=told)
 
     def _tell(self, **told: Any) -> None:
-        self.producer.produce(f"{self.name}.transaction", json.dumps(told))
+        self.producer.produce(f"{self.name}.transaction", self.encode(told))
         assert self.producer.flush(30) == 0
 
     def commit(self, **counts: int) -> None:
@@ -243,9 +270,13 @@ class Topics:
         return list(told.values())
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_transactions_over_several_topics(bootstrap: str, partitions: int) -> None:
-    topics = Topics(bootstrap, partitions)
+@pytest.mark.parametrize(
+    ("partitions", "kind"), [(1, None), (3, None), (1, "AVRO"), (3, "PROTOBUF")]
+)
+def test_transactions_over_several_topics(
+    bootstrap: str, partitions: int, kind: str | None
+) -> None:
+    topics = Topics(bootstrap, partitions, kind)
     assert topics.at(topics.source.plan_batch(None, 100)) == [0, 0]
     topics.commit(a=3, b=4)
     topics.commit(b=5, secrets=0)

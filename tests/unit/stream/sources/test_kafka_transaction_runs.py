@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     read_changes,
     transaction_id,
 )
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from tests.unit.stream.sources.transaction_log import KeptMessage
 
 # Ids of PostgreSQL with and without LSN, of MySQL, numbers, and what is no id.
@@ -71,8 +72,9 @@ def test_nothing_is_lost_or_mixed(monkeypatch: pytest.MonkeyPatch, seed: int) ->
     for module in (kafka_transactions, kafka_transaction_runs):
         monkeypatch.setattr(module, "read_messages", read)
     consumer: Any = None
-    runs = list(read_runs(consumer, "t", 0, 0, 300))
+    reader = PayloadReader()
+    runs = list(read_runs(consumer, reader, "t", 0, 0, 300))
     grouped = [identity(change) for run in runs for change in run.changes()]
-    assert grouped == list(map(identity, read_changes(consumer, "t", 0, 0, 300)))
+    assert grouped == list(map(identity, read_changes(consumer, reader, "t", 0, 0, 300)))
     assert all(run.transaction == identity(change)[2] for run in runs for change in run.changes())
     assert len(runs) < len(grouped)

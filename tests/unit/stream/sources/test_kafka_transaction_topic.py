@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic a
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import transaction_id
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of
 
 
@@ -258,6 +259,11 @@ def test_several_connectors(log: Log) -> None:
         log.plan_batch(log.start)
 
 
+def transaction_topic(topic: str) -> TransactionTopic:
+    nobody: Any = None
+    return TransactionTopic(nobody, "t", [topic], lambda name: (name, 0), PayloadReader())
+
+
 @pytest.mark.parametrize(
     ("topic", "collection", "is_known"),
     [
@@ -271,14 +277,12 @@ def test_several_connectors(log: Log) -> None:
     ],
 )
 def test_names_of_tables_and_topics(topic: str, collection: str, is_known: bool) -> None:
-    nobody: Any = None
-    found = TransactionTopic(nobody, "t", [topic], lambda name: (name, 0))._topic_of(collection)
+    found = transaction_topic(topic)._topic_of(collection)
     assert (found == topic) is is_known
 
 
 def test_names_of_tables_beside_those_that_are_known() -> None:
-    nobody: Any = None
-    ends = TransactionTopic(nobody, "t", ["server.db.dbo.orders"], lambda name: (name, 0))
+    ends = transaction_topic("server.db.dbo.orders")
     source = {"name": "server", "db": "db", "schema": "dbo", "table": "orders"}
     assert ends._topic_of("other.dbo.orders") is not None
     ends._learn("server.db.dbo.orders", {"source": source})

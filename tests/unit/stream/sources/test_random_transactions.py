@@ -8,18 +8,26 @@ from collections import Counter
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
-from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import transaction_id
-from tests.unit.stream.sources.transaction_log import OWN, TABLES, TELLS, Log, made, topic_of
+from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of
+
+# The encodings of the changes and of the transaction topic.
+ENCODINGS = [("AVRO", "AVRO"), ("PROTOBUF", "PROTOBUF"), ("AVRO", None), (None, "PROTOBUF")]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    ("seed", "encoding"),
+    [
+        *((seed, (None, None)) for seed in range(100)),
+        *((seed, encoding) for encoding in ENCODINGS for seed in range(10)),
+    ],
+)
 def test_whatever_is_visible_batches_hold_whole_transactions(
-    monkeypatch: pytest.MonkeyPatch, seed: int
+    monkeypatch: pytest.MonkeyPatch, seed: int, encoding: tuple[str | None, str | None]
 ) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(module, "CHUNK", chance.choice([1, 3, 10, 500]))
-    log = made(monkeypatch, partitions=chance.choice([1, 2, 3]))
+    log = made(monkeypatch, partitions=chance.choice([1, 2, 3]), encoding=encoding)
     totals = random_transactions(log, chance)
     lower, rows, adds = log.start, chance.choice([1, 5, 1000]), chance.randrange(60)
     for turn in range(10_000):
@@ -42,7 +50,7 @@ def test_whatever_is_visible_batches_hold_whole_transactions(
 
 
 def restart_progress(log: Log) -> None:
-    log.ends = TransactionTopic(log.reader, TELLS, log.ends.topics, log.place)
+    log.restart()
     # Nothing but a change tells that a topic has this table, too.
     told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "notes"}}
     log.ends._learn(topic_of("orders"), told)

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_runs, kafka_transactions
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
+from tests.unit.stream.sources.encoded_changes import Encode, Registry, encoder
 
 TELLS = "shop.transaction"
 OWN = f"{TELLS}/0"
@@ -45,9 +46,15 @@ class Log:
 
     Attributes:
         changes: of transactions by partition, with the offset behind each: what is told of whom.
+        encoding: the kind of schemas of the changes and of the transaction topic; None for JSON.
     """
 
-    def __init__(self, partitions: int = 1, seconds_ago: float = 0.0) -> None:
+    def __init__(
+        self,
+        partitions: int = 1,
+        seconds_ago: float = 0.0,
+        encoding: tuple[str | None, str | None] = (None, None),
+    ) -> None:
         self.kept: dict[str, list[Any]] = defaultdict(list)
         self.count, self.partitions = 0, partitions
         self.stamp = int((time.time() - seconds_ago) * 1000)
@@ -55,9 +62,16 @@ class Log:
         self.first: dict[str, int] = {}
         self.names = [OWN, *(f"{topic_of(t)}/{n}" for t in TABLES for n in range(partitions))]
         self.reader: Any = None
-        self.ends = TransactionTopic(
-            self.reader, TELLS, [topic_of(table) for table in TABLES], self.place
-        )
+        kinds = [kind for kind in encoding if kind]
+        registry: Any = Registry(kinds[0]) if kinds else None
+        self.payloads = PayloadReader(registry)
+        self._encoders: list[Encode] = list(map(encoder, encoding))
+        self.topics = [topic_of(table) for table in TABLES]
+        self.restart()
+
+    def restart(self) -> None:
+        """Know no more than a frontier, as a run that begins anew does."""
+        self.ends = TransactionTopic(self.reader, TELLS, self.topics, self.place, self.payloads)
 
     def place(self, partition: str) -> tuple[str, int]:
         topic, _, number = partition.rpartition("/")
@@ -98,12 +112,15 @@ class Log:
     def show_all(self) -> None:
         self.visible = {name: len(self.kept[name]) for name in self.names}
 
+    def encode(self, partition: str, told: Any) -> bytes:
+        return self._encoders[partition == OWN](told)
+
     def read(
         self, _: Any, topic: str, number: int, low: int, high: int
     ) -> Iterator[list[KeptMessage]]:
         partition = f"{topic}/{number}"
         messages = [
-            KeptMessage(offset, orjson.dumps(told), stamp)
+            KeptMessage(offset, self.encode(partition, told), stamp)
             for offset in range(low, min(high, self.visible.get(partition, 0)))
             for told, stamp in [self.kept[partition][offset]]
             if told is not None

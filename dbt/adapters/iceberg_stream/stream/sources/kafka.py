@@ -31,6 +31,8 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
 from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
@@ -65,6 +67,7 @@ class KafkaSource:
             whole transactions.
         schemas: the schemas of the messages, if they have the ids of schemas.
         keys: the schemas of the messages' keys, if messages delete rows and there is a registry.
+        registry: has the schemas of the messages that transactions are read from, if there is one.
 
     Raises:
         StreamError: the options of the topics contradict each other.
@@ -79,13 +82,14 @@ class KafkaSource:
     transaction_topic: str | None = None
     schemas: TopicSchemas | None = None
     keys: TopicKeys | None = None
+    registry: SchemaRegistry | None = None
     ordered: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self._topics = FollowedTopics(self.topic, self.topics, self.transaction_topic)
         self._topics.check(self.envelope.name, self.transactions)
         if self.schemas is not None:
-            self.schemas.check(self._topics, self.transactions)
+            self.schemas.check(self._topics)
 
     @cached_property
     def client(self) -> KafkaClient:
@@ -96,7 +100,12 @@ class KafkaSource:
     def planner(self) -> OffsetPlanner:
         """The planner of the offsets of a batch."""
         return OffsetPlanner(
-            self._topics, self.client, self.starting, self.transactions, self.envelope.name
+            self._topics,
+            self.client,
+            self.starting,
+            self.transactions,
+            self.envelope.name,
+            PayloadReader(self.registry),
         )
 
     @cached_property

@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import limit_row
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Transactions
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 # Offsets by partition, as a frontier names it.
@@ -31,6 +32,7 @@ class OffsetPlanner:
         starting: `earliest` or `latest`, for a stream without progress.
         transactions: whether a batch of a single topic has only whole transactions.
         message_format: `debezium` or `maxwell`, if the messages have transactions.
+        payloads: reads what the messages say of their transactions.
     """
 
     topics: FollowedTopics
@@ -38,13 +40,15 @@ class OffsetPlanner:
     starting: str
     transactions: bool
     message_format: str
+    payloads: PayloadReader
 
     # Each of the two has its own consumer, because threads that read offsets share the client's.
 
     @cached_property
     def single_topic(self) -> Transactions:
         """The transactions of the only topic."""
-        return Transactions(self.client.connect(), str(self.topics.topic), self.message_format)
+        consumer, topic = self.client.connect(), str(self.topics.topic)
+        return Transactions(consumer, topic, self.message_format, self.payloads)
 
     @cached_property
     def transaction_topic(self) -> TransactionTopic:
@@ -57,6 +61,7 @@ class OffsetPlanner:
             str(self.topics.transaction_topic),
             self.topics.followed,
             self.topics.place,
+            self.payloads,
         )
 
     def bounds(self, lower: Frontier | None) -> tuple[dict[str, int], dict[str, int]]:

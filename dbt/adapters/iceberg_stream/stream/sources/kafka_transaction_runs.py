@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     Change,
-    parse_payload,
     read_messages,
     transaction_id,
 )
+from dbt.adapters.iceberg_stream.stream.sources.payload_fields import TABLE
+from dbt.adapters.iceberg_stream.stream.sources.payloads import Payload, PayloadReader
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-
-# What identifies the table of a change in its `source`.
-TABLE = ("name", "db", "schema", "table")
 # No id begins with it.
 NO_PREFIX = "\0"
 
@@ -50,12 +48,13 @@ class ChangeRun:
 
 
 def read_runs(
-    consumer: Consumer, topic: str, partition: int, low: int, high: int
+    consumer: Consumer, payloads: PayloadReader, topic: str, partition: int, low: int, high: int
 ) -> Generator[ChangeRun, None, None]:
     """Yield the changes in `[low, high)` as `read_changes` does, but grouped.
 
     Args:
         consumer: a consumer of Kafka.
+        payloads: reads what the messages say.
         topic: the topic.
         partition: the number of the partition.
         low: the first offset.
@@ -66,14 +65,15 @@ def read_runs(
     """
     with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
         for messages in chunks:
-            yield from _group(messages)
+            parsed = payloads.parse([message.value() or b"" for message in messages])
+            yield from _group(messages, parsed)
 
 
-def _group(messages: Sequence[Message]) -> Iterator[ChangeRun]:
+def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator[ChangeRun]:
     run = ChangeRun({}, [], None)
     key, prefix, transaction = None, NO_PREFIX, None
-    for message in messages:
-        if (payload := parse_payload(message)) is None:
+    for message, payload in zip(messages, payloads, strict=True):
+        if payload is None:
             continue
         block, source = payload.get("transaction"), payload.get("source")
         id = str(block.get("id")) if isinstance(block, dict) else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     read_changes,
     transaction_id,
 )
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -82,12 +83,14 @@ class TransactionTopic:
         topic: the topic to which Debezium reports transactions.
         topics: the topics of changes.
         place: returns topic and number of a partition in a frontier.
+        payloads: reads what the messages say.
     """
 
     consumer: Consumer
     topic: str
     topics: Sequence[str]
     place: Callable[[str], tuple[str, int]]
+    payloads: PayloadReader
     # Data collections by topic, from the `source` blocks of the changes.
     _tables: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     # Partitions whose last messages were read for their tables.
@@ -145,13 +148,18 @@ class TransactionTopic:
                 return dict(begin)
             most *= 4
 
+    def _read_changes(
+        self, topic: str, number: int, low: int, high: int
+    ) -> Generator[Change, None, None]:
+        return read_changes(self.consumer, self.payloads, topic, number, low, high)
+
     def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> TransactionLog:
         """Read ENDs for about `rows` rows from an offset, and the ids of some before it."""
         log, count = TransactionLog(max(first, begin - CHUNK)), 0
         begins: dict[str, int] = {}
         if 0 < first == limit:
             log.since = time.time() * 1000  # all messages have expired
-        with closing(read_changes(self.consumer, self.topic, 0, log.low, limit)) as messages:
+        with closing(self._read_changes(self.topic, 0, log.low, limit)) as messages:
             for message in messages:
                 transaction = transaction_id(message.payload)
                 if transaction is None:
@@ -184,7 +192,7 @@ class TransactionTopic:
         count = CHUNK
         while log.low > first and log.is_unsure:
             high, log.low = log.low, max(first, log.low - count)
-            with closing(read_changes(self.consumer, self.topic, 0, log.low, high)) as messages:
+            with closing(self._read_changes(self.topic, 0, log.low, high)) as messages:
                 for message in messages:
                     if (transaction := transaction_id(message.payload)) is None:
                         continue
@@ -209,7 +217,8 @@ class TransactionTopic:
             topic, number = self.place(partition)
             part = Part(high, high == limit[partition])
             tail = _Tail()
-            with closing(read_runs(self.consumer, topic, number, begin[partition], high)) as runs:
+            low = begin[partition]
+            with closing(read_runs(self.consumer, self.payloads, topic, number, low, high)) as runs:
                 for run in runs:
                     self._learn(topic, run.payload)
                     if (transaction := run.transaction) is not None and transaction in log.order:
@@ -303,7 +312,7 @@ class TransactionTopic:
                 continue
             self._sampled.add(partition)
             low = max(first[partition], high - CHUNK)
-            with closing(read_changes(self.consumer, topic, number, low, high)) as changes:
+            with closing(self._read_changes(topic, number, low, high)) as changes:
                 for change in changes:
                     self._learn(topic, change.payload)
 

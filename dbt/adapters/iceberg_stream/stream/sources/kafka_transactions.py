@@ -13,10 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_text
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -35,7 +33,7 @@ class Change(NamedTuple):
 
     Attributes:
         offset: its offset.
-        payload: its value, parsed as JSON.
+        payload: what it says of its change.
         milliseconds: its time by Kafka's clock.
     """
 
@@ -52,11 +50,13 @@ class Transactions:
         consumer: a consumer of Kafka for this object only.
         topic: the topic.
         message_format: `debezium` or `maxwell`.
+        payloads: reads what the messages say.
     """
 
     consumer: Consumer
     topic: str
     message_format: str
+    payloads: PayloadReader
 
     def last_end(self, begin: int, upper: int, last: int) -> int:
         """Return the end of the last whole transaction in `[begin, upper)`.
@@ -89,7 +89,9 @@ class Transactions:
         return begin
 
     def _ends(self, low: int, high: int, last: int) -> list[int]:
-        changes = list(read_changes(self.consumer, self.topic, 0, low, min(high, last)))
+        changes = list(
+            read_changes(self.consumer, self.payloads, self.topic, 0, low, min(high, last))
+        )
         following: Sequence[Change | None] = [*changes[1:], None]
         if changes and high <= last:
             # The message after the last one is not known.
@@ -103,7 +105,7 @@ class Transactions:
 
 
 def read_changes(
-    consumer: Consumer, topic: str, partition: int, low: int, high: int
+    consumer: Consumer, payloads: PayloadReader, topic: str, partition: int, low: int, high: int
 ) -> Generator[Change, None, None]:
     """Yield the changes in `[low, high)`, without messages that have no value (tombstones).
 
@@ -111,6 +113,7 @@ def read_changes(
 
     Args:
         consumer: a consumer of Kafka.
+        payloads: reads what the messages say.
         topic: the topic.
         partition: the number of the partition.
         low: the first offset.
@@ -121,15 +124,25 @@ def read_changes(
     """
     with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
         for messages in chunks:
-            for message in messages:
-                if (payload := parse_payload(message)) is not None:
+            parsed = payloads.parse([message.value() or b"" for message in messages])
+            for message, payload in zip(messages, parsed, strict=True):
+                if payload is not None:
                     yield Change(message.offset() or 0, payload, message.timestamp()[1])
 
 
 def read_messages(
     consumer: Consumer, topic: str, partition: int, low: int, high: int
 ) -> Generator[list[Message], None, None]:
-    """Yield the messages in `[low, high)` in lists, with the arguments of `read_changes`.
+    """Yield the messages in `[low, high)` in lists, without those that have no value (tombstones).
+
+    Close the generator before the consumer reads another partition.
+
+    Args:
+        consumer: a consumer of Kafka.
+        topic: the topic.
+        partition: the number of the partition.
+        low: the first offset.
+        high: the end offset.
 
     Raises:
         StreamError: the messages cannot be read.
@@ -165,20 +178,6 @@ def read_messages(
                 )
     finally:
         consumer.unassign()
-
-
-def parse_payload(message: Message) -> dict[str, Any] | None:
-    """Return what a message says of its change; None for a bad record, which is in no transaction.
-
-    Args:
-        message: a message that has a value.
-    """
-    try:
-        payload = orjson.loads(json_text(message.value() or b""))
-    except orjson.JSONDecodeError:
-        return None
-    payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
-    return payload if isinstance(payload, dict) else {}
 
 
 def transaction_id(block: Any) -> str | None:

@@ -150,8 +150,9 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
             "under `kafka`, and set `connection` to the name of that connection."
         )
     options = _connection(spec.get("connection"), connections) | own
-    schemas = _schemas(spec, options, messages)
-    keys = _keys(options, messages, schemas)
+    registry = _registry(spec, options, messages)
+    schemas = _schemas(spec, registry, messages)
+    keys = _keys(registry, messages)
     options = with_token_command({n: v for n, v in options.items() if not n.startswith(PREFIX)})
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
@@ -172,27 +173,35 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
         str(spec["transaction_topic"]) if spec.get("transaction_topic") else None,
         schemas,
         keys,
+        registry,
     )
 
 
-def _keys(
-    options: Mapping[str, str], messages: Envelope, schemas: TopicSchemas | None
-) -> TopicKeys | None:
+def _keys(registry: SchemaRegistry | None, messages: Envelope) -> TopicKeys | None:
     """Return the schemas of the keys of messages that delete rows; None without a registry."""
-    if messages.name != "debezium" and not messages.tombstone_deletes:
-        return None
-    if schemas is not None:
-        return TopicKeys(schemas.registry)
-    own = _registry_options(options)
-    return TopicKeys(SchemaRegistry(own)) if own.get("url") else None
+    deletes_rows = messages.name == "debezium" or messages.tombstone_deletes
+    return TopicKeys(registry) if registry is not None and deletes_rows else None
 
 
-def _registry_options(options: Mapping[str, str]) -> dict[str, str]:
-    return {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
+def _registry(
+    spec: Mapping[str, Any], options: Mapping[str, str], messages: Envelope
+) -> SchemaRegistry | None:
+    """Return the registry of the source or of its connection; None without one."""
+    own = {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
+    address = str(spec.get("schema_registry") or "")
+    if messages.schema_format is not None and address:
+        if holds_secret(address):
+            raise StreamError(
+                "`schema_registry` holds a login, and dbt writes sources into its artifacts. Put "
+                f"the address as `{PREFIX}url`, and the login as `{PREFIX}basic.auth.user.info`, "
+                "into a connection of the profile's `kafka`."
+            )
+        own["url"] = address
+    return SchemaRegistry(own) if own.get("url") else None
 
 
 def _schemas(
-    spec: Mapping[str, Any], options: Mapping[str, str], messages: Envelope
+    spec: Mapping[str, Any], registry: SchemaRegistry | None, messages: Envelope
 ) -> TopicSchemas | None:
     """Return the schemas of the topics' messages; None if they are not of a registry."""
     if messages.schema_format is None:
@@ -202,21 +211,12 @@ def _schemas(
                 "protobuf, or `encoding` with `format: debezium`."
             )
         return None
-    own = _registry_options(options)
-    if address := str(spec.get("schema_registry") or ""):
-        if holds_secret(address):
-            raise StreamError(
-                "`schema_registry` holds a login, and dbt writes sources into its artifacts. Put "
-                f"the address as `{PREFIX}url`, and the login as `{PREFIX}basic.auth.user.info`, "
-                "into a connection of the profile's `kafka`."
-            )
-        own["url"] = address
-    if not own.get("url"):
+    if registry is None:
         raise StreamError(
             f"{messages.schema_format.capitalize()} needs a schema registry: set `{PREFIX}url` in "
             "the `kafka` connection of the profile, or `schema_registry` in the source."
         )
-    return TopicSchemas(SchemaRegistry(own), messages, spec.get("subject"))
+    return TopicSchemas(registry, messages, spec.get("subject"))
 
 
 def _connection(name: object, connections: Connections) -> dict[str, str]:

@@ -127,14 +127,27 @@ class SchemaRegistry:
         Raises:
             StreamError: the registry does not have it, refuses, or does not answer.
         """
+        if (schema := self.find(schema_id)) is None:
+            raise StreamError(
+                f"The schema registry at {self.address} no longer has the schema {schema_id}, "
+                "which the stream's progress names. Restore it, or rebuild the table with "
+                "--full-refresh."
+            )
+        return schema
+
+    def find(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema with an id; None if the registry does not have it.
+
+        Args:
+            schema_id: the id.
+
+        Raises:
+            StreamError: the registry refuses, or does not answer.
+        """
         if schema_id not in self._ids:
             answer = self._get(f"schemas/ids/{schema_id}", f"the schema {schema_id}")
             if answer is None:
-                raise StreamError(
-                    f"The schema registry at {self.address} no longer has the schema {schema_id}, "
-                    "which the stream's progress names. Restore it, or rebuild the table with "
-                    "--full-refresh."
-                )
+                return None
             self._ids[schema_id] = self._schema({**answer, "id": schema_id})
         return self._ids[schema_id]
 

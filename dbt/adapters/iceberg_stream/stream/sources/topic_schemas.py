@@ -40,22 +40,15 @@ class TopicSchemas:
     envelope: Envelope
     own_subject: str | None = None
 
-    def check(self, topics: FollowedTopics, transactions: bool) -> None:
+    def check(self, topics: FollowedTopics) -> None:
         """Check that the options of the source do not contradict each other.
 
         Args:
             topics: the source's topics.
-            transactions: its `transactions`.
 
         Raises:
             StreamError: an option is wrong; names it.
         """
-        if transactions or topics.transaction_topic:
-            name = "transactions" if transactions else "transaction_topic"
-            raise StreamError(
-                f"`{name}` cannot be used with {self._format_name}: it reads transactions in JSON "
-                "only. Remove it."
-            )
         if self.own_subject and topics.topics:
             raise StreamError(
                 "`subject` needs one `topic`: with `topics` each topic has its own subject, "
@@ -166,10 +159,6 @@ class TopicSchemas:
 
     def _key_subjects(self, topics: Sequence[str]) -> list[str]:
         return [f"{topic}-key" for topic in topics] if self.envelope.reads_keys else []
-
-    @property
-    def _format_name(self) -> str:
-        return str(self.envelope.schema_format).capitalize()
 
     def _without_columns(self, subjects: str, schemas: MessageSchemas) -> StreamError:
         reasons = "; ".join(schemas.unreadable.values())
