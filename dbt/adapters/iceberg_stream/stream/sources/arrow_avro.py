@@ -121,7 +121,7 @@ def _converted(array: pa.Array, node: Node) -> pa.Array:
 
 def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     kind = to_arrow_type(node.column)
-    if _primitive(node) == "bytes":
+    if node.primitive == "bytes":
         array = array.view(pa.binary())
         return decimals(array, kind) if pa.types.is_decimal(kind) else array
     array.validate(full=True)
@@ -186,7 +186,7 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
         return is_alike and not _grows(node.node) and _is_exact(node.node, part)
     if not isinstance(node, AvroScalar) or node.sql not in {Scalar.sql, ZONED, *NANOS}:
         return False
-    if _primitive(node) not in {*PHYSICAL, "enum"}:
+    if node.primitive not in {*PHYSICAL, "enum"}:
         return False
     return is_wider(node.column, target)
 
@@ -199,12 +199,7 @@ def _grows(node: Node | None) -> bool:
         return isinstance(node.node, Struct) or _grows(node.node)
     if isinstance(node, Items):
         return _grows(node.node)
-    return isinstance(node, AvroScalar) and _primitive(node) == "enum"
-
-
-def _primitive(node: AvroScalar) -> str:
-    avro = json.loads(node.avro)
-    return str(avro["type"] if isinstance(avro, dict) else avro)
+    return isinstance(node, AvroScalar) and node.primitive == "enum"
 
 
 def _schema(record: Struct) -> str:
@@ -225,5 +220,5 @@ def _physical(node: Node | None, names: Iterator[int]) -> Any:
         form, part = ("map", "values") if node.is_map else ("array", "items")
         return {"type": form, part: _physical(node.node, names)}
     assert isinstance(node, AvroScalar)
-    kind = _primitive(node)
+    kind = node.primitive
     return emit(node, names) if kind == "enum" else PHYSICAL[kind]

@@ -30,7 +30,12 @@ from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
     LAST_SECOND,
     MessageLayout,
 )
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import message_indexes, read_files
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import (
+    FIRST,
+    index_bytes,
+    message_indexes,
+    read_files,
+)
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import Items, Node, Struct
@@ -152,7 +157,9 @@ def protobuf_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
             return None
         handlers = HandlerPool([message.file], PtarsConfig(timestamp_unit="us"))
         handler = handlers.get_for_message(message)
-        reader = _ProtobufReader(message, handler, _prefix(writer.layout.index), writer.record)
+        index = writer.layout.index
+        prefix = FIRST if index == FIRST_MESSAGE else index_bytes(index)
+        reader = _ProtobufReader(message, handler, prefix, writer.record)
         readable = ReadableWriter(reader, writer.record, writer.row)
         writers |= dict.fromkeys(headers(writer), readable)
     return RecordDecoder(schemas.columns, writers) if writers else None
@@ -194,17 +201,3 @@ def _fits(node: Node | None, target: t.DataType) -> bool:
     if isinstance(node, Items):
         return isinstance(target, t.ArrayType) and _fits(node.node, target.elementType)
     return node is not None and is_wider(node.column, target)
-
-
-def _prefix(index: tuple[int, ...]) -> bytes:
-    """Return a message index, as Confluent's serializers write it."""
-    if index == FIRST_MESSAGE:
-        return b"\0"
-    written = bytearray()
-    for part in (len(index), *index):
-        number = part << 1
-        while number > 0x7F:
-            written.append(number & 0x7F | 0x80)
-            number >>= 7
-        written.append(number)
-    return bytes(written)

@@ -157,7 +157,7 @@ def _places(node: Node | None, path: Sequence[str]) -> list[str] | None:
         position = names.index(name)
         places.append(f"f{position}")
         node = unwrap(node.fields[position][1])
-    return places if isinstance(node, AvroScalar) and _primitive(node) in READ else None
+    return places if isinstance(node, AvroScalar) and node.primitive in READ else None
 
 
 def _same_bytes(node: Node, names: Iterator[int]) -> Any:
@@ -180,11 +180,6 @@ def _same_bytes(node: Node, names: Iterator[int]) -> Any:
             pair = [{"name": "key", "type": "string"}, {"name": "value", "type": item}]
             item = {"type": "record", "name": f"n{next(names)}", "fields": pair}
         return {"type": "array", "items": item}
-    if isinstance(node, AvroScalar) and (kind := _primitive(node)) in SAME_BYTES:
+    if isinstance(node, AvroScalar) and (kind := node.primitive) in SAME_BYTES:
         return SAME_BYTES[kind]
     raise _Unsupported("a union of several types" if isinstance(node, Struct) else "a `fixed`")
-
-
-def _primitive(node: AvroScalar) -> str:
-    avro = json.loads(node.avro)
-    return str(avro["type"] if isinstance(avro, dict) else avro)

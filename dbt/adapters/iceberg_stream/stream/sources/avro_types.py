@@ -86,6 +86,12 @@ class AvroScalar(Scalar):
 
     avro: str
 
+    @property
+    def primitive(self) -> str:
+        """The type without its logical type: a primitive one, `enum` or `fixed`."""
+        avro = json.loads(self.avro)
+        return str(avro["type"] if isinstance(avro, dict) else avro)
+
 
 @dataclass(frozen=True)
 class Union(Struct):

@@ -20,15 +20,15 @@ from dbt.adapters.iceberg_stream.stream.sources.payload_fields import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.payloads import Parse, Payload
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import (
+    FIRST,
     compiled_files,
+    index_bytes,
     message_indexes,
     read_files,
 )
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES
 
-# One byte 0 is short for the first message of a schema.
-FIRST = b"\0"
 # Types of nullable fields, if Confluent's converter has `wrapper.for.nullables`.
 WRAPPERS = {f"google.protobuf.{name}Value" for name in ("String", "Int32", "Int64")}
 # Returns the value of a field in a message.
@@ -51,17 +51,8 @@ def protobuf_parser(schema: RegisteredSchema) -> Parse:
         parser = _MessageParser(pool.FindMessageTypeByName(name))
         if index == (0,):
             parsers[FIRST] = parser
-        parsers[b"".join(map(_varint, (len(index), *index)))] = parser
+        parsers[index_bytes(index)] = parser
     return _ProtobufParser(parsers).parse
-
-
-def _varint(number: int) -> bytes:
-    """Return a number as message indexes have it."""
-    number, encoded = number << 1, bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*encoded, number])
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError
 
 # The file of the schema itself, which no schema imports.
 MAIN = "registered_schema.proto"
+# Short for the index of a schema's first message.
+FIRST = b"\0"
 # Files that Confluent's registry adds to each schema.
 META = """
 syntax = "proto3";
@@ -100,6 +102,22 @@ def message_indexes(file: FileDescriptorProto) -> dict[str, tuple[int, ...]]:
                 indexes[name] = (*begin, position)
                 waiting.append((name, indexes[name], message.nested_type))
     return indexes
+
+
+def index_bytes(index: Sequence[int]) -> bytes:
+    """Return a message index in full, as Confluent's serializers write it before a message.
+
+    Args:
+        index: position of the message, preceded by those of the messages that it is within.
+    """
+    written = bytearray()
+    for part in (len(index), *index):
+        number = part << 1
+        while number > 0x7F:
+            written.append(number & 0x7F | 0x80)
+            number >>= 7
+        written.append(number)
+    return bytes(written)
 
 
 @lru_cache(maxsize=1024)
