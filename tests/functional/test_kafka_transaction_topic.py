@@ -270,7 +270,10 @@ class TestWithoutGroup:
             "messages.sql": model("messages"),
             "kinds.sql": model("kinds", unique_key="id", route_by="kind", create_tables=True),
             "alone.sql": model("alone", unique_key="id"),
-            **{f"{name}.sql": model(name) for name in ("strange", "half", "scattered", "unknown")},
+            **{
+                f"{name}.sql": model(name, unique_key="id")
+                for name in ("strange", "half", "scattered", "unknown")
+            },
         }
 
     @pytest.fixture(scope="class")
