@@ -6,11 +6,17 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from tests.servers.kafka import kafka_server
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
@@ -35,6 +41,22 @@ class Shop:
         for message in messages:
             producer.produce(topic, key=key, value=message)
         assert producer.flush(30) == 0
+
+    def decode_here(self, topic: str, envelope: Envelope) -> pa.Table:
+        """Return all columns of a topic's messages, decoded without Spark."""
+        schemas = TopicSchemas(SchemaRegistry({"url": self.registry.url}), envelope)
+        options = {"bootstrap.servers": self.bootstrap}
+        source = KafkaSource(topic, options, envelope, schemas=schemas)
+        upper = source.plan_batch(None, 100)
+        assert upper is not None
+        no_spark: Any = SimpleNamespace(spark=None)
+        batches = source.arrow_rows(
+            no_spark, None, upper, lambda schema: {n: n for n in schema.names}
+        )
+        assert batches is not None
+        decoded = pa.Table.from_batches(batches)
+        source.close()
+        return decoded
 
     @property
     def connections(self) -> dict[str, dict[str, str]]:

@@ -6,20 +6,16 @@ import json
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from google.protobuf.message_factory import GetMessageClass
 
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import Reference, SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import Reference
 from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
-from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from tests.functional.kafka_registry import Shop, header, model, shop_servers, sources
 from tests.functional.lake import rows, table
 
@@ -228,18 +224,7 @@ class TestProtobuf:
         run_dbt(["run", "-s", "cdc"])
         records = rows(project, "select id, name, count from {schema}.cdc order by id")
         assert records == [(1, None, 5), (3, "a", None)]
-        envelope_of = Envelope("debezium", "", encoding="protobuf")
-        schemas = TopicSchemas(SchemaRegistry({"url": shop.registry.url}), envelope_of)
-        source = KafkaSource(
-            "cdc", {"bootstrap.servers": shop.bootstrap}, envelope_of, schemas=schemas
-        )
-        upper = source.plan_batch(None, 100)
-        assert upper is not None
-        no_spark: Any = SimpleNamespace(spark=None)
-        batches = source.arrow_rows(no_spark, None, upper, lambda schema: {"id": "id"})
-        assert batches is not None
-        decoded = pa.Table.from_batches(batches)
-        source.close()
+        decoded = shop.decode_here("cdc", Envelope("debezium", "", encoding="protobuf"))
         assert decoded["id"].to_pylist() == [1, 2, 3, 2, 1]
         assert decoded[ROW_DELETED].to_pylist() == [False, False, False, True, False]
 

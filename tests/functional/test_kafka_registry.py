@@ -9,19 +9,14 @@ from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR, ROW_DELETED
-from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from tests.functional.kafka_registry import (
     PASSWORD,
     Shop,
@@ -274,19 +269,7 @@ class TestAvro:
         shop.send("picked", first, {"id": 1, "at": moments[0]})
         shop.send("picked", later, {"id": 2**40, "name": "é"}, None)
         shop.send("picked", first, {"id": 3, "at": moments[1]})
-        envelope = Envelope("avro", "")
-        schemas = TopicSchemas(SchemaRegistry({"url": shop.registry.url}), envelope)
-        kafka = {"bootstrap.servers": shop.bootstrap}
-        source = KafkaSource("picked", kafka, envelope, schemas=schemas)
-        upper = source.plan_batch(None, 10)
-        assert upper is not None
-        no_spark: Any = SimpleNamespace(spark=None)
-        batches = source.arrow_rows(
-            no_spark, None, upper, lambda schema: {n: n for n in schema.names}
-        )
-        assert batches is not None
-        decoded = pa.Table.from_batches(batches)
-        source.close()
+        decoded = shop.decode_here("picked", Envelope("avro", ""))
         expected = [
             {"id": 1, "name": None, "at": moments[0]},
             {"id": 2**40, "name": "é", "at": None},
@@ -409,17 +392,7 @@ class TestAvro:
         assert rows(project, sql % "changed") == [*expected.values()]
         for name in ("filtered", "computed"):
             assert rows(project, sql % name) == [expected[number] for number in (0, 4, 5)]
-        envelope_of = Envelope("debezium", "", encoding="avro")
-        schemas = TopicSchemas(SchemaRegistry({"url": shop.registry.url}), envelope_of)
-        kafka = {"bootstrap.servers": shop.bootstrap}
-        source = KafkaSource("changed", kafka, envelope_of, schemas=schemas)
-        upper = source.plan_batch(None, 100)
-        assert upper is not None
-        no_spark: Any = SimpleNamespace(spark=None)
-        batches = source.arrow_rows(no_spark, None, upper, lambda schema: {"id": "id"})
-        assert batches is not None
-        decoded = pa.Table.from_batches(batches)
-        source.close()
+        decoded = shop.decode_here("changed", Envelope("debezium", "", encoding="avro"))
         assert decoded["id"].to_pylist() == [*range(6), 1, 2, 3, 3, 4, 6]
         assert decoded.filter(decoded[ROW_DELETED])["id"].to_pylist() == [2, 3]
 

@@ -170,7 +170,9 @@ class TestRefusedIncrements:
         assert "set `merge_engine: rewrite`" in message
         assert rows(project, "select * from {schema}.random") == before
         run_dbt(["run", "--select", "random", "--vars", "engine: rewrite"])
-        assert not set(rows(project, "select * from {schema}.random")) & set(before)
+        after = rows(project, "select * from {schema}.random")
+        assert len(after) == len(before) == 2
+        assert not set(after) & set(before)
 
     def test_the_keys_are_named_and_the_table_is_untouched(self, project: Any) -> None:
         run_dbt(["run", "--select", "duplicates"])

@@ -130,7 +130,7 @@ class Session(ServerSession):
                 yield from map(with_offsets, table.to_batches())
 
     def _interpret_first(self, run: Callable[[str], Result], interpreted: bool) -> Result:
-        """Run a query, interpreted if so asked; if that takes long, again with generated code.
+        """Run a query, interpreted if asked; if that takes long, again with generated code.
 
         Args:
             run: runs the query, and gives it the tag that is the argument.

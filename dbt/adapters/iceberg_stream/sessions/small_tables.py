@@ -266,7 +266,7 @@ class SmallTables:
         return ingested.outcome
 
     def _properties_of_spark(self) -> dict[str, str]:
-        """Return the properties that each table has that Spark creates."""
+        """Return the properties of each table that Spark creates."""
         properties = {"write.parquet.compression-codec": "zstd"}
         if self.reach.is_remote:
             return properties  # the owner is the cluster's user, who has created the table
@@ -290,7 +290,7 @@ def _rows(metadata: Metadata) -> float:
 
 
 def _total(metadata: Metadata, key: str) -> float:
-    """Return a number of the current snapshot's summary; infinite if its writer did not say."""
+    """Return a number of the current snapshot's summary; infinite if it is missing there."""
     snapshot = current_snapshot(metadata)
     return float(snapshot.properties.get(key, "inf")) if snapshot else 0
 

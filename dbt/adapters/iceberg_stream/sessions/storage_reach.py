@@ -1,4 +1,4 @@
-"""Which storage this process writes to as Spark does, which may run on other machines."""
+"""Which tables this process can write in place of Spark, which may run on other machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, local_path
 
 @dataclass
 class StorageReach:
-    """Which tables this process may write in place of Spark.
+    """Which tables this process can write as Spark would.
 
     Attributes:
         is_remote: whether Spark runs on a cluster.
@@ -22,7 +22,7 @@ class StorageReach:
     _unreachable: set[str] = field(default_factory=set)
 
     def exclude(self, catalog: str) -> None:
-        """Let Spark write the tables of a catalog whose storage had an error here.
+        """Leave the tables of a catalog to Spark, after an error of its storage.
 
         Args:
             catalog: the catalog's name.
@@ -30,7 +30,7 @@ class StorageReach:
         self._unreachable.add(catalog)
 
     def includes(self, catalog: str, metadata: Metadata | None) -> bool:
-        """Return whether this process may write the next version of a table.
+        """Return whether this process can write the next version of a table.
 
         A cluster creates tables itself, because their owner is its user. A local path may name
         another folder on the cluster, unless the files of the current version are in it here, too.

@@ -66,7 +66,9 @@ def test_others_get_no_token(tmp_path: Path) -> None:
     answer = ask(command, **{f"{OIDC}client.secret": "guessed"})
     assert (answer.status_code, answer.json()) == (401, {"error": "invalid_client"})
     address = with_token_command({**BROKER, "token_command": command})[f"{OIDC}token.endpoint.url"]
-    assert requests.post(address, timeout=10).status_code == 401
+    for login in ("", "Basic %", "Basic w6k6w6k=", "Bearer guessed"):
+        answer = requests.post(address, headers={"Authorization": login}, timeout=10)
+        assert answer.status_code == 401, login
 
 
 @pytest.mark.parametrize(

@@ -135,10 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _knows_secret(self) -> bool:
         """Return whether the request has the client's password (section 2.3.1)."""
         kind, _, encoded = (self.headers["Authorization"] or "").partition(" ")
-        if kind != "Basic":
+        try:
+            login = base64.b64decode(encoded).decode()
+        except ValueError:
             return False
-        _, _, password = base64.b64decode(encoded).decode().partition(":")
-        return hmac.compare_digest(unquote_plus(password), self.server.secret)
+        password = unquote_plus(login.partition(":")[2])
+        is_own = hmac.compare_digest(password.encode(), self.server.secret.encode())
+        return kind == "Basic" and is_own
 
     def _answer(self, status: int, body: Mapping[str, object]) -> None:
         self.send_response(status)
