@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -60,6 +61,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._merges = Merges()
         self._server_checked = False
         self._reach = StorageReach(is_remote=self.credentials.method == "connect")
+        self._small_table_numbers = itertools.count()
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
 
@@ -252,7 +254,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         endpoint = shared.engine.endpoint()
         quiet_pyspark()
         session = Session(
-            endpoint.url,
+            endpoint,
             self.session_settings(tokens),
             partial(self._records.open(endpoint).add, endpoint),
             known_server=self._server_checked,
@@ -282,7 +284,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         if not most_rows or not writes_as_spark(profile.spark_conf):
             return None
         in_files = all(catalog.settings() is None for catalog in profile.all_catalogs())
-        return SmallTables(self.resources.catalogs, most_rows, self._reach, interpret=in_files)
+        return SmallTables(
+            self.resources.catalogs, most_rows, self._reach, in_files, self._small_table_numbers
+        )
 
     def cleanup_all(self) -> None:
         super().cleanup_all()

@@ -235,8 +235,14 @@ class StatementError(Exception):
         return re.search(CONFLICT, str(self)) is not None
 
 
+def load_messages() -> None:
+    """Import Spark's messages in one thread, because its modules have circular imports."""
+    with _importing:
+        import pyspark.sql.connect.proto  # noqa: F401
+
+
 def load_pyspark() -> None:
-    """Import the client in one thread, because its modules have circular imports."""
+    """Import Spark's client in one thread, for the same reason."""
     with _importing:
         import pyspark.sql.connect.session  # noqa: F401
 
@@ -252,7 +258,7 @@ def explain() -> Iterator[None]:
     """
     import grpc
 
-    load_pyspark()
+    load_messages()
     from pyspark.errors import PySparkException
 
     try:

@@ -6,9 +6,12 @@ For a few rows, a job of Spark that writes files, and Spark's commit, take longe
 from __future__ import annotations
 
 import getpass
+import itertools
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.events.logging import AdapterLogger
@@ -37,7 +40,7 @@ from dbt.adapters.iceberg_stream.tables.commit.read_set import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.connect.proto import DataType
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
@@ -50,6 +53,10 @@ BYTES_PER_ROW = 200
 INTERPRETED_ROWS = 5_000
 # Attempts to replace a table that other writers create, drop or change.
 ATTEMPTS = 5
+# The module that writes tables, and how many tables of a command Spark writes before the module is
+# imported: PyIceberg, and pandas with PyArrow's datasets, take half a second.
+WRITER = "dbt.adapters.iceberg_stream.tables.ingest.ingest"
+TABLES_OF_SPARK = 2
 # Settings of Spark by which its writes differ from those of this process.
 WRITE_SETTINGS = ("spark.wap.", "spark.sql.iceberg.")
 
@@ -64,12 +71,14 @@ class SmallTables:
         reach: the storage that this process writes to.
         interpret: whether Spark interprets queries that read few rows. To know how many rows they
             read takes a request for each table if the catalog is not in a file.
+        earlier_tables: counts the small tables of the command, for all of its connections.
     """
 
     catalogs: Catalogs
     most_rows: int
     reach: StorageReach
     interpret: bool = True
+    earlier_tables: Iterator[int] = field(default_factory=itertools.count)
 
     def query_of(self, sql: str, name: QualifiedName, views: Views) -> str | None:
         """Return the query of a statement that replaces a table, if its rows are probably few.
@@ -96,11 +105,18 @@ class SmallTables:
             )
         except CatalogError:
             return None  # Spark's statement fails, too, and says why
-        return query if is_small else None
+        return query if is_small and self._is_worth_importing() else None
+
+    def _is_worth_importing(self) -> bool:
+        """Return whether this process should write a small table, rather than Spark.
+
+        For the first tables of a command, to import what writes them takes longer.
+        """
+        return WRITER in sys.modules or next(self.earlier_tables) >= TABLES_OF_SPARK
 
     def fetch(
         self, session: Session, query: str, views: Views | None
-    ) -> tuple[pa.Table, StructType] | None:
+    ) -> tuple[pa.Table, DataType.Struct] | None:
         """Run a query, and return its rows and their schema; None if they are too many.
 
         Args:
@@ -201,9 +217,9 @@ class SmallTables:
             logger.debug(f"Spark writes {label}: it has {kind}")
             return None
         comments = {
-            field.name: str(field.metadata["comment"])
+            field.name: comment
             for field in schema.fields
-            if "comment" in field.metadata
+            if (comment := _comment(field)) is not None
         }
         outcome = self._write(name, rows, comments, properties, confirm)
         if outcome is not None:
@@ -295,25 +311,28 @@ def _total(metadata: Metadata, key: str) -> float:
     return float(snapshot.properties.get(key, "inf")) if snapshot else 0
 
 
-def _unwritten_column(schema: StructType) -> str | None:
+def _comment(field: DataType.StructField) -> str | None:
+    comment = json.loads(field.metadata or "{}").get("comment")
+    return None if comment is None else str(comment)
+
+
+def _unwritten_column(schema: DataType.Struct) -> str | None:
     """Return the first type of a schema's columns that only Spark writes; None for none."""
-    return next(filter(None, (_unwritten_type(field.dataType) for field in schema.fields)), None)
+    return next(filter(None, (_unwritten_type(field.data_type) for field in schema.fields)), None)
 
 
-def _unwritten_type(kind: DataType) -> str | None:
+def _unwritten_type(data_type: DataType) -> str | None:
     """Return the first type within a type that only Spark writes; None for none."""
-    from pyspark.sql import types as spark
+    from dbt.adapters.iceberg_stream.engines.column_types import nested_types, sql_type
 
-    if isinstance(kind, spark.StructType):
-        if any("comment" in field.metadata for field in kind.fields):
-            return "a field with a comment"
-        return next(filter(None, (_unwritten_type(field.dataType) for field in kind.fields)), None)
-    if isinstance(kind, spark.ArrayType):
-        return _unwritten_type(kind.elementType)
-    if isinstance(kind, spark.MapType):
-        return _unwritten_type(kind.keyType) or _unwritten_type(kind.valueType)
-    if kind.simpleString().split("(")[0] not in WRITTEN_TYPES:
-        return kind.simpleString()
+    for nested in nested_types(data_type):
+        if nested.HasField("struct"):
+            if any(_comment(field) is not None for field in nested.struct.fields):
+                return "a field with a comment"
+        elif not (nested.HasField("array") or nested.HasField("map")):
+            name = sql_type(nested)
+            if name.split("(")[0] not in WRITTEN_TYPES:
+                return name
     return None
 
 
