@@ -86,6 +86,7 @@ class Server(SparkConnectServiceServicer):
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(execution, "LONGEST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(execution, "JITTER_SECONDS", 0.0)
 
 
 def execute(servicer: Server, retries: int = 20, most: int | None = None) -> list[int]:

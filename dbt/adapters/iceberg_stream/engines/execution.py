@@ -22,8 +22,11 @@ from pyspark.sql.connect.proto import (
 from pyspark.sql.connect.proto.base_pb2_grpc import SparkConnectServiceStub
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+# Between two calls: each wait is four times as long as the one before, as in Spark's client.
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0
+WAIT_FACTOR = 4
+JITTER_SECONDS = 0.5
 NOT_FOUND = ("INVALID_HANDLE.OPERATION_NOT_FOUND", "INVALID_HANDLE.SESSION_NOT_FOUND")
 Result = TypeVar("Result")
 
@@ -38,7 +41,9 @@ def retried(times: int, call: Callable[[], Result]) -> Result:
     retrying = Retrying(
         retry=retry_if_exception(_passes),
         stop=stop_after_attempt(times + 1),
-        wait=wait_exponential_jitter(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, jitter=0.5),
+        wait=wait_exponential_jitter(
+            FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, WAIT_FACTOR, JITTER_SECONDS
+        ),
         reraise=True,
     )
     return retrying(call)

@@ -268,7 +268,7 @@ def explain() -> Iterator[None]:
             raise _engine_gone(str(error)) from error
         raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
-        raise _engine_gone(_status(error)) from error
+        raise _engine_gone(_details(error)) from error
     except ValueError as error:
         if CLOSED_CHANNEL not in str(error):
             raise
@@ -310,8 +310,6 @@ def describe(text: str) -> str:
     return message
 
 
-def _status(error: object) -> str:
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    if callable(code) and callable(details):
-        return f"{code()}: {details()}"
-    return str(error)
+def _details(error: object) -> str:
+    details = getattr(error, "details", None)
+    return (details() if callable(details) else "") or str(error)
