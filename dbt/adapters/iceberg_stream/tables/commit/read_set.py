@@ -13,7 +13,7 @@ from typing import Any
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
-from dbt.adapters.iceberg_stream.sql.queries import CURRENT, AsOf, NameParts, Reads, reads
+from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
 
@@ -107,6 +107,8 @@ def _add_relation(
     definitions: list[str],
 ) -> Reads | None:
     """Add a relation's metadata, and return what the relation itself reads; None if unknown."""
+    from dbt.adapters.iceberg_stream.sql.queries import reads
+
     try:
         metadata = None if name is None else catalogs.metadata(name)
     except CatalogError:
