@@ -10,6 +10,7 @@ import pytest
 from dbt.adapters.iceberg_stream.sessions import small_tables
 from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
+from dbt.adapters.iceberg_stream.sessions.table_sizes import TableSizes
 
 QUERY = "select 1 as id"
 CREATE = f"create or replace table lake.s.t using iceberg as {QUERY}"
@@ -25,7 +26,7 @@ def tables(summary: dict[str, str]) -> SmallTables:
     catalogs: Any = SimpleNamespace(
         metadata=lambda _: metadata, split=lambda name: (SimpleNamespace(name="lake"), name)
     )
-    return SmallTables(catalogs, 100, StorageReach())
+    return SmallTables(catalogs, TableSizes(catalogs, 100), StorageReach())
 
 
 def query_of(tables: SmallTables) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 CONNECT_RETRIES = 6
 # A server that this command has used before may be restarting, which takes half a minute.
 RESTART_RETRIES = 18
+MOMENT_SECONDS = 2.0
 # Detects networks that drop packets silently; servers allow one ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
@@ -282,7 +284,12 @@ class ServerSession:
         return {name: value for name, value in settings.items() if name.startswith(prefixes)}
 
     def lives(self) -> bool:
-        """Return whether the server answers and still has the session."""
+        """Return whether the server answers and still has the session.
+
+        A server that has answered a moment ago is not asked again.
+        """
+        if time.monotonic() - self._client.answered_at < MOMENT_SECONDS:
+            return True
         try:
             self.setting("spark.sql.session.timeZone")
         except StatementError:

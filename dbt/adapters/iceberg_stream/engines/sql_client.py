@@ -6,7 +6,9 @@ else that a small command does.
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -72,6 +74,7 @@ class SqlClient:
         retries: how often to call a server again that does not answer.
         progress_handlers: are called while plans run, with stages, inflight_tasks, operation_id and
             done.
+        answered_at: when the server answered last (`time.monotonic`); minus infinity if never.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class SqlClient:
         self.session_id = session_id
         self.retries = 0
         self.progress_handlers: list[ProgressHandler] = []
+        self.answered_at = -math.inf
         self._channel = _channel(endpoint, channel_options)
         self._stub = SparkConnectServiceStub(self._channel)
         self._on_error = on_error
@@ -147,7 +151,7 @@ class SqlClient:
         with self._errors(), closing(responses):
             try:
                 for response in responses:
-                    self._server_session_id = response.server_side_session_id
+                    self._note(response)
                     if response.HasField("execution_progress"):
                         self._report(response)
                     yield response
@@ -253,8 +257,13 @@ class SqlClient:
         request = self._of_session(request)
         with self._errors():
             response = retried(self.retries, lambda: method(request))
-        self._server_session_id = response.server_side_session_id
+        self._note(response)
         return response
+
+    def _note(self, response: Any) -> None:
+        # The server refuses requests for another session, as after its restart.
+        self._server_session_id = response.server_side_session_id
+        self.answered_at = time.monotonic()
 
     def _of_session(self, request: Any) -> Any:
         request.session_id = self.session_id
