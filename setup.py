@@ -32,6 +32,7 @@ setup(
         "cachetools>=5.5",
         "click>=8.1,<9",
         "grpcio>=1.76",
+        "grpcio-status>=1.76",
         "numpy>=1.26",
         "packaging>=24",
         "protobuf>=6.31,<7",

@@ -10,6 +10,10 @@ from dbt_common.behavior_flags import BehaviorFlagRendered
 from dbt_common.clients.system import write_file
 from dbt_common.utils.encoding import JSONEncoder
 
+# A command leaves its first small tables to Spark as long as this is not imported. Here, the commands
+# of all tests share a process, so that it would depend on the tests before.
+import dbt.adapters.iceberg_stream.tables.ingest.ingest  # noqa: F401
+
 # Where a command that runs, and one that parses, take it from. The first is imported from the second
 # one, and must not be imported while that is replaced.
 WRITE_MANIFEST = ("dbt.task.runnable.write_manifest", "dbt.parser.manifest.write_manifest")

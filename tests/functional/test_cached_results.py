@@ -81,7 +81,7 @@ class TestDoors(Cached):
         identities = connections.resources.identities
         tokens = {name: identity.token() for name, identity in identities.items()}
         settings = connections.session_settings(tokens)
-        session = Session(connections.resources.engine.endpoint().url, settings)
+        session = Session(connections.resources.engine.endpoint(), settings)
         yield session
         session.close()
 

@@ -74,7 +74,7 @@ def a_session(project: Any) -> Iterator[Session]:
     tokens = {name: identity.token() for name, identity in identities.items()}
     settings = connections.session_settings(tokens)
     engine = make_engine(connections.credentials, connections.project_root)
-    session = Session(engine.endpoint().url, settings)
+    session = Session(engine.endpoint(), settings)
     yield session
     session.close()
     engine.release()

@@ -29,7 +29,7 @@ def spark(lake: IcebergCatalog, engine_home: Path) -> Iterator[Session]:
     """A session on the engine that functional tests use, in this module's catalog."""
     engine = EmbeddedEngine(EngineSettings(engine_home, keep_alive=120))
     warehouse = Path(str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://"))
-    session = Session(engine.endpoint().url, spark_settings("lake", warehouse))
+    session = Session(engine.endpoint(), spark_settings("lake", warehouse))
     yield session
     session.close()
     engine.release()

@@ -141,7 +141,7 @@ def test_a_statement_that_ignores_the_request_ends_with_its_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = EmbeddedEngine(EngineSettings(home=tmp_path / "engine", keep_alive=60))
-    session = Session(engine.endpoint().url, {})
+    session = Session(engine.endpoint(), {})
     ended = threading.Event()
 
     def work() -> None:

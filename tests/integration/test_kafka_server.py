@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, stop
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import (
+    Endpoint,
     EngineSettings,
 )
 from tests.servers.kafka import kafka_server
@@ -29,10 +30,10 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     home = tmp_path_factory.mktemp("project") / ".iceberg_stream"
     engine = EmbeddedEngine(EngineSettings(home, driver_memory="1g"))
-    yield engine.endpoint().url
+    yield engine.endpoint()
     stop(home)
 
 
@@ -61,12 +62,12 @@ def read(session: Session, bootstrap: str, topic: str, start: Any, end: Any) -> 
     return ids
 
 
-def test_every_session_reads_between_offsets(bootstrap: str, url: str) -> None:
+def test_every_session_reads_between_offsets(bootstrap: str, endpoint: Endpoint) -> None:
     # Jars that a session adds by itself serve the first session of a server only.
     create(bootstrap, "numbers")
     fill(bootstrap, "numbers", range(30))
     for _ in range(2):
-        session = Session(url, {})
+        session = Session(endpoint, {})
         found = read(session, bootstrap, "numbers", {0: 0, 1: 9, 2: -2}, {0: 2, 1: -1, 2: 0})
         assert found == [0, 3, 28]
         session.renew({})
@@ -74,10 +75,10 @@ def test_every_session_reads_between_offsets(bootstrap: str, url: str) -> None:
         session.close()
 
 
-def test_reads_what_producers_compress(bootstrap: str, url: str) -> None:
+def test_reads_what_producers_compress(bootstrap: str, endpoint: Endpoint) -> None:
     create(bootstrap, "compressed")
     for index, codec in enumerate(("gzip", "snappy", "lz4", "zstd")):
         fill(bootstrap, "compressed", range(index * 300, (index + 1) * 300), codec)
-    session = Session(url, {})
+    session = Session(endpoint, {})
     assert read(session, bootstrap, "compressed", *EVERYTHING) == list(range(1200))
     session.close()

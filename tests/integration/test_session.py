@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 
 import pytest
@@ -13,7 +15,7 @@ from dbt.adapters.iceberg_stream.errors.spark import StatementError
 def test_few_rows(spark: Session) -> None:
     rows, schema = spark.few_rows("select id, 'x' as text from range(3)", 3, 10_000) or (None, None)
     assert rows is not None and rows.to_pylist() == [{"id": i, "text": "x"} for i in range(3)]
-    assert schema is not None and schema.simpleString() == "struct<id:bigint,text:string>"
+    assert schema is not None and [field.name for field in schema.fields] == ["id", "text"]
 
 
 def test_no_rows_have_columns(spark: Session) -> None:
@@ -45,3 +47,44 @@ def test_a_stream_that_is_not_read_to_its_end_is_ended(spark: Session) -> None:
 def test_errors_are_explained(spark: Session) -> None:
     with pytest.raises(StatementError, match="TABLE_OR_VIEW_NOT_FOUND"):
         spark.few_rows("select * from lake.s.nothing", 10, 10)
+
+
+def test_rows_that_arrive_in_pieces(spark: Session) -> None:
+    spark.configure({"spark.connect.session.resultChunking.maxChunkSize": "100000"})
+    rows = spark.query("select id, repeat('x', 1000000 + cast(id as int)) as text from range(2)")
+    assert [len(text) for text in rows["text"].to_pylist()] == [1_000_000, 1_000_001]
+
+
+def test_names_of_types(spark: Session) -> None:
+    types = ["decimal(7,2)", "array<map<string,struct<a:date>>>", "interval day to second", "void"]
+    columns = ", ".join(f"cast(null as {name}) as c{i}" for i, name in enumerate(types))
+    assert spark.schema(f"select {columns}") == [(f"c{i}", name) for i, name in enumerate(types)]
+
+
+def test_a_setting_with_a_type(spark: Session) -> None:
+    assert int(spark.setting("spark.sql.shuffle.partitions")) > 0
+    assert spark.setting("spark.no.such.setting") == ""
+
+
+def test_both_clients_share_the_session(spark: Session) -> None:
+    spark.run("create temporary view one as select 1 as one")
+    assert spark.spark.table("one").toArrow().to_pylist() == [{"one": 1}]
+    spark.spark.range(2).createOrReplaceTempView("two")
+    spark.renew({"spark.sql.session.timeZone": "America/Lima"})
+    assert spark.query("select count(*) as n from one, two").to_pylist() == [{"n": 2}]
+    assert spark.setting("spark.sql.session.timeZone") == "America/Lima"
+
+
+def test_rows_of_a_command(spark: Session) -> None:
+    assert spark.fetch(spark.run("show user functions like 'nothing'")).num_rows == 0
+    assert "spark_catalog" in spark.fetch(spark.run("show catalogs"))["catalog"].to_pylist()
+
+
+def test_an_interrupted_process_ends_its_query(spark: Session) -> None:
+    # Python raises it in the main thread only, wherever that is.
+    timer = threading.Timer(3, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        spark.query("select count(*) from range(100000000000) a where hash(a.id) % 3 = 0")
+    time.sleep(2)
+    assert not spark.interrupt()  # whether statements were running

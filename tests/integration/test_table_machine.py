@@ -39,7 +39,7 @@ def machines(
     engine = EmbeddedEngine(EngineSettings(engine_home, keep_alive=120))
     with closing(open_catalog(place)) as lake, closing(DuckDB()) as duckdb:
         lake.create_namespace("s")
-        session = Session(engine.endpoint().url, settings)
+        session = Session(engine.endpoint(), settings)
         yield Place(lake, session, folder / "landing", duckdb)
         session.close()
     engine.release()

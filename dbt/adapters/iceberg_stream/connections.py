@@ -32,7 +32,6 @@ from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
-    from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -59,7 +57,6 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._pool = SessionPool(self._open_handle)
         self._merges = Merges()
         self._server_checked = False
-        self._reach = StorageReach(is_remote=self.credentials.method == "connect")
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
 
@@ -129,7 +126,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             StatementError: the query failed.
         """
         handle: Handle = self.get_thread_connection().handle
-        if handle.small_tables is None or not handle.small_tables.had_few_changes(written):
+        if handle.small_tables is None or not handle.small_tables.sizes.had_few_changes(written):
             return None
         return handle.few_rows(query)
 
@@ -252,7 +249,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         endpoint = shared.engine.endpoint()
         quiet_pyspark()
         session = Session(
-            endpoint.url,
+            endpoint,
             self.session_settings(tokens),
             partial(self._records.open(endpoint).add, endpoint),
             known_server=self._server_checked,
@@ -270,19 +267,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             functions=self.functions,
             merges=self._merges,
             external_sources=self.external_sources,
-            small_tables=self._small_tables(),
+            small_tables=shared.small_tables,
         )
-
-    def _small_tables(self) -> SmallTables | None:
-        """Return what replaces small tables; None if Spark writes all tables."""
-        from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables, writes_as_spark
-
-        profile = self.credentials
-        most_rows = profile.most_rows_of_small_tables
-        if not most_rows or not writes_as_spark(profile.spark_conf):
-            return None
-        in_files = all(catalog.settings() is None for catalog in profile.all_catalogs())
-        return SmallTables(self.resources.catalogs, most_rows, self._reach, interpret=in_files)
 
     def cleanup_all(self) -> None:
         super().cleanup_all()

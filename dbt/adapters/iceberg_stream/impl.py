@@ -46,7 +46,6 @@ from dbt.adapters.iceberg_stream.relation import (
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.sql.stored_types import stored_type
 from dbt.adapters.iceberg_stream.stream.groups import Grouping, Groups
 from dbt.adapters.iceberg_stream.summary.changes import Changes
@@ -72,8 +71,6 @@ ENGINE_COMMANDS |= {"run-operation", "freshness", "generate"}
 USER_HOOK = "iceberg_stream__on_write"
 # dbt 1.12 asks for it before it reads its form of catalogs.yml; dbt-adapters 1.24.0 lacks it.
 CATALOGS_V2 = "CatalogsV2"
-# Statements that give rows and are no queries.
-ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 
 
 class IcebergStreamAdapter(
@@ -331,12 +328,13 @@ class IcebergStreamAdapter(
                 # An increment is compared with its table.
                 columns = [(name, stored_type(kind)) for name, kind in columns]
             return self._columns(columns)
-        stored = catalog.columns(table_name(relation))
-        return self._columns((column.name, column.type) for column in stored)
+        return self._columns((c.name, c.type) for c in catalog.columns(table_name(relation)))
 
     @available.parse(lambda *a, **k: [])
     def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:
         """Return the columns of a query without running it; run its `sql_header`."""
+        from dbt.adapters.iceberg_stream.sql.statements import split
+
         *header, query = split(sql)
         for statement in header:
             self.execute(statement)
@@ -365,6 +363,8 @@ class IcebergStreamAdapter(
     @available.parse(lambda *a, **k: True)
     def takes_limit(self, sql: str) -> bool:
         """Return whether a statement may have a limit; `call`, `show` and `describe` may not."""
+        from dbt.adapters.iceberg_stream.sql.statements import ROW_COMMANDS, classify
+
         return classify(sql).verb not in ROW_COMMANDS
 
     @available.parse_none

@@ -7,28 +7,38 @@ from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.sessions import small_tables
 from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
+from dbt.adapters.iceberg_stream.sessions.table_sizes import TableSizes
 
 QUERY = "select 1 as id"
 CREATE = f"create or replace table lake.s.t using iceberg as {QUERY}"
 
 
-def query_of(summary: dict[str, str]) -> str | None:
-    """Return the query of a statement that replaces a table whose snapshot has a summary."""
+SMALL = {"total-records": "100", "total-files-size": "2000"}
+
+
+def tables(summary: dict[str, str]) -> SmallTables:
+    """Return what replaces small tables, in a catalog whose tables' snapshots have a summary."""
     snapshot = {"snapshot-id": 1, "timestamp-ms": 0, "summary": summary}
     metadata = {"current-snapshot-id": 1, "snapshots": [snapshot]}
     catalogs: Any = SimpleNamespace(
         metadata=lambda _: metadata, split=lambda name: (SimpleNamespace(name="lake"), name)
     )
-    query = SmallTables(catalogs, 100, StorageReach()).query_of(CREATE, ("s", "t"), {})
+    return SmallTables(catalogs, TableSizes(catalogs, 100), StorageReach())
+
+
+def query_of(tables: SmallTables) -> str | None:
+    """Return the query of a statement that replaces a table, if this process runs it."""
+    query = tables.query_of(CREATE, ("s", "t"), {})
     return query.strip() if query else None
 
 
 @pytest.mark.parametrize(
     ("summary", "is_small"),
     [
-        ({"total-records": "100", "total-files-size": "2000"}, True),
+        (SMALL, True),
         ({"total-records": "101", "total-files-size": "2000"}, False),
         ({"total-records": "100", "total-files-size": "20001"}, False),
         # Writers may leave the totals out.
@@ -37,5 +47,19 @@ def query_of(summary: dict[str, str]) -> str | None:
         ({}, False),
     ],
 )
-def test_by_the_summary_of_the_last_snapshot(summary: dict[str, str], is_small: bool) -> None:
-    assert query_of(summary) == (QUERY if is_small else None)
+def test_by_the_summary_of_the_last_snapshot(
+    summary: dict[str, str], is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_tables, "TABLES_OF_SPARK", 0)
+    assert query_of(tables(summary)) == (QUERY if is_small else None)
+
+
+def test_spark_writes_the_first_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_tables, "WRITER", "not.imported")
+    command = tables(SMALL)
+    assert [query_of(command) for _ in range(4)] == [None, None, QUERY, QUERY]
+
+
+def test_not_if_the_writer_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_tables, "WRITER", "pytest")
+    assert query_of(tables(SMALL)) == QUERY

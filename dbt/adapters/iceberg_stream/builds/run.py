@@ -16,7 +16,6 @@ from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_identi
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.sql.statements import classify, split
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.builds.publish import Publication
@@ -164,6 +163,8 @@ class BuildRun:
         Raises:
             BuildError: one does.
         """
+        from dbt.adapters.iceberg_stream.sql.statements import classify, split
+
         for statement in split(sql):
             target = classify(statement).target or ()
             if len(target) == 3 and target[0].lower() != self._catalog().name.lower():

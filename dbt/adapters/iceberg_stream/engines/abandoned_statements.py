@@ -92,7 +92,7 @@ def _end(path: Path, endpoint: Endpoint) -> tuple[bool, int]:
             has_others = True
             continue
         try:
-            ended += interrupt_session(endpoint.url, session_id)
+            ended += interrupt_session(endpoint, session_id)
         except StatementError as error:
             # For other errors the session has ended.
             has_others = has_others or error.engine_gone

@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from filelock import FileLock
-
 from dbt.adapters.iceberg_stream.engines.launch import POLL, Launch
 from dbt.adapters.iceberg_stream.engines.settings import (
     Endpoint,
@@ -159,6 +157,8 @@ def _attach_or_start(settings: EngineSettings) -> tuple[EngineStatus, Lease]:
     with contextlib.ExitStack() as on_failure:
         lease = Lease(home, settings.keep_alive)
         on_failure.callback(lease.close)
+        from filelock import FileLock
+
         with FileLock(home / "launch.lock"):
             server = _running(settings, lease) or Launch(settings).run()
         on_failure.pop_all()

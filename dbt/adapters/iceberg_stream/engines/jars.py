@@ -15,9 +15,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-import platformdirs
-from filelock import FileLock
-
 from dbt.adapters.iceberg_stream.engines.java import Java
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 
@@ -65,6 +62,8 @@ spark.stop()
 
 def cache_root() -> Path:
     """Return the folder of the user's cache, which can be copied to other machines."""
+    import platformdirs
+
     override = os.environ.get("DBT_ICEBERG_STREAM_CACHE")
     return Path(override) if override else Path(platformdirs.user_cache_dir("dbt-iceberg-stream"))
 
@@ -117,6 +116,8 @@ def resolve_packages(packages: tuple[str, ...], java: Java, repository: str | No
 def _fetch_locked(
     packages: tuple[str, ...], java: Java, repository: str, bundled: list[Path], folder: Path
 ) -> None:
+    from filelock import FileLock
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # A rename creates the complete folder, so it can be read without the lock.

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dbt.adapters.iceberg_stream.engines.jars import (
     TRAINING,
     class_archive,
@@ -358,6 +356,8 @@ class Launch:
 
 def _sweep(folder: Path) -> None:
     """Remove the scratch folders of servers that were killed."""
+    import psutil
+
     for scratch in folder.glob("*"):
         try:
             owner = int((scratch / "supervisor.pid").read_text())

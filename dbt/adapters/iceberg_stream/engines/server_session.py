@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dbt.adapters.iceberg_stream.engines import python_functions
 from dbt.adapters.iceberg_stream.engines.interpretation import Interpretation, RunningTasks
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
-from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain, load_pyspark
+from dbt.adapters.iceberg_stream.engines.settings import Endpoint
+from dbt.adapters.iceberg_stream.errors.spark import (
+    StatementError,
+    explain,
+    load_messages,
+    load_pyspark,
+)
 
 if TYPE_CHECKING:
+    import grpc
     import pyarrow as pa
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+    from dbt.adapters.iceberg_stream.engines.sql_client import SqlClient
 
 # dbt does not fork after it has opened connections; gRPC's fork handlers would only add a lock.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -25,6 +35,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 CONNECT_RETRIES = 6
 # A server that this command has used before may be restarting, which takes half a minute.
 RESTART_RETRIES = 18
+MOMENT_SECONDS = 2.0
 # Detects networks that drop packets silently; servers allow one ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
@@ -33,12 +44,15 @@ ProgressHandler = Callable[..., None]
 class ServerSession:
     """A session on a Spark Connect server; not shared between connections.
 
+    It has two clients: one for SQL, and Spark's own for data frames and Python, which is opened
+    when it is needed, because its import takes long.
+
     Every method raises StatementError if the server does not answer, or refuses.
     """
 
     def __init__(
         self,
-        url: str,
+        endpoint: Endpoint,
         settings: Mapping[str, str],
         on_open: Callable[[str], None] = lambda session_id: None,
         known_server: bool = False,
@@ -46,29 +60,51 @@ class ServerSession:
         """Open a session.
 
         Args:
-            url: Spark's connection string.
+            endpoint: the server.
             settings: settings of the session.
             on_open: is called with the id of each session that is opened.
             known_server: wait for the server while it restarts.
         """
-        self._url = url
+        self._endpoint = endpoint
         self._on_open = on_open
-        self._progress: ProgressHandler | None = None
         self._interpretation = Interpretation()
         self._tasks = RunningTasks()
-        load_pyspark()
-        with explain():
-            self._spark = _open(url)
+        self._progress_handlers: list[ProgressHandler] = [self._tasks]
+        self._opened_spark: SparkSession | None = None
+        self._client = self._open_client(str(uuid.uuid4()))
         try:
-            on_open(self._spark.session_id)
-            self._spark.registerProgressHandler(self._tasks)
+            on_open(self._client.session_id)
             if known_server:
-                _retry(self._spark, RESTART_RETRIES)
+                self._client.retries = RESTART_RETRIES
             self.configure(settings)
-            _retry(self._spark, CONNECT_RETRIES)
+            self._client.retries = CONNECT_RETRIES
         except (OSError, StatementError):
             self.close()
             raise
+
+    def _open_client(self, session_id: str) -> SqlClient:
+        load_messages()
+        from dbt.adapters.iceberg_stream.engines.sql_client import SqlClient
+
+        client = SqlClient(self._endpoint, session_id, KEEPALIVE, self._raise_spark_error)
+        client.retries = CONNECT_RETRIES
+        client.progress_handlers = self._progress_handlers
+        return client
+
+    def _raise_spark_error(self, error: grpc.RpcError) -> NoReturn:
+        """Raise the exception that Spark's client raises for an error that the server reports."""
+        self._spark.client._handle_rpc_error(error)
+        raise error
+
+    @property
+    def _spark(self) -> SparkSession:
+        """The session in Spark's own client."""
+        if self._opened_spark is None:
+            with explain():
+                self._opened_spark = _open(self._endpoint, self._client.session_id)
+                for handler in self._progress_handlers:
+                    self._opened_spark.registerProgressHandler(handler)
+        return self._opened_spark
 
     @property
     def spark(self) -> SparkSession:
@@ -89,7 +125,7 @@ class ServerSession:
             settings: the settings.
         """
         with explain():
-            self._spark.conf._set_all(dict(settings), silent=True)
+            self._client.set(settings)
 
     @contextmanager
     def _generated(self) -> Iterator[None]:
@@ -100,12 +136,16 @@ class ServerSession:
 
     @contextmanager
     def _tagged(self, tag: str) -> Iterator[None]:
-        """Give a tag to the requests that this thread makes, by which they can be ended."""
+        """Give a tag to the requests that this thread makes with Spark's client."""
         self._spark.addTag(tag)
         try:
             yield
         finally:
             self._spark.removeTag(tag)
+
+    def _interrupt_operation(self, operation_id: str) -> None:
+        with suppress(StatementError), explain():
+            self._client.interrupt(operation_id)
 
     def _interrupt_tag(self, tag: str) -> None:
         with suppress(StatementError), explain():
@@ -189,8 +229,9 @@ class ServerSession:
         Args:
             handler: is called while statements run, with stages, inflight_tasks, done.
         """
-        self._progress = handler
-        self._spark.registerProgressHandler(handler)
+        self._progress_handlers.append(handler)
+        if self._opened_spark is not None:
+            self._opened_spark.registerProgressHandler(handler)
 
     def renew(self, settings: Mapping[str, str]) -> None:
         """Continue in a copy of the session, temporary views included, with other settings.
@@ -200,37 +241,37 @@ class ServerSession:
         Args:
             settings: the settings to change.
         """
-        old, copy = self._spark, str(uuid.uuid4())
+        old, copy = self._client, str(uuid.uuid4())
         with explain():
-            # `stop` does not work on the result of `cloneSession`, so the copy is opened by its id.
-            old.client.clone(copy).close()
-            self._spark = _open(f"{self._url};session_id={copy}")
+            old.clone(copy)
+            spark, self._opened_spark = self._opened_spark, None
+            self._client = self._open_client(copy)
             self._on_open(copy)
-            for handler in filter(None, (self._tasks, self._progress)):
-                self._spark.registerProgressHandler(handler)
             self.configure(settings)
-            old.stop()
+            _end(old, spark)
 
     def interrupt(self) -> bool:
         """Cancel running statements, from any thread; return whether there were any."""
         with explain():
-            return bool(self._spark.interruptAll())
+            return self._client.interrupt()
 
     def abandon(self) -> None:
         """Disconnect from the server: a running statement fails here, but may continue there."""
         with explain():
-            # The client's own `close` would wait for its requests first.
-            self._spark.client._channel.close()
+            self._client.disconnect()
+            if self._opened_spark is not None:
+                # The client's own `close` would wait for its requests first.
+                self._opened_spark.client._channel.close()
 
     def version(self) -> str:
         """Return the server's version of Spark."""
         with explain():
-            return str(self._spark.version)
+            return self._client.version()
 
     def setting(self, name: str) -> str:
         """Return a setting of the session or the server; empty if it is not set."""
         with explain():
-            return str(self._spark.conf.get(name, ""))
+            return self._client.setting(name)
 
     def settings(self, prefixes: tuple[str, ...]) -> dict[str, str]:
         """Return all settings of the session and the server with a prefix.
@@ -239,31 +280,42 @@ class ServerSession:
             prefixes: of the names.
         """
         with explain():
-            settings = self._spark.conf.getAll
+            settings = self._client.settings()
         return {name: value for name, value in settings.items() if name.startswith(prefixes)}
 
     def lives(self) -> bool:
-        """Return whether the server answers and still has the session."""
+        """Return whether the server answers and still has the session.
+
+        A server that has answered a moment ago is not asked again.
+        """
+        if time.monotonic() - self._client.answered_at < MOMENT_SECONDS:
+            return True
         try:
-            self.setting("spark.sql.session.timeZone")  # not the version, which is cached
+            self.setting("spark.sql.session.timeZone")
         except StatementError:
             return False
         return True
 
     def close(self) -> None:
         """End the session, if the server answers."""
-        try:
-            with explain():
-                self._spark.stop()
-        except StatementError:
-            return
+        with suppress(StatementError), explain():
+            _end(self._client, self._opened_spark)
 
 
-def interrupt_session(url: str, session_id: str) -> int:
+def _end(client: SqlClient, spark: SparkSession | None) -> None:
+    """End a session, in both of its clients."""
+    if spark is None:
+        client.end()
+    else:
+        client.disconnect()
+        spark.stop()
+
+
+def interrupt_session(endpoint: Endpoint, session_id: str) -> int:
     """Cancel the statements of a session whose client has ended, and end the session.
 
     Args:
-        url: Spark's connection string.
+        endpoint: the server.
         session_id: the session's id.
 
     Returns:
@@ -271,25 +323,21 @@ def interrupt_session(url: str, session_id: str) -> int:
     """
     load_pyspark()
     with explain():
-        spark = _open(f"{url};session_id={session_id}")
+        spark = _open(endpoint, session_id)
         try:
             return len(spark.interruptAll())
         finally:
             spark.stop()
 
 
-def _open(url: str) -> SparkSession:
-    from dbt.adapters.iceberg_stream.engines.client import open_session
-
-    spark = open_session(url, KEEPALIVE)
-    _retry(spark, CONNECT_RETRIES)
-    return spark
-
-
-def _retry(spark: SparkSession, times: int) -> None:
+def _open(endpoint: Endpoint, session_id: str) -> SparkSession:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=times, max_backoff=2000)])
+    from dbt.adapters.iceberg_stream.engines.client import open_session
+
+    spark = open_session(f"{endpoint.url};session_id={session_id}", KEEPALIVE)
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)])
+    return spark
 
 
 def quiet_pyspark() -> None:

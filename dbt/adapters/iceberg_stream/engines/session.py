@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.observation import Observation
+    from pyspark.sql.connect.proto import DataType, Relation
     from pyspark.sql.types import StructType
 
 # Matches string literals and comments of a query as a whole, names in backticks, and words.
@@ -39,14 +40,17 @@ class Session(ServerSession):
     Every method raises StatementError if Spark does not run a statement.
     """
 
-    def run(self, sql: str) -> DataFrame:
-        """Run a command in one request; rows stay on the server.
+    def run(self, sql: str) -> Relation:
+        """Run a command; its rows stay on the server.
 
         Args:
             sql: the command.
+
+        Returns:
+            The rows, to `fetch`.
         """
         with self._generated():
-            return self._spark.sql(sql)
+            return self._client.run(sql, str(uuid.uuid4()))
 
     def refresh(self, table: str) -> None:
         """Refresh what Spark has cached of a table, for all sessions of the server.
@@ -55,35 +59,38 @@ class Session(ServerSession):
             table: the table's quoted name.
         """
         with explain():
-            self._spark.sql(f"refresh table {table}")
+            self._client.run(f"refresh table {table}", str(uuid.uuid4()))
 
     def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         """Run a query and fetch all its rows, in one request.
 
-        `sql(…).toArrow()` needs three requests: for the analysis, the schema and the rows. Not for
-        commands, which each analysis would run again.
+        Not for commands: Spark's analysis would run them once more.
 
         Args:
             sql: the query.
             interpreted: as for `few_rows`.
         """
-        from pyspark.sql.connect.dataframe import DataFrame
-        from pyspark.sql.connect.plan import SQL
+        from dbt.adapters.iceberg_stream.engines.sql_client import query
 
-        def run(tag: str) -> pa.Table:
-            with self._tagged(tag):
-                return DataFrame(SQL(sql), self._spark)._to_table()[0]
+        return self._interpret_first(
+            lambda operation_id: self._table(query(sql), operation_id), interpreted
+        )
 
-        return self._interpret_first(run, interpreted)
-
-    def fetch(self, frame: DataFrame) -> pa.Table:
+    def fetch(self, rows: Relation) -> pa.Table:
         """Fetch the rows of a command.
 
         Args:
-            frame: the result of `run`.
+            rows: the result of `run`.
         """
         with self._generated():
-            return frame._to_table()[0]
+            return self._table(rows, str(uuid.uuid4()))
+
+    def _table(self, relation: Relation, operation_id: str) -> pa.Table:
+        import pyarrow as pa
+
+        results = self._client.rows(relation, operation_id)
+        batches = [result for result in results if isinstance(result, pa.RecordBatch)]
+        return pa.Table.from_batches(batches)
 
     def schema(self, sql: str) -> list[tuple[str, str]]:
         """Return names and Spark SQL types of a query's columns, without running it.
@@ -91,8 +98,11 @@ class Session(ServerSession):
         Args:
             sql: the query.
         """
+        from dbt.adapters.iceberg_stream.engines.column_types import sql_type
+
         with explain():
-            return [(f.name, f.dataType.simpleString()) for f in self._spark.sql(sql).schema]
+            fields = self._client.schema(sql).fields
+        return [(field.name, sql_type(field.data_type)) for field in fields]
 
     def arrow_schema(self, sql: str, **views: DataFrame) -> pa.Schema:
         """Return the schema of the rows that `stream` yields, without running the query.
@@ -133,22 +143,22 @@ class Session(ServerSession):
         """Run a query, interpreted if asked; if that takes long, again with generated code.
 
         Args:
-            run: runs the query, and gives it the tag that is the argument.
+            run: runs the query, with the operation id that is the argument.
             interpreted: whether to interpret it at first.
         """
         if interpreted:
-            tag = uuid.uuid4().hex
-            limit = TimeLimit(MOST_SECONDS, self._tasks, partial(self._interrupt_tag, tag))
+            operation_id = str(uuid.uuid4())
+            interrupt = partial(self._interrupt_operation, operation_id)
+            limit = TimeLimit(MOST_SECONDS, self._tasks, interrupt)
             try:
                 with limit.watch(), explain():
                     self._interpretation.switch(self, on=True)
-                    return run(tag)
+                    return run(operation_id)
             except StatementError:
                 if not limit.exceeded:
                     raise
         with self._generated():
-            # Not with the same tag: the last interrupt may still be on its way.
-            return run(uuid.uuid4().hex)
+            return run(str(uuid.uuid4()))
 
     def _results(
         self, plan: Any, observations: dict[str, Observation], tag: str
@@ -171,7 +181,7 @@ class Session(ServerSession):
 
     def few_rows(
         self, sql: str, most_rows: int, most_bytes: int, interpreted: bool = False
-    ) -> tuple[pa.Table, StructType] | None:
+    ) -> tuple[pa.Table, DataType.Struct] | None:
         """Run a query and fetch its rows and schema, unless they are too many.
 
         Args:
@@ -185,38 +195,33 @@ class Session(ServerSession):
             The rows and their schema in Spark; None if there are more, and the query was ended.
         """
         return self._interpret_first(
-            lambda tag: self._few_rows(sql, most_rows, most_bytes, tag), interpreted
+            lambda operation_id: self._few_rows(sql, most_rows, most_bytes, operation_id),
+            interpreted,
         )
 
     def _few_rows(
-        self, sql: str, most_rows: int, most_bytes: int, tag: str
-    ) -> tuple[pa.Table, StructType] | None:
+        self, sql: str, most_rows: int, most_bytes: int, operation_id: str
+    ) -> tuple[pa.Table, DataType.Struct] | None:
         import pyarrow as pa
-        from pyspark.sql.connect.dataframe import DataFrame
-        from pyspark.sql.connect.plan import SQL
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
         from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
+        from dbt.adapters.iceberg_stream.engines.sql_client import query
 
-        schema, tables, rows, size = StructType(), [], 0, 0
+        schema: Any = None
+        batches, rows, size = [], 0, 0
         # The server keeps all rows of a partition in memory before it sends the first one.
-        limited = DataFrame(SQL(sql), self._spark).limit(most_rows + 1)
-        plan = limited._plan.to_proto(self._spark.client)
-        with closing(self._results(plan, {}, tag)) as results:
+        limited = query(sql, most_rows + 1)
+        with closing(self._client.rows(limited, operation_id)) as results:
             for result in results:
-                if isinstance(result, StructType):
+                if not isinstance(result, pa.RecordBatch):
                     schema = result
                     continue
-                batches = list(map(with_offsets, result.to_batches()))
-                tables.append(pa.Table.from_batches(batches, result.schema))
+                batches.append(with_offsets(result))
                 rows += result.num_rows
-                size += tables[-1].nbytes
+                size += batches[-1].nbytes
                 if rows > most_rows or size > most_bytes:
                     return None
-        if not tables:
-            return to_arrow_schema(schema).empty_table(), schema
-        return pa.concat_tables(tables), schema
+        return pa.Table.from_batches(batches), schema
 
     def rows(self, sql: str, **views: DataFrame) -> pa.Table:
         """Run a query and fetch all its rows.

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psutil
-
 from dbt.adapters.iceberg_stream.__version__ import version
 
 # The last three are Spark's Kafka source and what reads Avro. Version 4.1.1 of the source depends
@@ -141,6 +139,8 @@ class Process:
 
     def alive(self) -> bool:
         """Return whether the process is running."""
+        import psutil
+
         try:
             process = psutil.Process(self.pid)
             is_same = abs(process.create_time() - self.created) < 2
@@ -203,6 +203,8 @@ class EngineStatus:
     @property
     def clients(self) -> tuple[int, ...]:
         """The running processes that got a lease since the server was last idle."""
+        import psutil
+
         try:
             lines = (self.home / "clients.lock").read_text().splitlines()
         except OSError:

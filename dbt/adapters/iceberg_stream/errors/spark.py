@@ -235,8 +235,14 @@ class StatementError(Exception):
         return re.search(CONFLICT, str(self)) is not None
 
 
+def load_messages() -> None:
+    """Import Spark's messages in one thread, because its modules have circular imports."""
+    with _importing:
+        import pyspark.sql.connect.proto  # noqa: F401
+
+
 def load_pyspark() -> None:
-    """Import the client in one thread, because its modules have circular imports."""
+    """Import Spark's client in one thread, for the same reason."""
     with _importing:
         import pyspark.sql.connect.session  # noqa: F401
 
@@ -252,7 +258,7 @@ def explain() -> Iterator[None]:
     """
     import grpc
 
-    load_pyspark()
+    load_messages()
     from pyspark.errors import PySparkException
 
     try:
@@ -262,7 +268,7 @@ def explain() -> Iterator[None]:
             raise _engine_gone(str(error)) from error
         raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
-        raise _engine_gone(_status(error)) from error
+        raise _engine_gone(_details(error)) from error
     except ValueError as error:
         if CLOSED_CHANNEL not in str(error):
             raise
@@ -304,8 +310,6 @@ def describe(text: str) -> str:
     return message
 
 
-def _status(error: object) -> str:
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    if callable(code) and callable(details):
-        return f"{code()}: {details()}"
-    return str(error)
+def _details(error: object) -> str:
+    details = getattr(error, "details", None)
+    return (details() if callable(details) else "") or str(error)

@@ -146,7 +146,7 @@ class _Authenticator:
 
     def _handle(self, catalog: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
-        session = Session(self.engine.endpoint().url, self._settings(token))
+        session = Session(self.engine.endpoint(), self._settings(token))
         renewal, name = None, catalog.name
         if identity and token:
             renewal = Renewal(

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
-from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from dbt.adapters.iceberg_stream.engines.session import Session
 
 
 @dataclass(frozen=True)

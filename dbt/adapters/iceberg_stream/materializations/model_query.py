@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbt.adapters.iceberg_stream.sql.statements import classify, split
 from dbt.adapters.iceberg_stream.unchanged.code import variable_config
 from dbt.adapters.iceberg_stream.unchanged.inputs import UnknownInputs
 
@@ -63,6 +62,8 @@ def may_write(hook: str) -> bool:
     Args:
         hook: its statements.
     """
+    from dbt.adapters.iceberg_stream.sql.statements import classify, split
+
     if "{{" in hook or "{%" in hook:
         return True
     return any(

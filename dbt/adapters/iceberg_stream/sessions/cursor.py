@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.sql.statements import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.proto import Relation
 
     from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
@@ -48,7 +48,7 @@ class Cursor:
         self._handle = handle
         self._statement = Statement("unknown")
         self._table: pa.Table | None = None
-        self._frame: DataFrame | None = None
+        self._relation: Relation | None = None
         self._rows: list[tuple[Any, ...]] | None = None
         self._from_cache = False
         self.outcome: Outcome | None = None
@@ -75,7 +75,7 @@ class Cursor:
 
     def _execute_one(self, sql: str) -> None:
         self._statement = classify(sql)
-        self._table = self._frame = self.outcome = self.target = None
+        self._table = self._relation = self.outcome = self.target = None
         self._from_cache = False
         handle = self._handle
         handle.refuse_if_canceled()
@@ -102,7 +102,7 @@ class Cursor:
         elif self._statement.verb in QUERY_VERBS:
             self._table, self._from_cache = self._handle.query(sql)
         else:
-            self._frame = self._handle.session.run(sql)
+            self._relation = self._handle.session.run(sql)
             self._record_view(sql)
 
     def _record_view(self, sql: str) -> None:
@@ -130,8 +130,8 @@ class Cursor:
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
         """The result's columns (DB-API); None if there is no result."""
-        if self._table is None and self._frame is not None:
-            self._table = self._handle.session.fetch(self._frame)
+        if self._table is None and self._relation is not None:
+            self._table = self._handle.session.fetch(self._relation)
         if self._table is None:
             return None
         return [(f.name, str(f.type), None, None, None, None, True) for f in self._table.schema]
@@ -161,4 +161,4 @@ class Cursor:
 
     def close(self) -> None:
         """Release the rows."""
-        self._table = self._frame = self._rows = None
+        self._table = self._relation = self._rows = None

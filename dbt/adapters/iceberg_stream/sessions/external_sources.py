@@ -18,7 +18,6 @@ from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.sql.statements import classify
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
@@ -118,6 +117,8 @@ class ExternalSources:
         """
         if not (names := set(VIEW.findall(sql))):
             return
+        from dbt.adapters.iceberg_stream.sql.statements import classify
+
         statement = classify(sql)
         for name in sorted(names):
             with self._lock:

@@ -6,20 +6,15 @@ import platform
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.sessions.function_definition import Definition, parse_function
-from dbt.adapters.iceberg_stream.sql.functions import (
-    FunctionError,
-    calls,
-    expand_calls,
-    mentioned,
-)
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.sql.statements import classify
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -73,7 +68,11 @@ class ProjectFunctions:
         Raises:
             CompilationError: a function or a call is wrong, or a view calls a Python function.
         """
-        names = self._names()
+        if not (names := self._names()):
+            return Prepared(sql)
+        from dbt.adapters.iceberg_stream.sql.functions import FunctionError, calls, expand_calls
+        from dbt.adapters.iceberg_stream.sql.statements import classify
+
         definitions: dict[str, Definition] = {}
         self._collect(sql, names, definitions)
         if not definitions:
@@ -138,6 +137,8 @@ class ProjectFunctions:
         self, sql: str, names: Mapping[str, str], definitions: dict[str, Definition]
     ) -> None:
         """Add the functions that a text calls, and those that they call."""
+        from dbt.adapters.iceberg_stream.sql.functions import mentioned
+
         for name in mentioned(sql, names):
             if name not in definitions:
                 definition = self._define(name, names[name])
@@ -146,6 +147,8 @@ class ProjectFunctions:
                     self._collect(definition.signature.expression.sql, names, definitions)
 
     def _define(self, name: str, unique_id: str) -> Definition:
+        from dbt.adapters.iceberg_stream.sessions.function_definition import parse_function
+
         node = self._nodes()[unique_id]
         with self._lock:
             # The names of the tables that it reads change while the run stages them.

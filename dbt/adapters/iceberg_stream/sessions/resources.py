@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
+    from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 
 
 class Resources:
@@ -39,6 +40,7 @@ class Resources:
         self._catalogs: Catalogs | None = None
         self._results: ResultCache | None = None
         self._results_opened = False
+        self._small_tables: SmallTables | None = None
 
     @property
     def engine(self) -> Engine:
@@ -101,9 +103,30 @@ class Resources:
         limit = in_bytes(credentials.result_cache_size)
         return open_results(self.catalogs, path, limit, key)
 
+    @property
+    def small_tables(self) -> SmallTables | None:
+        """What replaces small tables; None if Spark writes all tables."""
+        from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables, writes_as_spark
+        from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
+        from dbt.adapters.iceberg_stream.sessions.table_sizes import TableSizes
+
+        profile = self._credentials
+        most_rows = profile.most_rows_of_small_tables
+        if not most_rows or not writes_as_spark(profile.spark_conf):
+            return None
+        with self._lock:
+            if self._small_tables is None:
+                # In a file, metadata costs no request.
+                remembers = any(c.settings() is not None for c in profile.all_catalogs())
+                sizes = TableSizes(self.catalogs, most_rows, remembers)
+                reach = StorageReach(is_remote=profile.method == "connect")
+                self._small_tables = SmallTables(self.catalogs, sizes, reach)
+            return self._small_tables
+
     def close(self) -> None:
         """Close all resources; a later use opens them again."""
         with self._lock:
+            self._small_tables = None
             if self._results is not None:
                 self._results.close()
             self._results, self._results_opened = None, False

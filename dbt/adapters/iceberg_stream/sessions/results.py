@@ -21,8 +21,6 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.engines.settings import prepare_home
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore, StoreError
-from dbt.adapters.iceberg_stream.sql.queries import reads
-from dbt.adapters.iceberg_stream.sql.repeatable import normal_form
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
@@ -60,7 +58,11 @@ class ResultCache:
         Returns:
             The entry; None if the query's rows must not be cached.
         """
-        if self._store is None or (form := normal_form(sql)) is None:
+        if self._store is None:
+            return None
+        from dbt.adapters.iceberg_stream.sql.repeatable import normal_form
+
+        if (form := normal_form(sql)) is None:
             return None
         read_set = self._read_set(sql)
         if read_set is None or None in map(normal_form, read_set.definitions):
@@ -112,6 +114,8 @@ class ResultCache:
 
     def _read_set(self, sql: str) -> ReadSet | None:
         """Return the query's read set; None if it is unknown."""
+        from dbt.adapters.iceberg_stream.sql.queries import reads
+
         try:
             # Temporary views belong to one session, so queries of them are not cached.
             return capture_read_set(self._catalogs, reads(sql), {})

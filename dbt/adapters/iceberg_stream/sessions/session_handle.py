@@ -239,7 +239,7 @@ class SessionHandle:
         interpreted = (
             self.small_tables is not None
             and self.reusable
-            and self.small_tables.computes_few_rows(sql, self.views)
+            and self.small_tables.sizes.computes_few_rows(sql, self.views)
         )
         return self.session.query(sql, interpreted)
 

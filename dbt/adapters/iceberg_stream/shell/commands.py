@@ -59,7 +59,8 @@ def preload() -> None:
     import dbt.task.list  # noqa: F401
 
     import dbt.adapters.iceberg_stream
-    import dbt.adapters.iceberg_stream.sessions.cursor  # noqa: F401
+    import dbt.adapters.iceberg_stream.sessions.cursor
+    import dbt.adapters.iceberg_stream.tables.ingest.ingest  # noqa: F401
     from dbt.adapters.iceberg_stream.errors.spark import load_pyspark
 
     load_pyspark()

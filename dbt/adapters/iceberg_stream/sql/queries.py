@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import sqlglot
@@ -13,12 +12,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from dbt.adapters.iceberg_stream.sql.branches import split_branch
+from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 DIALECT = "spark"
-NameParts = tuple[str, ...]
-# A snapshot's id, the name of a tag or branch, or None for the current version.
-AsOf = int | str | None
-CURRENT: frozenset[AsOf] = frozenset([None])
 # Table functions that read no table.
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 
@@ -32,19 +28,6 @@ INSERT_OPTIONS = re.compile(
 
 # sqlglot logs each statement that it cannot parse.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
-
-
-@dataclass(frozen=True)
-class Reads:
-    """Relations that a statement reads.
-
-    Attributes:
-        relations: name parts as in the statement; the target only if the statement reads it.
-        versions: in which versions it reads those that it does not only read in the current one.
-    """
-
-    relations: frozenset[NameParts]
-    versions: Mapping[NameParts, frozenset[AsOf]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ FILLERS = {
 WRITE_VERBS = {"insert", "merge", "update", "delete", "truncate"}
 MAIN_VERBS = WRITE_VERBS | {"select"}
 QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
+# Statements that give rows and are no queries.
+ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
 DEFINITION_VERBS = {"create", "replace", "drop", "alter"}
 # A statement that replaces a table without any clause for its layout or properties, up to `as`.
 PLAIN_REPLACEMENT = re.compile(

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
 from dbt.adapters.iceberg_stream.unchanged.inputs import digest
 
 # Configs that change neither the rows nor the form of a relation.
@@ -138,6 +137,8 @@ def variable_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
     Args:
         config: a model's config.
     """
+    from dbt.adapters.iceberg_stream.sql.repeatable import variable_part
+
     for key in EXPRESSIONS:
         value = config.get(key)
         for text in value if isinstance(value, list) else [value]:

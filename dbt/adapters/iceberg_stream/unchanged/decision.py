@@ -6,11 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.iceberg_stream.unchanged.increments import (
-    is_repeatable,
-    only_restricts,
-    overwrites_by_key,
-)
 from dbt.adapters.iceberg_stream.unchanged.record import (
     FULL,
     INCREMENTAL,
@@ -80,6 +75,12 @@ def reason_to_build(
 
 def _change_of_query(model: Model, last: BuildRecord, record: BuildRecord) -> str | None:
     """Return why a model's query may change its table; None if it does not."""
+    from dbt.adapters.iceberg_stream.unchanged.increments import (
+        is_repeatable,
+        only_restricts,
+        overwrites_by_key,
+    )
+
     is_same = record.query == last.query
     if record.mode == last.mode and not is_same:
         return "its compiled query changed"

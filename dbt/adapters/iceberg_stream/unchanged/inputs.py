@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.iceberg_stream.builds.names import with_published_names, without_build
 from dbt.adapters.iceberg_stream.catalog.metadata import fields, keeps_rows
 from dbt.adapters.iceberg_stream.catalog.views import current_version, view_query
-from dbt.adapters.iceberg_stream.sql.queries import CURRENT, reads
-from dbt.adapters.iceberg_stream.sql.repeatable import metadata_column, variable_part
+from dbt.adapters.iceberg_stream.sql.reads import CURRENT
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
 
 if TYPE_CHECKING:
@@ -86,6 +85,9 @@ def capture_inputs(
     Raises:
         UnknownInputs: the rows depend on more than tables of the catalog.
     """
+    from dbt.adapters.iceberg_stream.sql.queries import reads
+    from dbt.adapters.iceberg_stream.sql.repeatable import metadata_column, variable_part
+
     if part := variable_part(sql):
         raise UnknownInputs(f"its rows may change with `{part}`")
     if column := metadata_column(sql):

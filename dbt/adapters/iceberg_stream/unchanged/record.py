@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlglot.dialects import Spark
-from sqlglot.errors import TokenError
-
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
@@ -118,6 +115,9 @@ def definition_digest(sql: str) -> str:
     Args:
         sql: the query.
     """
+    from sqlglot.dialects import Spark
+    from sqlglot.errors import TokenError
+
     try:
         return digest([sql[token.start : token.end + 1] for token in Spark().tokenize(sql)])
     except TokenError:

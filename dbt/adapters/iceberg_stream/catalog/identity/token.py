@@ -7,8 +7,6 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-import jwt
-
 # Claims that name a person or client, the most readable first (RFC 7519, OpenID Connect Core 5.1).
 NAME_CLAIMS = ("preferred_username", "upn", "email", "sub", "client_id", "azp")
 # Claims of the token, not of its owner: a renewed token has others (RFC 7519, section 4.1).
@@ -56,6 +54,8 @@ def read_token(value: str, expires: datetime | None = None) -> Token:
         value: the token.
         expires: when it expires (UTC), if its source says so.
     """
+    import jwt
+
     try:
         claims = jwt.decode(value, options={"verify_signature": False, "verify_exp": False})
     except jwt.PyJWTError:

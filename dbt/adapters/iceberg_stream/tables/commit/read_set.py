@@ -6,14 +6,14 @@ other rows if its sources have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
-from dbt.adapters.iceberg_stream.sql.queries import CURRENT, AsOf, NameParts, Reads, reads
+from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
 
@@ -56,6 +56,7 @@ def capture_read_set(
     read: Reads | None,
     views: Views,
     relations: dict[QualifiedName, Metadata] | None = None,
+    load: Callable[[QualifiedName], Metadata | None] | None = None,
 ) -> ReadSet | None:
     """Capture the current versions of the tables and views that a statement reads.
 
@@ -64,6 +65,7 @@ def capture_read_set(
         read: relations that the statement reads; None if unknown.
         views: relations that temporary views read, by the view's name in lower case.
         relations: gets the metadata of the tables and views.
+        load: loads the metadata of one; by default, the catalogs do.
 
     Returns:
         The read set, with the tables behind views; None if it is unknown: a relation belongs to
@@ -72,6 +74,7 @@ def capture_read_set(
     if read is None:
         return None
     relations = {} if relations is None else relations
+    load = load or catalogs.metadata
     as_of: dict[QualifiedName, frozenset[AsOf]] = {}
     definitions: list[str] = []
     pending = [read]
@@ -89,7 +92,7 @@ def capture_read_set(
             if len(parts) == 1:
                 reads_of_relation = views.get(parts[0].lower())
             else:
-                reads_of_relation = _add_relation(catalogs, name, relations, definitions)
+                reads_of_relation = _add_relation(catalogs, name, load, relations, definitions)
             if reads_of_relation is None:
                 return None
             pending.append(reads_of_relation)
@@ -103,12 +106,15 @@ def capture_read_set(
 def _add_relation(
     catalogs: Catalogs,
     name: QualifiedName | None,
+    load: Callable[[QualifiedName], Metadata | None],
     relations: dict[QualifiedName, Metadata],
     definitions: list[str],
 ) -> Reads | None:
     """Add a relation's metadata, and return what the relation itself reads; None if unknown."""
+    from dbt.adapters.iceberg_stream.sql.queries import reads
+
     try:
-        metadata = None if name is None else catalogs.metadata(name)
+        metadata = None if name is None else load(name)
     except CatalogError:
         return None
     if name is None or metadata is None:
