@@ -168,8 +168,8 @@ def test_message_indexes() -> None:
     rows, problems = first.decode(*(HEADER + value for value in values))
     assert rows == [{"a": 5}, {"a": 5}, *[None] * 9]
     assert problems[2] == (
-        f"is a message `p.C` of its schema {ID} and not `p.A`. To read it, set the source's "
-        "`message`"
+        f"is a message `p.C` of its schema {ID} and not `p.A`. Set the source's `record` to the one "
+        "to read, and others are skipped"
     )
     assert problems[3] == f"has the message index [5], which its schema {ID} does not have"
     assert problems[4] == f"has the message index [-1], which its schema {ID} does not have"

@@ -24,11 +24,13 @@ from pyspark.sql.pandas.types import to_arrow_type
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_decimals import decimals
 from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
+    IsOther,
     ReadableWriter,
     RecordDecoder,
     has_text_operation,
     headers,
     is_wider,
+    never,
     require_distinct_keys,
 )
 from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
@@ -137,11 +139,12 @@ def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     return array.cast(kind)
 
 
-def avro_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
+def avro_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDecoder | None:
     """Return what decodes the messages of a batch.
 
     Args:
         schemas: the schemas of the messages.
+        is_other: returns whether messages with the id of another schema are skipped.
 
     Returns:
         The decoder; None if pyruhvro is not installed, or a type cannot be decoded as Spark does.
@@ -163,7 +166,7 @@ def avro_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
             return None  # such as an enum whose symbols Spark accepts only
         readable = ReadableWriter(reader, writer.record, writer.row)
         writers |= dict.fromkeys(headers(writer), readable)
-    return RecordDecoder(schemas.columns, writers) if writers else None
+    return RecordDecoder(schemas.columns, writers, is_other) if writers else None
 
 
 def _is_exact(node: Node | None, target: t.DataType) -> bool:

@@ -7,6 +7,7 @@ schema does not have, or that have another encoding than that of their type.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,11 +19,13 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
+    IsOther,
     ReadableWriter,
     RecordDecoder,
     has_text_operation,
     headers,
     is_wider,
+    never,
 )
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
     FIRST_MESSAGE,
@@ -132,11 +135,12 @@ def _single(array: pa.Array, field: FieldDescriptor, kind: pa.DataType) -> pa.Ar
     return array.cast(kind)
 
 
-def protobuf_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
+def protobuf_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDecoder | None:
     """Return what decodes the messages of a batch.
 
     Args:
         schemas: the schemas of the messages.
+        is_other: returns whether messages with the id of another schema are skipped.
 
     Returns:
         The decoder; None if ptars is not installed, or a type cannot be decoded as Spark does.
@@ -158,11 +162,23 @@ def protobuf_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
         handlers = HandlerPool([message.file], PtarsConfig(timestamp_unit="us"))
         handler = handlers.get_for_message(message)
         index = writer.layout.index
-        prefix = FIRST if index == FIRST_MESSAGE else index_bytes(index)
-        reader = _ProtobufReader(message, handler, prefix, writer.record)
-        readable = ReadableWriter(reader, writer.record, writer.row)
+        reader = _ProtobufReader(message, handler, _prefix(index), writer.record)
+        others = _other_prefixes(names, index) if writer.layout.skips_others else ()
+        readable = ReadableWriter(reader, writer.record, writer.row, others)
         writers |= dict.fromkeys(headers(writer), readable)
-    return RecordDecoder(schemas.columns, writers) if writers else None
+    return RecordDecoder(schemas.columns, writers, is_other) if writers else None
+
+
+def _prefix(index: tuple[int, ...]) -> bytes:
+    """Return the message index that serializers write before a message."""
+    return FIRST if index == FIRST_MESSAGE else index_bytes(index)
+
+
+def _other_prefixes(
+    indexes: Collection[tuple[int, ...]], own: tuple[int, ...]
+) -> tuple[bytes, ...]:
+    """Return what is before the other messages of a file; no such prefix begins with another."""
+    return tuple(_prefix(index) for index in indexes if index != own)
 
 
 def _newer_files(layout: MessageLayout) -> set[str]:
