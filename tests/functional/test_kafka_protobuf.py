@@ -177,7 +177,8 @@ class TestProtobuf:
             header(number) + b"\2\x0e\x08\1": "has the message index [7], which its schema",
             b'{"id": 3}': "is JSON without the id of a schema",
             b"text": "does not begin with a byte 0",
-            header(foreign) + b"\0\x08\1": "which the registry does not have under bad-value",
+            header(foreign) + b"\0\x08\1": "type `Row`, which is not under the subject bad-value",
+            header(99_999) + b"\0\x08\1": "the schema id 99999, which the registry does not have",
         }
         shop.send_bytes("bad", *bad, good)
         run_dbt(["run", "-s", "letters"])

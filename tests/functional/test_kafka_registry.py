@@ -328,9 +328,9 @@ class TestAvro:
         assert "is JSON without the id of a schema" in reasons[2]
         assert "does not begin with a byte 0" in reasons[3]
         assert "AWS Glue" in reasons[4]
-        assert (
-            f"the schema id {foreign}, which the registry does not have under bad-value"
-            in reasons[5]
+        assert reasons[5] == (
+            f"has the schema {foreign} of the record type `shop.Row`, which is not under the subject "
+            "bad-value. Set the source's `subject` to the subject of the schema"
         )
 
     def test_columns_of_the_definition(self, project: Any, shop: AvroShop) -> None:

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
-from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
+    IsOther,
+    RecordDecoder,
+    never,
+)
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
     MessageSchemas,
@@ -222,8 +226,10 @@ def schemas_of(*schemas: Any, columns: Any = None, envelope: Envelope = AVRO) ->
     return message_schemas(registered, envelope, columns)
 
 
-def decoder_of(*schemas: Any, columns: Any = None, **options: Any) -> RecordDecoder:
-    decoder = avro_decoder(schemas_of(*schemas, columns=columns, **options))
+def decoder_of(
+    *schemas: Any, columns: Any = None, is_other: IsOther = never, **options: Any
+) -> RecordDecoder:
+    decoder = avro_decoder(schemas_of(*schemas, columns=columns, **options), is_other)
     assert decoder is not None
     return decoder
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
+    OTHER,
     PROBLEM,
     MessageDecoder,
     MessageLayout,
@@ -31,9 +32,15 @@ UTC = timezone.utc
 class Schema:
     """A schema, and what decodes its messages."""
 
-    def __init__(self, text: str, message: str | None = None, syntax: str = "proto3") -> None:
+    def __init__(
+        self,
+        text: str,
+        message: str | None = None,
+        syntax: str = "proto3",
+        record: str | None = None,
+    ) -> None:
         registered = RegisteredSchema(ID, f'syntax = "{syntax}"; {text}', "PROTOBUF")
-        self.record, self.layout = ProtobufFormat(message).parse(registered, False)
+        self.record, self.layout = ProtobufFormat(message, record).parse(registered, False)
         assert isinstance(self.layout, MessageLayout)
         self.pool = read_files(self.layout.files)[1]
 
@@ -41,16 +48,23 @@ class Schema:
         return GetMessageClass(self.pool.FindMessageTypeByName(name))
 
     def decode(self, *values: bytes) -> tuple[list[Any], list[str | None]]:
-        """Return the records and problems of messages with their headers."""
+        """Return the records and problems of messages with their headers, none of them skipped."""
+        rows, problems, others = self.decode_all(*values)
+        assert not any(others)
+        return rows, problems
+
+    def decode_all(self, *values: bytes) -> tuple[list[Any], list[str | None], list[bool]]:
+        """Return the records and problems of messages, and which of them are skipped."""
         kind = to_arrow_type(read_type(self.record))
-        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string(), "m0": kind}
+        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string()}
+        columns |= {OTHER: pa.bool_(), "m0": kind}
         decoder = MessageDecoder({"m0": ((ID,), self.layout)}, pa.schema(columns))  # type: ignore[arg-type]
         ids = [int.from_bytes(value[1:5], "big") for value in values]
         batch = pa.record_batch({"value": pa.array(values, pa.binary()), "id": ids})
         (decoded,) = decoder.run(iter([batch]))
         decoded.validate(full=True)
         rows = [named(self.record, value) for value in decoded["m0"].to_pylist()]
-        return rows, decoded[PROBLEM].to_pylist()
+        return rows, decoded[PROBLEM].to_pylist(), decoded[OTHER].to_pylist()
 
     def row(self, **fields: Any) -> Any:
         """Return what a message becomes."""

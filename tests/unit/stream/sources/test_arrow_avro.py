@@ -168,6 +168,32 @@ def test_several_schemas_in_a_batch() -> None:
     assert numbered(actual) == [as_text(row) for row in (first, *small[:2], last, small[2])]
 
 
+@given(st.lists(st.integers(1, 5), max_size=12))
+def test_messages_of_other_types_are_skipped(ids: list[int]) -> None:
+    """Of five schemas, two are read; the others may come anywhere, also alone."""
+    schemas = [SIMPLE, record(id="long", note="string")]
+    bodies = [encode(SIMPLE, {"id": 1, "name": "a"}), encode(schemas[1], {"id": 2, "note": "b"})]
+    values = [framed(n, bodies[n - 1] if n < 3 else b"other") for n in ids]
+    decoder, skipped = (
+        decoder_of(*schemas, is_other=lambda number: number in (3, 4, 5)),
+        list[int](),
+    )
+    batch = pa.record_batch(
+        {"value": pa.array(values, pa.binary()), "offset": pa.array(range(len(ids)), pa.int64())}
+    )
+    decoded = [*decoder.decode([batch, batch.slice(0, 0)], {"id": "id"}, skipped.append)]
+    rows = [(row["id"], row[MINOR]) for part in decoded for row in part.to_pylist()]
+    assert rows == [(number, place) for place, number in enumerate(ids) if number < 3]
+    assert sum(skipped) == len(ids) - len(rows)
+
+
+@pytest.mark.parametrize("message", [b"", b"{}", framed(4, b"x"), framed(3, b"")[:4]])
+def test_messages_that_are_not_skipped(message: bytes) -> None:
+    decoder = decoder_of(SIMPLE, is_other=lambda number: number == 3)
+    with pytest.raises(ArrowFallback):
+        rows_of(decoder, [GOOD, message])
+
+
 def test_columns_of_the_definition() -> None:
     """Fields besides them are skipped, and columns without a field are null."""
     columns = t.StructType(

@@ -135,6 +135,44 @@ def test_the_message_index() -> None:
             rows_of(decoder, HEADER + index)
 
 
+FILE = "message A { int32 a = 1; } message B { int32 b = 1; message C { int32 c = 1; } }"
+# The messages of the file by their indexes, of which the first one may be short.
+INDEXES = {b"\0": "A", b"\2\0": "A", b"\2\2": "B", b"\4\2\0": "B.C"}
+
+
+@given(st.lists(st.sampled_from(sorted(INDEXES)), min_size=1), st.sampled_from(["A", "B", "B.C"]))
+@settings(max_examples=60)
+def test_other_messages_of_a_file_are_skipped(indexes: list[bytes], record: str) -> None:
+    """Here as by workers; the first message in full is left to them."""
+    values = [HEADER + index + b"\x08" + bytes([n + 1]) for n, index in enumerate(indexes)]
+    expected = [n for n, index in enumerate(indexes) if INDEXES[index] == record]
+    layout = Schema(FILE, record=record)
+    rows, problems, others = layout.decode_all(*values)
+    assert not any(problems)
+    assert [n for n, is_other in enumerate(others) if not is_other] == expected
+    assert [row for row in rows if row] == [{record[-1].lower(): n + 1} for n in expected]
+    decoder, skipped = decoder_of(PROTO3 + FILE, record=record), list[int]()
+    assert decoder is not None
+    batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": range(len(values))})
+    name = decoder.columns.names[0]
+    try:
+        decoded = [*decoder.decode([batch], {name: name}, skipped.append)]
+    except ArrowFallback:
+        assert b"\2\0" in indexes
+        return
+    read = [(row[name], row[MINOR]) for part in decoded for row in part.to_pylist()]
+    assert read == [(n + 1, n) for n in expected]
+    assert sum(skipped) == len(values) - len(read)
+
+
+def test_an_index_that_the_file_does_not_have() -> None:
+    """It is no record type that could be skipped."""
+    _, (problem,), (is_other,) = Schema(FILE, record="A").decode_all(HEADER + b"\2\x0e\x08\1")
+    assert problem is not None and "has the message index [7]" in problem and not is_other
+    with pytest.raises(ArrowFallback):
+        rows_of(decoder_of(PROTO3 + FILE, record="A"), HEADER + b"\2\x0e\x08\1")
+
+
 def test_changes_of_debezium() -> None:
     text = "message Row { Value before = 1; Value after = 2; string op = 3; message Value { int32 id = 1; } }"
     row_type = Schema(text).message()

@@ -127,3 +127,26 @@ def test_messages_in_keys_are_the_first_ones() -> None:
     assert message_schemas([row, key], envelope, None, keys={1}).unreadable == {}
     unreadable = message_schemas([row, key], envelope, None).unreadable
     assert "has no message `Row`. Set the source's `message` to one of: Key" in unreadable[1]
+
+
+def test_other_record_types() -> None:
+    """They are told apart by the name of the record, and of the key's record for keys."""
+    named = [
+        RegisteredSchema(n, schema(n, id="int").text.replace("Row", name))
+        for n, name in enumerate(("Row", "Other", "Key", "OtherKey"), 1)
+    ]
+    envelope = Envelope("avro", "", record="Row", key_record="Key", tombstone_deletes=True)
+    schemas = message_schemas(named, envelope, None, keys={3, 4})
+    assert [writer.ids for writer in schemas.writers] == [(1, 3)]
+    assert schemas.others == {2: ("Other",), 4: ("OtherKey",)}
+    assert schemas.unreadable == {}
+    without = Envelope("avro", "", record="Row", tombstone_deletes=True)
+    assert message_schemas(named, without, None, keys={3, 4}).others == {2: ("Other",)}
+
+
+def test_record_types_of_a_file() -> None:
+    envelope = Envelope("protobuf", "", record="Second")
+    file = protobuf(1, "message First { int32 a = 1; } message Second { int32 b = 1; }")
+    schemas = message_schemas([file, protobuf(2, "message Third { int32 c = 1; }")], envelope, None)
+    assert schemas.columns.simpleString() == "struct<b:int>"
+    assert schemas.others == {2: ("Third",)}

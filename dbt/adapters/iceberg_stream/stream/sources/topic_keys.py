@@ -77,10 +77,9 @@ class TopicKeys:
     def _versions(self, subject: str) -> list[RegisteredSchema]:
         """Return the schemas of a subject that are of the keys' record type."""
         versions = self.registry.versions(subject)
-        names = {schema.id: record_names(schema) for schema in versions}
         if self.record is not None:
-            return [schema for schema in versions if self.record in (names[schema.id] or ())]
-        distinct = {own[0] for own in names.values() if own}
+            return [schema for schema in versions if self.record in (record_names(schema) or ())]
+        distinct = {names[0] for schema in versions if (names := record_names(schema))}
         if len(distinct) > 1:
             raise StreamError(
                 f"The subject {subject} in the registry at {self.registry.address} has keys of "

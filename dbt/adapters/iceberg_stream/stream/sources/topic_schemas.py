@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 
 
+HAS_SUBJECT = "Set the source's `subject` to the subject of the schema"
 CHOOSE = "Set the source's `record` to the one to read, and others are skipped"
 
 
@@ -191,30 +192,39 @@ class TopicSchemas:
             record = record_of_subject(self.own_subject, topics, own)
             envelope = replace(envelope, record=None if envelope.message else record)
         schemas = message_schemas(own, envelope, declared, set(keys) - set(values))
-        return self._with_seen(schemas, envelope, topics, {schema.id for schema in own})
+        return self._with_seen(schemas, envelope, topics, own)
 
     def _with_seen(
-        self, schemas: MessageSchemas, envelope: Envelope, topics: Sequence[str], own: Set[int]
+        self,
+        schemas: MessageSchemas,
+        envelope: Envelope,
+        topics: Sequence[str],
+        own: Sequence[RegisteredSchema],
     ) -> MessageSchemas:
         """Return schemas with those that messages were seen to have besides."""
         unreadable, others = dict(schemas.unreadable), dict(schemas.others)
-        for number in self._seen.keys() - own:
+        if envelope.record is None:
+            types = {name for schema in own for name in record_names(schema) or ()}
+        else:
+            types = {envelope.record, envelope.key_record or envelope.record}
+        for number in self._seen.keys() - {schema.id for schema in own}:
             names = record_names(self._seen[number])
-            if envelope.record is None or names is None or envelope.record in names:
-                unreadable[number] = self._why_unreadable(number, names, envelope.record, topics)
-            elif envelope.key_record not in names:
+            if names is None or not types.isdisjoint(names):
+                unreadable[number] = self._why_unreadable(number, names, topics, HAS_SUBJECT)
+            elif envelope.record is None:
+                advice = f"{self._seen_types()} {CHOOSE}" if names else HAS_SUBJECT
+                unreadable[number] = self._why_unreadable(number, names, topics, advice)
+            else:
                 others[number] = names
         return replace(schemas, unreadable=unreadable, others=others)
 
     def _why_unreadable(
-        self, number: int, names: Sequence[str] | None, record: str | None, topics: Sequence[str]
+        self, number: int, names: Sequence[str] | None, topics: Sequence[str], advice: str
     ) -> str:
         """Return why messages of a schema that no subject has cannot be read."""
         of = "" if names is None else f" of {named(names)}"
-        reason = f"has the schema {number}{of}, which is not under {self._named_subjects(topics)}"
-        if record is None and (types := self._seen_types()):
-            return f"{reason}. {types} {CHOOSE}"
-        return f"{reason}. Set the source's `subject` to the subject of the schema"
+        subjects = self._named_subjects(topics)
+        return f"has the schema {number}{of}, which is not under {subjects}. {advice}"
 
     def _seen_types(self) -> str:
         """Return a sentence about the record types of messages that were seen, if there are any."""
