@@ -254,7 +254,14 @@ def numbered(table: pa.Table) -> list[str]:
 
 def as_text(row: Any) -> str:
     # NaN is not equal to itself. Entries of maps have no order.
-    return json.dumps(row, default=str, sort_keys=True)
+    return json.dumps(_with_text_keys(row), default=str, sort_keys=True)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """A value whose keys of maps are text, as JSON needs them."""
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def expected(schema: Any, value: Any) -> Any:

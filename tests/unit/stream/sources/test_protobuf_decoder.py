@@ -209,7 +209,8 @@ def plain(field: Any, value: Any) -> Any:
 @given(st.data())
 @settings(max_examples=25)
 def test_random_messages_of_random_schemas(data: st.DataObject) -> None:
-    schema = Schema(data.draw(schemas()))
+    syntax = data.draw(st.sampled_from(["proto2", "proto3"]))
+    schema = Schema(data.draw(schemas(syntax)), syntax=syntax)
     sent = data.draw(st.lists(messages(schema.message()), min_size=1, max_size=4))
     bodies = [message.SerializeToString() for message in sent]
     rows, problems = schema.decode(*(HEADER + b"\0" + body for body in bodies))
