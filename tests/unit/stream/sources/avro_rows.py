@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -85,15 +86,34 @@ def twos_complement(number: int) -> bytes:
 
 
 @st.composite
+def fixed_kinds(draw: DrawFn, name: str) -> tuple[Any, SearchStrategy[Any]]:
+    """A `fixed`, also as a UUID or a decimal, and the bytes of its values."""
+    size = draw(st.sampled_from([4, 8, 12, 16, 20]))
+    kind: dict[str, Any] = {"type": "fixed", "name": f"{name}_fixed", "size": size}
+    form = draw(st.sampled_from(["bytes", "uuid", "decimal"]))
+    if form == "uuid" and size == 16:
+        kind["logicalType"] = "uuid"
+    if form == "decimal" and size <= 16:
+        precision = draw(st.integers(1, min(38, len(str(2 ** (8 * size - 1))) - 1)))
+        scale, most = draw(st.integers(0, precision)), 10**precision - 1
+        kind |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+        numbers = st.integers(-most, most)
+        return kind, numbers.map(lambda number: number.to_bytes(size, "big", signed=True))
+    return kind, st.binary(min_size=size, max_size=size)
+
+
+@st.composite
 def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[Any]]:
     """A type, whose own types have names that begin with a name, and its values."""
     nested = ["array", "map", "record"] if depth else []
-    form = draw(st.sampled_from(["scalar"] * 4 + ["decimal", "enum", *nested]))
+    form = draw(st.sampled_from(["scalar"] * 4 + ["decimal", "enum", "fixed", *nested]))
     if form == "enum":
         kind = {"type": "enum", "name": f"{name}_enum", "symbols": SYMBOLS}
         return kind, st.sampled_from(SYMBOLS)
     if form == "decimal":
         return draw(decimal_kinds())
+    if form == "fixed":
+        return draw(fixed_kinds(name))
     if form in ("array", "map"):
         items, values = draw(nullable(f"{name}_item", depth - 1).filter(_is_small))
         if form == "map":
@@ -105,9 +125,10 @@ def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[
 
 
 def _is_small(typed: tuple[Any, SearchStrategy[Any]]) -> bool:
-    """Whether no enum and no nullable record is in a type."""
+    """Whether no enum, and no record or `fixed` that may be null is in a type."""
     text = json.dumps(typed[0])
-    parts = ('"enum"', '["null", {"type": "record"', '}, "null"]')
+    begins = (f'["null", {{"type": "{kind}"' for kind in ("record", "fixed"))
+    parts = ('"enum"', *begins, '}, "null"]')
     return not any(part in text for part in parts)
 
 
@@ -282,6 +303,8 @@ def expected(schema: Any, value: Any) -> Any:
     if schema in NANOS:
         return value // 1000
     logical = str(schema.get("logicalType"))
+    if logical == "uuid" and schema["type"] == "fixed":
+        return str(uuid.UUID(bytes=value))
     if logical == "decimal":
         number = int.from_bytes(value, "big", signed=True)
         return Decimal(f"{number}e-{schema['scale']}")

@@ -150,3 +150,27 @@ def test_record_types_of_a_file() -> None:
     schemas = message_schemas([file, protobuf(2, "message Third { int32 c = 1; }")], envelope, None)
     assert schemas.columns.simpleString() == "struct<b:int>"
     assert schemas.others == {2: ("Third",)}
+
+
+def test_durations_need_a_definition() -> None:
+    from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+    duration = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
+    part = {"type": "record", "name": "Part", "fields": [{"name": "d", "type": ["null", duration]}]}
+    words = (
+        "which has `{}` as a duration, for which no column has a type. Set the source's `columns`, "
+        "without the field or with its bytes as binary"
+    )
+    for kind, path in {
+        "plain": (duration, "x"),
+        "list": ({"type": "array", "items": part}, "x.element.d"),
+        "map": ({"type": "map", "values": duration}, "x.value"),
+    }.values():
+        schemas = message_schemas([schema(1, x=kind)], Envelope("avro", ""), None)
+        assert schemas.unreadable == {1: f"has the schema 1, {words.format(path)}"}
+    both = schema(1, id="int", x=duration)
+    for name, of in {"id": IntegerType(), "x": BinaryType()}.items():
+        declared = StructType([StructField(name, of)])
+        assert message_schemas([both], Envelope("avro", "-"), declared).unreadable == {}
+    shorter = {**duration, "size": 4}
+    assert message_schemas([schema(1, x=shorter)], Envelope("avro", ""), None).unreadable == {}

@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_columns import (
     failed_sql,
     field_values,
     require_castable,
+    require_columns,
     widened,
 )
 from dbt.adapters.iceberg_stream.stream.sources.schema_format import (
@@ -108,6 +109,7 @@ def message_schemas(
                     "`unique_key` to fields that every schema has"
                 )
             if declared is None:
+                require_columns(row)
                 columns = row.column if columns is None else _wider(columns, row.column)
             else:
                 require_castable(row, declared)
