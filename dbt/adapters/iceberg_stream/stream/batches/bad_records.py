@@ -164,7 +164,7 @@ class BadRecords:
 
         Args:
             session: of the engine.
-            frame: the records of the batch, of which some are bad.
+            frame: the records of the batch.
 
         Returns:
             How many were written to the table.
@@ -182,6 +182,8 @@ class BadRecords:
         # One record more than the limit is enough to stop the stream.
         sql += f" limit {self.limit - self.count + 1}"
         rows = session.rows(sql, __stream_records=frame).drop_columns(["whole"])
+        if not rows.num_rows:
+            return 0
         first = rows.slice(0, 1).to_pylist()[0]
         example = f"at {first['place']}: {first['record'][:SHOWN]} (it {first['reason']})"
         if self.write is None:

@@ -381,13 +381,11 @@ class BatchWriter:
     ) -> RecordCounts:
         """Write or report bad records; return the counts, in which some turn out to be skipped."""
         source, lower, upper = self.source, batch_range.lower, _end(batch_range)
-        learns = isinstance(source, MixedSource) and source.learn_types(session, lower, upper)
-        frame = source.read(session.spark, lower, upper)
-        if learns:
-            counts = with_counts(session, frame, source)[1]()
-        if not counts.bad:
-            return counts
-        return replace(counts, bad=self.bad_records.handle(session, frame))
+        if isinstance(source, MixedSource):
+            source.learn_types(session, lower, upper)
+        bad = self.bad_records.handle(session, source.read(session.spark, lower, upper))
+        # Another batch may have learned the types, too, after this one was read.
+        return replace(counts, bad=bad, skipped=counts.skipped + counts.bad - bad)
 
     def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
         in_order = in_order or (self.source.ordered and self.query.keeps_order)

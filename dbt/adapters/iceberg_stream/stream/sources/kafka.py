@@ -212,13 +212,13 @@ class KafkaSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         return self._unpack(spark, self.messages(spark, lower, upper), upper)
 
-    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> bool:
+    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
         if self.schemas is None:
-            return False
+            return
         messages = self.messages(session.spark, lower, upper)
         sql = f"select distinct {schema_id_sql('coalesce(value, key)')} as id from m"
         ids = session.rows(sql, m=messages)["id"].drop_null()
-        return self.schemas.learn(ids.to_pylist())
+        self.schemas.learn(ids.to_pylist())
 
     def _unpack(self, spark: SparkSession, messages: DataFrame, pinned: Frontier) -> DataFrame:
         """Decode messages with the schemas of a frontier."""

@@ -209,16 +209,13 @@ class MixedSource(Protocol):
     def has_skipped(self) -> bool:
         """Return whether `read` returns the column SKIPPED."""
 
-    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> bool:
-        """Find out of which types the records of a batch are that `read` cannot read.
+    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
+        """Find out of which types the records of a batch are, so that `read` skips more of them.
 
         Args:
             session: of the engine.
             lower: the frontier that the batch begins at.
             upper: the frontier that it ends at.
-
-        Returns:
-            Whether `read` now skips some of them, or returns other reasons.
         """
 
 

@@ -70,8 +70,8 @@ class TopicSchemas:
                 "`<topic>-value`. Remove it."
             )
 
-    def learn(self, ids: Iterable[int]) -> bool:
-        """Ask the registry for the schemas of messages; return whether some of them are new here.
+    def learn(self, ids: Iterable[int]) -> None:
+        """Ask the registry for the schemas of messages.
 
         Args:
             ids: the ids that the messages have.
@@ -79,11 +79,9 @@ class TopicSchemas:
         Raises:
             StreamError: the registry does not answer, or refuses.
         """
-        before = len(self._seen)
         for number in sorted(set(ids) - self._seen.keys()):
             if (schema := self.registry.find(number)) is not None:
                 self._seen[number] = schema
-        return len(self._seen) > before
 
     def pin(self, topics: Sequence[str], lower: Frontier | None, upper: Frontier) -> Frontier:
         """Return a frontier with the ids of the schemas that the registry has now.
@@ -228,7 +226,9 @@ class TopicSchemas:
 
     def _seen_types(self) -> str:
         """Return a sentence about the record types of messages that were seen, if there are any."""
-        names = {name for s in self._seen.values() for name in record_names(s) or ()}
+        # Batches are read in several threads, which may add schemas.
+        seen = [*self._seen.values()]
+        names = {name for schema in seen for name in record_names(schema) or ()}
         return f"The messages are of {named(sorted(names))}." if names else ""
 
     def _named_subjects(self, topics: Sequence[str]) -> str:
