@@ -31,9 +31,10 @@ KEY: Fields = {"id": "int"}
 
 
 class Encoding(Protocol):
-    """A format of messages."""
+    """A format of messages, whose records have a package of their own in the registry."""
 
     kind: str
+    package: str
 
     def schema(self, name: str, fields: Fields) -> str: ...
 
@@ -41,11 +42,13 @@ class Encoding(Protocol):
 
 
 class Avro:
-    kind = "AVRO"
+    kind, package = "AVRO", "shop"
 
     def schema(self, name: str, fields: Fields) -> str:
         named = [{"name": field, "type": kind} for field, kind in fields.items()]
-        return json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": named})
+        return json.dumps(
+            {"type": "record", "name": name, "namespace": self.package, "fields": named}
+        )
 
     def encode(self, name: str, fields: Fields, value: dict[str, Any]) -> bytes:
         written = io.BytesIO()
@@ -55,7 +58,7 @@ class Avro:
 
 
 class Protobuf:
-    kind = "PROTOBUF"
+    kind, package = "PROTOBUF", "store"
 
     def schema(self, name: str, fields: Fields) -> str:
         kinds = {"int": "int32", "long": "int64"}
@@ -63,11 +66,13 @@ class Protobuf:
             f"{kinds.get(kind, kind)} {field} = {number};"
             for number, (field, kind) in enumerate(fields.items(), 1)
         )
-        return f'syntax = "proto3"; package shop; message {name} {{ {" ".join(declared)} }}'
+        return (
+            f'syntax = "proto3"; package {self.package}; message {name} {{ {" ".join(declared)} }}'
+        )
 
     def encode(self, name: str, fields: Fields, value: dict[str, Any]) -> bytes:
         _, pool = read_files(compiled_files(self.schema(name, fields)))
-        message = GetMessageClass(pool.FindMessageTypeByName(f"shop.{name}"))(**value)
+        message = GetMessageClass(pool.FindMessageTypeByName(f"{self.package}.{name}"))(**value)
         return b"\0" + message.SerializeToString()
 
 
@@ -81,7 +86,9 @@ class Producer:
 
     def message(self, name: str, fields: Fields, part: str = "value", **value: Any) -> bytes:
         template = STRATEGIES[self.strategy]
-        subject = template.format(topic=self.topic, record=f"shop.{name}", part=part)
+        subject = template.format(
+            topic=self.topic, record=f"{self.encoding.package}.{name}", part=part
+        )
         schema = self.encoding.schema(name, fields)
         number = self.shop.registry.register(subject, schema, self.encoding.kind)
         return header(number) + self.encoding.encode(name, fields, value)
@@ -124,18 +131,18 @@ class RecordTypes:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        kind = self.encoding.kind.lower()
-        order, payment = "record: shop.Order", "record: shop.Payment"
-        keyed = "tombstones: delete, key_record: shop."
+        kind, package = self.encoding.kind.lower(), self.encoding.package
+        order, payment = f"record: {package}.Order", f"record: {package}.Payment"
+        keyed = f"tombstones: delete, key_record: {package}."
         settings = {
             "orders": f"topic: {kind}.events, {order}",
             "payments": f"topic: {kind}.events, {payment}",
-            "coupons": f"topic: {kind}.late, record: shop.Coupon",
-            "named": f"topic: {kind}.late, subject: shop.Order",
+            "coupons": f"topic: {kind}.late, record: {package}.Coupon",
+            "named": f"topic: {kind}.late, subject: {package}.Order",
             "by_topic": f"topic: {kind}.by_topic, {order}",
             "unnamed": f"topic: {kind}.unnamed",
             "mixed": f"topic: {kind}.mixed",
-            "odd": f"topic: {kind}.odd, record: shop.Odd",
+            "odd": f"topic: {kind}.odd, record: {package}.Odd",
             "keyed_orders": f"topic: {kind}.keyed, {order}, {keyed}OrderKey",
             "keyed_payments": f"topic: {kind}.keyed, {payment}, {keyed}PaymentKey",
             "any_key": f"topic: {kind}.keyed, {order}, tombstones: delete",
@@ -189,13 +196,10 @@ class RecordTypes:
         """Until it is registered, its model fails and names what the topic has."""
         producer = Producer(shop, self.encoding, "late", "record")
         producer.send("Order", ORDER, id=1, status="new")
-        output = failure("coupons")
-        topic = producer.topic
-        assert (
-            f"no schema of the record type `shop.Coupon` yet under the subjects {topic}-shop.C"
-            in (output)
-        )
-        assert "The messages are of the record type `shop.Order`. Correct `record`" in output
+        output, package = failure("coupons"), self.encoding.package
+        words = f"no schema of the record type `{package}.Coupon` yet under the subjects"
+        assert f"{words} {producer.topic}-{package}.Coupon, {package}.Coupon, " in output
+        assert f"are of the record type `{package}.Order`. Correct `record`" in output
         producer.send("Coupon", {"id": "int"}, id=5)
         assert run("coupons") == {"coupons": "STREAM 1 changes, 1 commits, 1 skipped"}
         assert rows(project, "select * from {schema}.coupons") == [(5,)]
@@ -213,7 +217,8 @@ class RecordTypes:
         producer = Producer(shop, self.encoding, "unnamed", "record")
         producer.send("Payment", PAYMENT, id=7, amount=0.5)
         producer.send("Order", ORDER, id=1, status="new")
-        types = "The messages are of the record types `shop.Order`, `shop.Payment`."
+        package = self.encoding.package
+        types = f"The messages are of the record types `{package}.Order`, `{package}.Payment`."
         advice = "Set the source's `record` to the one to read, and others are skipped"
         output = failure("unnamed")
         assert f"has no subject {producer.topic}-value yet, so the columns are not known" in output
@@ -223,22 +228,24 @@ class RecordTypes:
         producer.strategy = "record"
         producer.send("Payment", PAYMENT, id=7, amount=0.5)
         output = failure("mixed")
-        assert "of the record type `shop.Payment`, which is not under the subject" in output
+        words = f"of the record type `{package}.Payment`, which is not under the subject"
+        assert words in output
         assert f"{types} {advice}" in output
 
     def test_a_subject_with_another_name(self, project: Any, shop: Shop) -> None:
         producer = Producer(shop, self.encoding, "odd", "record")
         producer.send("Odd", {"id": "int"}, id=1)
         number = shop.registry.register(
-            "custom", self.encoding.schema("Odd", {"number": "int"}), self.encoding.kind
+            f"{producer.topic}.custom",
+            self.encoding.schema("Odd", {"number": "int"}),
+            self.encoding.kind,
         )
         body = self.encoding.encode("Odd", {"number": "int"}, {"number": 2})
         shop.send_bytes(producer.topic, header(number) + body, header(99999) + body)
         output = failure("odd")
         assert f"2 records cannot be read, the first at {producer.topic}, partition 0" in output
-        assert (
-            f"has the schema {number} of the record type `shop.Odd`, which is not under" in output
-        )
+        name = f"{self.encoding.package}.Odd"
+        assert f"the schema {number} of the record type `{name}`, which is not under" in output
         assert "Set the source's `subject` to the subject of the schema" in output
 
     def test_keys(self, project: Any, shop: Shop) -> None:

@@ -460,7 +460,9 @@ class TestAvro:
             "lasting", record(("id", "int"), ("lasts", duration)), {"id": 1, "lasts": bytes(12)}
         )
         _, said = run_dbt_and_capture(["run", "-s", "lasting"], expect_pass=False)
-        assert "which has `lasts` as a duration, for which no column has" in " ".join(said.split())
+        assert "which has `lasts` as a duration, for which no column has" in " ".join(
+            said.split()
+        ), said
         run_dbt(["run", "-s", "brief"])
         assert rows(project, "select * from {schema}.brief") == [(1,)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -176,6 +176,19 @@ def test_what_is_said_of_types_without_a_choice() -> None:
         "`record`, register the schema, set its `subject` if it has another one, or set its "
         "`columns`."
     )
+
+
+def test_schemas_that_cannot_be_read_are_named() -> None:
+    """Also if messages were seen to have them."""
+    registry = Registry(t_value=[schema(1, "JSON")])
+    schemas, nothing = topic_schemas(registry), cast(Any, None)
+    pinned = schemas.pin(["t"], None, {})
+    schemas.learn([1])
+    words = (
+        "No schema of the subject t-value in .* The topic has the schema 1, which is JSON Schema"
+    )
+    with pytest.raises(StreamError, match=words):
+        schemas.unpack(nothing, schemas.envelope, nothing, ["t"], pinned, lambda: [1])
 
 
 @pytest.mark.parametrize(

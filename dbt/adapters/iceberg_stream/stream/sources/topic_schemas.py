@@ -53,7 +53,9 @@ class TopicSchemas:
     envelope: Envelope
     own_subject: str | None = None
     # Schemas of messages that were seen, by their ids.
-    _seen: dict[int, RegisteredSchema] = field(default_factory=dict, init=False, repr=False)
+    _seen: dict[int, RegisteredSchema] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def check(self, topics: FollowedTopics) -> None:
         """Check that the options of the source do not contradict each other.
@@ -140,8 +142,15 @@ class TopicSchemas:
 
         schemas = self._schemas(topics, pinned, self._declared(spark))
         if not schemas.columns.fields:
+            ids = schema_ids_of(pinned)
+            own = {number for subject in self._subjects(topics) for number in ids.get(subject, ())}
+            if reasons := [why for number, why in schemas.unreadable.items() if number in own]:
+                raise StreamError(
+                    f"No schema of {self._named_subjects(topics)} in the registry at "
+                    f"{self.registry.address} can be read. The topic {'; '.join(reasons)}."
+                )
             self.learn(sample())
-            raise self._without_columns(topics, schemas)
+            raise self._without_columns(topics)
         return SchemaMessages(envelope, schemas).unpack(messages)
 
     def decoder(
@@ -250,14 +259,8 @@ class TopicSchemas:
             return []
         return _subjects_of(topics, "key", self.envelope.key_record)
 
-    def _without_columns(self, topics: Sequence[str], schemas: MessageSchemas) -> StreamError:
+    def _without_columns(self, topics: Sequence[str]) -> StreamError:
         subjects = self._named_subjects(topics)
-        if schemas.unreadable.keys() - self._seen.keys():
-            reasons = "; ".join(schemas.unreadable.values())
-            return StreamError(
-                f"No schema of {subjects} in the registry at {self.registry.address} can be read. "
-                f"The topic {reasons}."
-            )
         record, types = self.envelope.record, self._seen_types()
         if record is not None:
             missing = f"has no schema of the record type `{record}` yet under {subjects}"
