@@ -15,8 +15,9 @@ from google.protobuf.message_factory import GetMessageClass
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
 from tests.functional.kafka_registry import Shop, header, model, shop_servers, sources
 from tests.functional.lake import rows, table
+from tests.functional.stream_service import service, wait_for
 
-TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd")
+TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd", "served")
 STRATEGIES = {
     "record": "{record}",
     "topic_record": "{topic}-{record}",
@@ -146,6 +147,7 @@ class RecordTypes:
             "keyed_orders": f"topic: {kind}.keyed, {order}, {keyed}OrderKey",
             "keyed_payments": f"topic: {kind}.keyed, {payment}, {keyed}PaymentKey",
             "any_key": f"topic: {kind}.keyed, {order}, tombstones: delete",
+            "served": f"topic: {kind}.served, {order}",
             "twin_orders": f"topic: {kind}.twins, {order}",
             "twin_payments": f"topic: {kind}.twins, {payment}",
         }
@@ -153,6 +155,7 @@ class RecordTypes:
         group = {"commit_group": "twins"}
         configs: dict[str, dict[str, Any]] = {
             **dict.fromkeys(("keyed_orders", "keyed_payments"), {}),
+            "served": {"unique_key": "id", "commit_interval": 0.5},
             **dict.fromkeys(("twin_orders", "twin_payments"), {"unique_key": "id", **group}),
         }
         models = {
@@ -289,6 +292,18 @@ class RecordTypes:
 
 class TestAvro(RecordTypes):
     encoding = Avro()
+
+    def test_a_type_that_appears_while_a_service_runs(self, project: Any, shop: Shop) -> None:
+        producer = Producer(shop, self.encoding, "served", "record")
+        producer.send("Order", ORDER, id=1, status="new")
+        with service(project, "served", "-s", "served") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            producer.send("Voucher", {"code": "string"}, code="x")
+            producer.send("Order", ORDER_2, id=2, status="new", total=0.5)
+            wait_for(lambda: table(project, "served").scan().to_arrow().num_rows == 2)
+            skipped = 'iceberg_stream_skipped_records_total{model="served"} 1.0'
+            assert skipped in running.ask("metrics")
+            assert running.stop() == 0
 
 
 class TestProtobuf(RecordTypes):

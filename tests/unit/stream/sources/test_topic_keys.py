@@ -135,6 +135,7 @@ def test_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     ("schemas", "words"),
     [
         ([], "has no subject a-key, whose fields would be the key. Set `unique_key`"),
+        ([], "named after the record type of the keys, set the source's `key_record` to it"),
         ([RegisteredSchema(7, '"long"')], "subject a-key .* 7, is not of a record"),
         ([avro()], "has no fields"),
         ([RegisteredSchema(7, "true", "JSON")], "has no fields"),

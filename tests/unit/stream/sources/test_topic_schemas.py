@@ -109,11 +109,16 @@ def test_models_that_read_other_types_share_frontiers() -> None:
     registry = Registry()
     registry.subjects = {f"shop.{name}": [of_type(n, name)] for n, name in enumerate("AB", 1)}
     one, other = (topic_schemas(registry, record=f"shop.{name}") for name in "AB")
-    pinned = other.pin(["t"], None, one.pin(["t"], None, {"0": 5}))
+    first = one.pin(["t"], None, {"0": 5})
+    pinned = other.pin(["t"], None, first)
     assert {n: ids for n, ids in schema_ids_of(pinned).items() if ids} == {
         "shop.A": [1],
         "shop.B": [2],
     }
+    # What is pinned stays, so that all models of a batch have the same columns.
+    registry.subjects["shop.A"].append(of_type(9, "A", more="int"))
+    assert one.pin(["t"], None, pinned) == pinned
+    assert schema_ids_of(one.pin(["t"], pinned, {}))["shop.A"] == [1, 9]
 
 
 def decoder_ids(schemas: TopicSchemas, *ids: int, pinned: Any = None) -> dict[int, bool | None]:

@@ -152,9 +152,15 @@ class KafkaSource:
             subjects = ", ".join(s for t in self._topics.read for s in self.keys.subjects(t))
             why += f", and the schema registry at {self.keys.registry.address} has no subject "
             why += f"{subjects}, whose fields would be the key"
+        advice = "or to [] to append a row for each message."
+        if self.keys is not None and self.keys.record is None:
+            advice += (
+                " If their subject is named after the record type of the keys, set the source's "
+                "`key_record` to it."
+            )
         raise StreamError(
             f"`unique_key` is missing: {why}. Set `unique_key` to the columns that identify a row, "
-            "or to [] to append a row for each message."
+            f"{advice}"
         )
 
     def empty(

@@ -101,6 +101,8 @@ class TopicSchemas:
         # Another model of the source, which reads another record type, may have pinned its own.
         before, pinned = schema_ids_of(lower), dict(schema_ids_of(upper))
         for subject in self._subjects(topics):
+            if subject in pinned:
+                continue
             ids = list(before.get(subject) or ())
             versions = [schema.id for schema in self.registry.versions(subject)]
             later = [number for number in versions if number not in ids]
@@ -142,13 +144,7 @@ class TopicSchemas:
 
         schemas = self._schemas(topics, pinned, self._declared(spark))
         if not schemas.columns.fields:
-            ids = schema_ids_of(pinned)
-            own = {number for subject in self._subjects(topics) for number in ids.get(subject, ())}
-            if reasons := [why for number, why in schemas.unreadable.items() if number in own]:
-                raise StreamError(
-                    f"No schema of {self._named_subjects(topics)} in the registry at "
-                    f"{self.registry.address} can be read. The topic {'; '.join(reasons)}."
-                )
+            self._require_readable(topics, pinned, schemas)
             self.learn(sample())
             raise self._without_columns(topics)
         return SchemaMessages(envelope, schemas).unpack(messages)
@@ -258,6 +254,18 @@ class TopicSchemas:
         if not self.envelope.reads_keys:
             return []
         return _subjects_of(topics, "key", self.envelope.key_record)
+
+    def _require_readable(
+        self, topics: Sequence[str], pinned: Frontier, schemas: MessageSchemas
+    ) -> None:
+        """Raise StreamError if the subjects have schemas, none of which can be read."""
+        ids = schema_ids_of(pinned)
+        own = {number for subject in self._subjects(topics) for number in ids.get(subject) or ()}
+        if reasons := [why for number, why in schemas.unreadable.items() if number in own]:
+            raise StreamError(
+                f"No schema of {self._named_subjects(topics)} in the registry at "
+                f"{self.registry.address} can be read. The topic {'; '.join(reasons)}."
+            )
 
     def _without_columns(self, topics: Sequence[str]) -> StreamError:
         subjects = self._named_subjects(topics)
