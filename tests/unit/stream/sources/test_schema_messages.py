@@ -174,3 +174,22 @@ def test_durations_need_a_definition() -> None:
         assert message_schemas([both], Envelope("avro", "-"), declared).unreadable == {}
     shorter = {**duration, "size": 4}
     assert message_schemas([schema(1, x=shorter)], Envelope("avro", ""), None).unreadable == {}
+
+
+def test_envelopes_of_debezium_are_record_types() -> None:
+    def envelope(number: int, table: str, **fields: Any) -> RegisteredSchema:
+        row = {"type": "record", "name": "Value", "fields": json.loads(schema(0, **fields).text)}
+        row["fields"] = row["fields"]["fields"]
+        images = {"before": ["null", row], "after": ["null", f"{table}.Value"]}
+        described = json.loads(schema(number, **images, op="string").text)
+        names = {"name": "Envelope", "namespace": table}
+        return RegisteredSchema(number, json.dumps({**described, **names}))
+
+    record = "shop.orders.Envelope"
+    schemas = message_schemas(
+        [envelope(1, "shop.orders", id="int"), envelope(2, "shop.items", x="int")],
+        Envelope("debezium", "", encoding="avro", record=record),
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<id:int>"
+    assert schemas.others == {2: ("shop.items.Envelope",)} and not schemas.unreadable
