@@ -51,7 +51,7 @@ class Shop:
         assert upper is not None
         no_spark: Any = SimpleNamespace(spark=None)
         batches = source.arrow_rows(
-            no_spark, None, upper, lambda schema: {n: n for n in schema.names}
+            no_spark, None, upper, lambda schema: {n: n for n in schema.names}, lambda count: None
         )
         assert batches is not None
         decoded = pa.Table.from_batches(batches)

@@ -31,6 +31,7 @@ SETTINGS = {
     "avro": "format: protobuf",
     "tree": "format: protobuf",
     "crossed": "format: avro",
+    "older": "format: protobuf",
 }
 ADDRESS = 'syntax = "proto3"; package shop; message Address { string city = 1; }'
 
@@ -92,6 +93,8 @@ class TestProtobuf:
             "sources.yml": sources(definitions),
             **{f"{name}.sql": model(name, unique_key="id") for name in keyed},
             **{f"{name}.sql": model(name) for name in others},
+            "older.sql": model("older"),
+            "computed.sql": model("older").replace("*", "*, id + 1 as next"),
             "letters.sql": model("bad", on_bad_record="dead_letters"),
         }
 
@@ -177,7 +180,8 @@ class TestProtobuf:
             header(number) + b"\2\x0e\x08\1": "has the message index [7], which its schema",
             b'{"id": 3}': "is JSON without the id of a schema",
             b"text": "does not begin with a byte 0",
-            header(foreign) + b"\0\x08\1": "which the registry does not have under bad-value",
+            header(foreign) + b"\0\x08\1": "type `Row`, which is not under the subject bad-value",
+            header(99_999) + b"\0\x08\1": "the schema id 99999, which the registry does not have",
         }
         shop.send_bytes("bad", *bad, good)
         run_dbt(["run", "-s", "letters"])
@@ -204,6 +208,38 @@ class TestProtobuf:
         shop.send("cast", text, {"ID": 1, "amount": "1.5", "more": True})
         run_dbt(["run", "-s", "cast"])
         assert rows(project, "select * from {schema}.cast") == [(1, Decimal("1.50"))]
+
+    def test_proto2(self, project: Any, shop: ProtobufShop) -> None:
+        """With presence, maps, groups and numbers that are not packed; also computed by Spark."""
+        text = (
+            'syntax = "proto2"; message Row { required int32 id = 1; '
+            "optional string name = 2 [default = 'x']; map<string, int64> counts = 3; "
+            "repeated int32 few = 4; optional group Part = 5 { optional bool ok = 1; } }"
+        )
+        number = shop.registry.register("older-value", text, "PROTOBUF")
+        _, pool = read_files(compiled_files(text))
+        row_type = GetMessageClass(pool.FindMessageTypeByName("Row"))
+        values = (
+            {"id": 1},
+            {"id": 2, "name": "", "counts": {"": 0, "a": 5}, "few": [1, 2], "part": {"ok": False}},
+        )
+        for value in values:
+            shop.send_bytes("older", header(number) + FIRST + row_type(**value).SerializeToString())
+        run_dbt(["run", "-s", "older", "computed"])
+        for name in ("older", "computed"):
+            found = (
+                table(project, name)
+                .scan()
+                .to_arrow()
+                .sort_by("id")
+                .drop_columns(["next"] if name == "computed" else [])
+            )
+            first, second = found.to_pylist(maps_as_pydicts="strict")
+            assert first == {"id": 1, "name": None, "counts": {}, "few": [], "part": None}
+            assert second == values[1]
+        shop.send_bytes("older", header(number) + FIRST)
+        _, output = run_dbt_and_capture(["run", "-s", "older"], expect_pass=False)
+        assert f"lacks a required field of its schema {number}" in " ".join(output.split())
 
     def test_debezium(self, project: Any, shop: ProtobufShop) -> None:
         def envelope(fields: str) -> str:

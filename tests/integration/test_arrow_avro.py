@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.schema_messages import SchemaMessages
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, SKIPPED
+from tests.integration.spark_messages import spark_rows
 from tests.unit.stream.sources.avro_rows import (
+    AVRO,
     damaged,
     decoder_of,
     encode,
@@ -25,21 +22,6 @@ from tests.unit.stream.sources.avro_rows import (
 )
 
 DAMAGED = 150
-
-
-def spark_rows(spark: Session, schema: Any, values: list[bytes]) -> pa.Table:
-    """The rows and BAD, in the order of the messages."""
-    messages = {
-        "key": pa.nulls(len(values), pa.binary()),
-        "value": pa.array(values, pa.binary()),
-        "partition": pa.array([0] * len(values), pa.int32()),
-        "offset": pa.array(range(len(values)), pa.int64()),
-    }
-    frame = SchemaMessages(Envelope("avro", ""), schemas_of(schema), "topic-value").unpack(
-        spark.spark.createDataFrame(pa.table(messages))
-    )
-    sql = "select * except (__stream, __reason, __where) from v order by __stream.minor"
-    return spark.rows(sql, v=frame)
 
 
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
@@ -55,8 +37,8 @@ def test_spark_decodes_the_same(spark: Session, data: st.DataObject) -> None:
         except ArrowFallback:
             assert place >= len(bodies), body
     # Spark does not see the others: for an array, it takes the memory that a damaged length wants.
-    read = spark_rows(spark, schema, list(decoded))
-    bad, rows = read[BAD].to_pylist(), read.drop_columns([BAD])
+    read = spark_rows(spark, AVRO, schemas_of(schema), list(decoded))
+    bad, rows = read[BAD].to_pylist(), read.drop_columns([BAD, SKIPPED])
     for place, (message, decoded_row) in enumerate(decoded.items()):
         assert bad[place] is None, message
         one = rows.slice(place, 1)

@@ -135,7 +135,7 @@ def test_avro(spark: Session, data: st.DataObject) -> None:
             assert place >= len(sent), body
     messages = spark.spark.createDataFrame(messages_of(values))
     schemas = schemas_of(schema, envelope=DEBEZIUM)
-    frame = SchemaMessages(DEBEZIUM, schemas, "topic-value").unpack(messages)
+    frame = SchemaMessages(DEBEZIUM, schemas).unpack(messages)
     assert spark.rows(f"select * from v where {BAD} is not null", v=frame).num_rows == 0
     expected = spark.rows(query.changes(), v=frame).sort_by(f"{ORDER}1")
     actual = decoded(values)

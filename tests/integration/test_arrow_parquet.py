@@ -55,7 +55,9 @@ def arrow_table(spark: Session, source: FilesSource, names: Sequence[str]) -> pa
 
     upper = source.plan_batch(None, 10**9)
     assert upper is not None
-    rows: Iterator[pa.RecordBatch] | None = source.arrow_rows(spark, None, upper, pick)
+    rows: Iterator[pa.RecordBatch] | None = source.arrow_rows(
+        spark, None, upper, pick, lambda count: None
+    )
     try:
         return None if rows is None else pa.Table.from_batches(rows)
     except ArrowFallback:

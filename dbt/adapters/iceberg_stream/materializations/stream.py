@@ -210,8 +210,11 @@ def _response(relation: BaseRelation, tables: Sequence[TableStream]) -> IcebergS
     commits = max(table.status.commits for table in tables)
     into = f" into {len(tables)} tables" if len(tables) > 1 else ""
     own = tables[0]
+    # Each table of a model with routes reads all records.
+    count = max(table.status.skipped_records for table in tables)
+    skipped = f", {count:,} skipped" if count else ""
     return IcebergStreamResponse(
-        f"STREAM {changes:,} changes, {commits:,} commits{into}",
+        f"STREAM {changes:,} changes, {commits:,} commits{into}{skipped}",
         code="STREAM",
         rows_affected=changes,
         snapshot_id=own.status.snapshot_id,

@@ -25,6 +25,7 @@ COUNTERS = {
     "batches": "Batches written.",
     "commits": "Snapshots committed.",
     "bad_records": "Records that could not be read.",
+    "skipped_records": "Records of other types than that which the stream reads.",
 }
 # Attribute of the status: name in the metric, and description.
 GAUGES = {

@@ -21,6 +21,7 @@ class StreamStatus:
         batches: batches that were written.
         commits: snapshots that were committed.
         bad_records: records that could not be read.
+        skipped_records: records of other types than that which the stream reads.
         lag: data of the source that is not written yet; None before the first measurement.
         started: start of the run.
         polled: last poll of the source; 0 before the first.
@@ -37,6 +38,7 @@ class StreamStatus:
     batches: int = 0
     commits: int = 0
     bad_records: int = 0
+    skipped_records: int = 0
     lag: Lag | None = None
     started: float = field(default_factory=time.time)
     polled: float = 0.0

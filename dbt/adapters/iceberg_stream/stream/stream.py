@@ -16,7 +16,12 @@ from dbt.adapters.iceberg_stream.stream.commit_queue import CommitQueue
 from dbt.adapters.iceberg_stream.stream.errors import SchemaChanged, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    Frontier,
+    PinnedSource,
+    Source,
+    describe,
+)
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.stream.write_window import WriteWindow
 
@@ -246,11 +251,20 @@ class Stream:
                 table.status.polled = time.time()
             if upper is None:
                 return
+            upper = self._pinned(upper)
             self._check_schema(upper)
             batch = BatchRange(self._planned, upper)
             self._planned = upper
             self._add_tables(batch)
             self._writing.submit(batch, self._active_tables)
+
+    def _pinned(self, upper: Frontier) -> Frontier:
+        """Return the end of a batch with what the sources of all tables read their records with."""
+        for table in self._active_tables:
+            source = table.writer.source
+            if source is not self._source and isinstance(source, PinnedSource):
+                upper = source.pin(self._planned, upper)
+        return upper
 
     def _check_schema(self, upper: Frontier) -> None:
         for table in self._active_tables:

@@ -169,6 +169,7 @@ class TableStream:
         status.batches += 1
         status.changes += batch.changes
         status.bad_records += batch.bad
+        status.skipped_records += batch.skipped
         status.upserts += sum(delta.upserts for delta in batch.deltas)
         status.deletes += sum(delta.deletes for delta in batch.deltas)
 

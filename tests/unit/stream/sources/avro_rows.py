@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -15,7 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
-from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
+    IsOther,
+    RecordDecoder,
+    never,
+)
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
     MessageSchemas,
@@ -81,15 +86,34 @@ def twos_complement(number: int) -> bytes:
 
 
 @st.composite
+def fixed_kinds(draw: DrawFn, name: str) -> tuple[Any, SearchStrategy[Any]]:
+    """A `fixed`, also as a UUID or a decimal, and the bytes of its values."""
+    size = draw(st.sampled_from([4, 8, 12, 16, 20]))
+    kind: dict[str, Any] = {"type": "fixed", "name": f"{name}_fixed", "size": size}
+    form = draw(st.sampled_from(["bytes", "uuid", "decimal"]))
+    if form == "uuid" and size == 16:
+        kind["logicalType"] = "uuid"
+    if form == "decimal" and size <= 16:
+        precision = draw(st.integers(1, min(38, len(str(2 ** (8 * size - 1))) - 1)))
+        scale, most = draw(st.integers(0, precision)), 10**precision - 1
+        kind |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+        numbers = st.integers(-most, most)
+        return kind, numbers.map(lambda number: number.to_bytes(size, "big", signed=True))
+    return kind, st.binary(min_size=size, max_size=size)
+
+
+@st.composite
 def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[Any]]:
     """A type, whose own types have names that begin with a name, and its values."""
     nested = ["array", "map", "record"] if depth else []
-    form = draw(st.sampled_from(["scalar"] * 4 + ["decimal", "enum", *nested]))
+    form = draw(st.sampled_from(["scalar"] * 4 + ["decimal", "enum", "fixed", *nested]))
     if form == "enum":
         kind = {"type": "enum", "name": f"{name}_enum", "symbols": SYMBOLS}
         return kind, st.sampled_from(SYMBOLS)
     if form == "decimal":
         return draw(decimal_kinds())
+    if form == "fixed":
+        return draw(fixed_kinds(name))
     if form in ("array", "map"):
         items, values = draw(nullable(f"{name}_item", depth - 1).filter(_is_small))
         if form == "map":
@@ -101,9 +125,10 @@ def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[
 
 
 def _is_small(typed: tuple[Any, SearchStrategy[Any]]) -> bool:
-    """Whether no enum and no nullable record is in a type."""
+    """Whether no enum, and no record or `fixed` that may be null is in a type."""
     text = json.dumps(typed[0])
-    parts = ('"enum"', '["null", {"type": "record"', '}, "null"]')
+    begins = (f'["null", {{"type": "{kind}"' for kind in ("record", "fixed"))
+    parts = ('"enum"', *begins, '}, "null"]')
     return not any(part in text for part in parts)
 
 
@@ -222,8 +247,10 @@ def schemas_of(*schemas: Any, columns: Any = None, envelope: Envelope = AVRO) ->
     return message_schemas(registered, envelope, columns)
 
 
-def decoder_of(*schemas: Any, columns: Any = None, **options: Any) -> RecordDecoder:
-    decoder = avro_decoder(schemas_of(*schemas, columns=columns, **options))
+def decoder_of(
+    *schemas: Any, columns: Any = None, is_other: IsOther = never, **options: Any
+) -> RecordDecoder:
+    decoder = avro_decoder(schemas_of(*schemas, columns=columns, **options), is_other)
     assert decoder is not None
     return decoder
 
@@ -248,7 +275,14 @@ def numbered(table: pa.Table) -> list[str]:
 
 def as_text(row: Any) -> str:
     # NaN is not equal to itself. Entries of maps have no order.
-    return json.dumps(row, default=str, sort_keys=True)
+    return json.dumps(_with_text_keys(row), default=str, sort_keys=True)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """A value whose keys of maps are text, as JSON needs them."""
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def expected(schema: Any, value: Any) -> Any:
@@ -269,6 +303,8 @@ def expected(schema: Any, value: Any) -> Any:
     if schema in NANOS:
         return value // 1000
     logical = str(schema.get("logicalType"))
+    if logical == "uuid" and schema["type"] == "fixed":
+        return str(uuid.UUID(bytes=value))
     if logical == "decimal":
         number = int.from_bytes(value, "big", signed=True)
         return Decimal(f"{number}e-{schema['scale']}")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
+    OTHER,
     PROBLEM,
     MessageDecoder,
     MessageLayout,
@@ -31,9 +32,15 @@ UTC = timezone.utc
 class Schema:
     """A schema, and what decodes its messages."""
 
-    def __init__(self, text: str, message: str | None = None, syntax: str = "proto3") -> None:
+    def __init__(
+        self,
+        text: str,
+        message: str | None = None,
+        syntax: str = "proto3",
+        record: str | None = None,
+    ) -> None:
         registered = RegisteredSchema(ID, f'syntax = "{syntax}"; {text}', "PROTOBUF")
-        self.record, self.layout = ProtobufFormat(message).parse(registered, False)
+        self.record, self.layout = ProtobufFormat(message, record).parse(registered, False)
         assert isinstance(self.layout, MessageLayout)
         self.pool = read_files(self.layout.files)[1]
 
@@ -41,16 +48,23 @@ class Schema:
         return GetMessageClass(self.pool.FindMessageTypeByName(name))
 
     def decode(self, *values: bytes) -> tuple[list[Any], list[str | None]]:
-        """Return the records and problems of messages with their headers."""
+        """Return the records and problems of messages with their headers, none of them skipped."""
+        rows, problems, others = self.decode_all(*values)
+        assert not any(others)
+        return rows, problems
+
+    def decode_all(self, *values: bytes) -> tuple[list[Any], list[str | None], list[bool]]:
+        """Return the records and problems of messages, and which of them are skipped."""
         kind = to_arrow_type(read_type(self.record))
-        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string(), "m0": kind}
+        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string()}
+        columns |= {OTHER: pa.bool_(), "m0": kind}
         decoder = MessageDecoder({"m0": ((ID,), self.layout)}, pa.schema(columns))  # type: ignore[arg-type]
         ids = [int.from_bytes(value[1:5], "big") for value in values]
         batch = pa.record_batch({"value": pa.array(values, pa.binary()), "id": ids})
         (decoded,) = decoder.run(iter([batch]))
         decoded.validate(full=True)
         rows = [named(self.record, value) for value in decoded["m0"].to_pylist()]
-        return rows, decoded[PROBLEM].to_pylist()
+        return rows, decoded[PROBLEM].to_pylist(), decoded[OTHER].to_pylist()
 
     def row(self, **fields: Any) -> Any:
         """Return what a message becomes."""
@@ -90,17 +104,37 @@ SCALARS: Mapping[str, st.SearchStrategy[Any]] = {
 KEYS = ("sint32", "uint64", "bool", "string")
 
 
+RULES = {
+    "proto3": ["{}", "optional {}", "repeated {}", "map<{key}, {}>"],
+    "proto2": ["optional {}", "required {}", "repeated {}", "map<{key}, {}>"],
+}
+DEFAULTS = {"string": "'x'", "bool": "true", "Kind": "B", "sint32": "-5", "double": "inf"}
+NUMBERS = ("sint32", "uint32", "sfixed64", "uint64", "float", "double", "bool", "Kind")
+
+
 @st.composite
-def schemas(draw: st.DrawFn, with_maps: bool = True) -> str:
-    """Draw a schema whose first message has messages within it."""
+def schemas(draw: st.DrawFn, syntax: str = "proto3", with_all: bool = True) -> str:
+    """Draw a schema whose first message has messages within it.
+
+    Args:
+        syntax: proto2 or proto3.
+        with_all: whether groups and numbers that are not packed may be in it.
+    """
     fields = []
     kinds = [*SCALARS, "In", "Kind"]
     for number in range(1, draw(st.integers(2, 6))):
         kind = draw(st.sampled_from(kinds))
-        templates = ["{}", "optional {}", "repeated {}", *["map<{key}, {}>"] * with_maps]
-        template = draw(st.sampled_from(templates))
-        rule = template.format(kind, key=draw(st.sampled_from(KEYS)))
-        fields.append(f"{rule} f{number} = {number};")
+        rule = draw(st.sampled_from(RULES[syntax]))
+        written = rule.format(kind, key=draw(st.sampled_from(KEYS)))
+        option = ""
+        if "repeated" in rule and kind in NUMBERS:
+            default = st.just("") if syntax == "proto3" else st.just(" [packed = true]")
+            option = draw(default | st.just(" [packed = false]") if with_all else default)
+        elif syntax == "proto2" and "optional" in rule and kind in DEFAULTS:
+            option = draw(st.sampled_from(["", f" [default = {DEFAULTS[kind]}]"]))
+        fields.append(f"{written} f{number} = {number}{option};")
+    if syntax == "proto2" and with_all and draw(st.booleans()):
+        fields.append("repeated group G = 9 { optional sint32 x = 1; }")
     inner = draw(st.sampled_from([*SCALARS, "Kind"]))
     parts = f"enum Kind {{ A = 0; B = 1; }} message In {{ optional {inner} x = 1; }}"
     return f"message Row {{ {parts} {' '.join(fields)} }}"
@@ -120,7 +154,7 @@ def messages(draw: st.DrawFn, kind: type[Message]) -> Message:
 
 def _filled(draw: st.DrawFn, message: Any) -> Any:
     for field in message.DESCRIPTOR.fields:
-        if not draw(st.booleans()):
+        if not draw(st.booleans()) and not field.is_required:
             continue
         target = getattr(message, field.name)
         entry = field.message_type

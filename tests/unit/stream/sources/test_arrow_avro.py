@@ -38,6 +38,11 @@ def record(name: str = "Row", /, **fields: Any) -> Any:
     return {"type": "record", "name": name, "fields": named}
 
 
+def fixed(size: int, logical: str = "", **more: Any) -> Any:
+    kind = {"type": "fixed", "name": f"F{size}{logical}", "size": size, **more}
+    return {**kind, "logicalType": logical} if logical else kind
+
+
 SIMPLE = record(id="int", name=["null", "string"])
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 COLORS = {"type": "enum", "name": "E", "symbols": ["red", "blue"]}
@@ -168,6 +173,32 @@ def test_several_schemas_in_a_batch() -> None:
     assert numbered(actual) == [as_text(row) for row in (first, *small[:2], last, small[2])]
 
 
+@given(st.lists(st.integers(1, 5), max_size=12))
+def test_messages_of_other_types_are_skipped(ids: list[int]) -> None:
+    """Of five schemas, two are read; the others may come anywhere, also alone."""
+    schemas = [SIMPLE, record(id="long", note="string")]
+    bodies = [encode(SIMPLE, {"id": 1, "name": "a"}), encode(schemas[1], {"id": 2, "note": "b"})]
+    values = [framed(n, bodies[n - 1] if n < 3 else b"other") for n in ids]
+    decoder, skipped = (
+        decoder_of(*schemas, is_other=lambda number: number in (3, 4, 5)),
+        list[int](),
+    )
+    batch = pa.record_batch(
+        {"value": pa.array(values, pa.binary()), "offset": pa.array(range(len(ids)), pa.int64())}
+    )
+    decoded = [*decoder.decode([batch, batch.slice(0, 0)], {"id": "id"}, skipped.append)]
+    rows = [(row["id"], row[MINOR]) for part in decoded for row in part.to_pylist()]
+    assert rows == [(number, place) for place, number in enumerate(ids) if number < 3]
+    assert sum(skipped) == len(ids) - len(rows)
+
+
+@pytest.mark.parametrize("message", [b"", b"{}", framed(4, b"x"), framed(3, b"")[:4]])
+def test_messages_that_are_not_skipped(message: bytes) -> None:
+    decoder = decoder_of(SIMPLE, is_other=lambda number: number == 3)
+    with pytest.raises(ArrowFallback):
+        rows_of(decoder, [GOOD, message])
+
+
 def test_columns_of_the_definition() -> None:
     """Fields besides them are skipped, and columns without a field are null."""
     columns = t.StructType(
@@ -191,9 +222,12 @@ def test_columns_of_the_definition() -> None:
         ["int", "string"],
         {"type": "map", "values": COLORS},
         {"type": "map", "values": ["null", record("Part", a="int")]},
-        {"type": "fixed", "name": "F", "size": 2},
-        {"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"},
-        {"type": "fixed", "name": "F", "size": 9, "logicalType": "decimal", "precision": 9},
+        fixed(0),
+        fixed(2),
+        fixed(9, "decimal", precision=9),
+        fixed(20, "decimal", precision=9),
+        {"type": "array", "items": ["null", fixed(16)]},
+        {"type": "array", "items": [fixed(16), "null"]},
         {"type": "enum", "name": "E", "symbols": ["not a name"]},
         {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["a"]}},
         {"type": "array", "items": ["null", record("Part", a="int")]},
@@ -208,6 +242,35 @@ def test_types_that_spark_reads(kind: Any) -> None:
     columns = t.StructType([t.StructField("id", t.IntegerType())])
     assert avro_decoder(schemas_of(record(id="int", x=kind), columns=columns)) is None
     assert avro_decoder(schemas_of(SIMPLE, record(id="int", x=kind))) is None
+
+
+def test_bytes_of_a_fixed() -> None:
+    """Also those of numbers that are none, which processors may change."""
+    patterns = ["7ff0000000000001", "fff8dead00000000", "7f800001", "ffc0dead", "80" + "00" * 7]
+    octets = [bytes.fromhex(text).ljust(12, b"\1") for text in patterns]
+    octets += [bytes(12), b"\xff" * 12, bytes(range(12))]
+    schema = record(x=["null", fixed(12)], y=fixed(4), z={"type": "array", "items": fixed(8)})
+    rows = [{"x": part, "y": part[:4], "z": [part[4:], part[:8]]} for part in octets]
+    rows.insert(1, {"x": None, "y": b"abcd", "z": []})
+    decoder = decoder_of(schema)
+    assert rows_of(decoder, [framed(1, encode(schema, row)) for row in rows]).to_pylist() == rows
+    assert rows_of(decoder, [framed(1, encode(schema, rows[1]))]).to_pylist() == rows[1:2]
+
+
+def test_uuids_and_decimals_of_a_fixed() -> None:
+    kinds = {"id": fixed(16, "uuid"), "price": fixed(16, "decimal", precision=38, scale=2)}
+    schema = record(**kinds, other=["null", "F16uuid"])
+    body = bytes(range(0xF0, 0x100)) + (-12345).to_bytes(16, "big", signed=True)
+    values = [body + b"\0", body + b"\2" + bytes(16)]
+    rows = rows_of(decoder_of(schema), [framed(1, value) for value in values]).to_pylist()
+    number = "f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff"
+    row = {"id": number, "price": Decimal("-123.45")}
+    zero = "00000000-0000-0000-0000-000000000000"
+    assert rows == [{**row, "other": None}, {**row, "other": zero}]
+    most = body[:16] + (10**38).to_bytes(16, "big") + b"\0"
+    for bad in (body, body + b"\0\0", most):
+        with pytest.raises(ArrowFallback):
+            rows_of(decoder_of(schema), [framed(1, values[0]), framed(1, bad)])
 
 
 def envelope(row: Any, **more: Any) -> Any:
@@ -268,7 +331,7 @@ def test_changes_of_several_schemas() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        envelope(SIMPLE, source=record("Source", gtid={"type": "fixed", "name": "F", "size": 2})),
+        envelope(SIMPLE, source=record("Source", gtid=fixed(2))),
         {
             **envelope(SIMPLE),
             "fields": [*envelope(SIMPLE)["fields"][:2], *record(op="bytes")["fields"]],

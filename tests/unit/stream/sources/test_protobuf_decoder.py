@@ -168,8 +168,8 @@ def test_message_indexes() -> None:
     rows, problems = first.decode(*(HEADER + value for value in values))
     assert rows == [{"a": 5}, {"a": 5}, *[None] * 9]
     assert problems[2] == (
-        f"is a message `p.C` of its schema {ID} and not `p.A`. To read it, set the source's "
-        "`message`"
+        f"is a message `p.C` of its schema {ID} and not `p.A`. Set the source's `record` to the one "
+        "to read, and others are skipped"
     )
     assert problems[3] == f"has the message index [5], which its schema {ID} does not have"
     assert problems[4] == f"has the message index [-1], which its schema {ID} does not have"
@@ -209,7 +209,8 @@ def plain(field: Any, value: Any) -> Any:
 @given(st.data())
 @settings(max_examples=25)
 def test_random_messages_of_random_schemas(data: st.DataObject) -> None:
-    schema = Schema(data.draw(schemas()))
+    syntax = data.draw(st.sampled_from(["proto2", "proto3"]))
+    schema = Schema(data.draw(schemas(syntax)), syntax=syntax)
     sent = data.draw(st.lists(messages(schema.message()), min_size=1, max_size=4))
     bodies = [message.SerializeToString() for message in sent]
     rows, problems = schema.decode(*(HEADER + b"\0" + body for body in bodies))

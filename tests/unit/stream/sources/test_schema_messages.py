@@ -127,3 +127,69 @@ def test_messages_in_keys_are_the_first_ones() -> None:
     assert message_schemas([row, key], envelope, None, keys={1}).unreadable == {}
     unreadable = message_schemas([row, key], envelope, None).unreadable
     assert "has no message `Row`. Set the source's `message` to one of: Key" in unreadable[1]
+
+
+def test_other_record_types() -> None:
+    """They are told apart by the name of the record, and of the key's record for keys."""
+    named = [
+        RegisteredSchema(n, schema(n, id="int").text.replace("Row", name))
+        for n, name in enumerate(("Row", "Other", "Key", "OtherKey"), 1)
+    ]
+    envelope = Envelope("avro", "", record="Row", key_record="Key", tombstone_deletes=True)
+    schemas = message_schemas(named, envelope, None, keys={3, 4})
+    assert [writer.ids for writer in schemas.writers] == [(1, 3)]
+    assert schemas.others == {2: ("Other",), 4: ("OtherKey",)}
+    assert schemas.unreadable == {}
+    without = Envelope("avro", "", record="Row", tombstone_deletes=True)
+    assert message_schemas(named, without, None, keys={3, 4}).others == {2: ("Other",)}
+
+
+def test_record_types_of_a_file() -> None:
+    envelope = Envelope("protobuf", "", record="Second")
+    file = protobuf(1, "message First { int32 a = 1; } message Second { int32 b = 1; }")
+    schemas = message_schemas([file, protobuf(2, "message Third { int32 c = 1; }")], envelope, None)
+    assert schemas.columns.simpleString() == "struct<b:int>"
+    assert schemas.others == {2: ("Third",)}
+
+
+def test_durations_need_a_definition() -> None:
+    from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+    duration = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
+    part = {"type": "record", "name": "Part", "fields": [{"name": "d", "type": ["null", duration]}]}
+    words = (
+        "which has `{}` as a duration, for which no column has a type. Set the source's `columns`, "
+        "without the field or with its bytes as binary"
+    )
+    for kind, path in {
+        "plain": (duration, "x"),
+        "list": ({"type": "array", "items": part}, "x.element.d"),
+        "map": ({"type": "map", "values": duration}, "x.value"),
+    }.values():
+        schemas = message_schemas([schema(1, x=kind)], Envelope("avro", ""), None)
+        assert schemas.unreadable == {1: f"has the schema 1, {words.format(path)}"}
+    both = schema(1, id="int", x=duration)
+    for name, of in {"id": IntegerType(), "x": BinaryType()}.items():
+        declared = StructType([StructField(name, of)])
+        assert message_schemas([both], Envelope("avro", "-"), declared).unreadable == {}
+    shorter = {**duration, "size": 4}
+    assert message_schemas([schema(1, x=shorter)], Envelope("avro", ""), None).unreadable == {}
+
+
+def test_envelopes_of_debezium_are_record_types() -> None:
+    def envelope(number: int, table: str, **fields: Any) -> RegisteredSchema:
+        row = {"type": "record", "name": "Value", "fields": json.loads(schema(0, **fields).text)}
+        row["fields"] = row["fields"]["fields"]
+        images = {"before": ["null", row], "after": ["null", f"{table}.Value"]}
+        described = json.loads(schema(number, **images, op="string").text)
+        names = {"name": "Envelope", "namespace": table}
+        return RegisteredSchema(number, json.dumps({**described, **names}))
+
+    record = "shop.orders.Envelope"
+    schemas = message_schemas(
+        [envelope(1, "shop.orders", id="int"), envelope(2, "shop.items", x="int")],
+        Envelope("debezium", "", encoding="avro", record=record),
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<id:int>"
+    assert schemas.others == {2: ("shop.items.Envelope",)} and not schemas.unreadable

@@ -23,9 +23,9 @@ CONNECTIONS = {
 AVRO = {"format": "debezium", "encoding": "avro", "topic": "a"}
 
 
-def avro(*names: str) -> RegisteredSchema:
+def avro(*names: str, record: str = "Key") -> RegisteredSchema:
     fields = [{"name": name, "type": "int"} for name in names]
-    return RegisteredSchema(1, json.dumps({"type": "record", "name": "Key", "fields": fields}))
+    return RegisteredSchema(1, json.dumps({"type": "record", "name": record, "fields": fields}))
 
 
 PROTOBUF = RegisteredSchema(
@@ -67,6 +67,38 @@ def test_the_newest_schema_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registered_key(monkeypatch, {"a-key": [avro("x"), avro("y")]}, **AVRO) == ("y",)
 
 
+SECOND = RegisteredSchema(
+    2,
+    'syntax = "proto3"; package shop; message First { int32 x = 1; } message Key { int32 y = 1; }',
+    "PROTOBUF",
+)
+
+
+@pytest.mark.parametrize(
+    ("subjects", "expected"),
+    [
+        ({"shop.Key": [avro("x", record="shop.Key")], "a-key": [avro("y")]}, ("x",)),
+        ({"a-shop.Key": [SECOND], "shop.Key": [avro("x", record="shop.Key")]}, ("y",)),
+        ({"a-key": [avro("x", record="shop.Key"), avro("y")]}, ("x",)),
+    ],
+)
+def test_the_record_type_of_keys(
+    monkeypatch: pytest.MonkeyPatch,
+    subjects: dict[str, list[RegisteredSchema]],
+    expected: tuple[str, ...],
+) -> None:
+    """Its subject has one of the names that serializers use."""
+    assert registered_key(monkeypatch, subjects, key_record="shop.Key", **AVRO) == expected
+
+
+def test_several_record_types_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [RegisteredSchema(n, avro("x", record=f"k.{name}").text) for n, name in enumerate("ab")]
+    with pytest.raises(StreamError, match="keys of the record types `k.a`, `k.b`. Set .* `key_rec"):
+        registered_key(monkeypatch, {"a-key": keys}, **AVRO)
+    with pytest.raises(StreamError, match="has no subject a-k.c, k.c, a-key, whose fields"):
+        registered_key(monkeypatch, {"a-key": keys}, key_record="k.c", **AVRO)
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -103,6 +135,7 @@ def test_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     ("schemas", "words"),
     [
         ([], "has no subject a-key, whose fields would be the key. Set `unique_key`"),
+        ([], "named after the record type of the keys, set the source's `key_record` to it"),
         ([RegisteredSchema(7, '"long"')], "subject a-key .* 7, is not of a record"),
         ([avro()], "has no fields"),
         ([RegisteredSchema(7, "true", "JSON")], "has no fields"),

@@ -1,9 +1,12 @@
-"""Bad records, which cannot be read: they stop the stream, or go to a table of their own."""
+"""Bad records, which cannot be read: they stop the stream, or go to a table of their own.
+
+Records of other types are neither rows nor bad: they are skipped, and counted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,15 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    REASON,
+    SKIPPED,
+    WHERE,
+    MixedSource,
+    Source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -27,42 +38,41 @@ class RecordCounts:
     Attributes:
         bad: records that cannot be read.
         truncates: changes that delete all rows.
+        skipped: records of other types than that which the stream reads.
     """
 
-    bad: int
-    truncates: int
+    bad: int = 0
+    truncates: int = 0
+    skipped: int = 0
 
 
 def with_observation(
-    frame: DataFrame, has_bad: bool, has_truncates: bool
+    frame: DataFrame, source: Source
 ) -> tuple[DataFrame, Callable[[], RecordCounts]]:
     """Count records while Spark reads a frame.
 
     Args:
         frame: the records of a batch.
-        has_bad: whether there may be records that cannot be read.
-        has_truncates: whether there may be changes that delete all rows.
+        source: their source.
 
     Returns:
-        The frame without bad records, and a function that returns the counts once all rows of the
-        frame were read.
+        The frame without bad and skipped records, and a function that returns the counts once all
+        rows of the frame were read.
     """
     from pyspark.sql.connect import functions as f
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.observation import Observation
     from pyspark.sql.connect.plan import CollectMetrics
 
-    counts = _counts(has_bad, has_truncates)
+    counts = _counts(source)
     if not counts:
-        return frame, lambda: RecordCounts(0, 0)
+        return frame, RecordCounts
     metrics = [f.expr(sql).alias(name) for name, sql in counts.items()]
     # `frame.observe` would send a request first, to ask the server whether the frame is a stream.
     observation = Observation(OBSERVATION)
     observation._result = {}
     plan = CollectMetrics(frame._plan, observation, metrics)
-    observed: DataFrame = DataFrame(plan, frame._session)
-    if has_bad:
-        observed = observed.where(f"{BAD} is null")
+    observed = readable(DataFrame(plan, frame._session), source)
 
     def get_counts() -> RecordCounts:
         values = observation.get
@@ -77,7 +87,7 @@ def with_observation(
 
 
 def with_counts(
-    session: Session, frame: DataFrame, has_bad: bool, has_truncates: bool
+    session: Session, frame: DataFrame, source: Source
 ) -> tuple[DataFrame, Callable[[], RecordCounts]]:
     """Count records in a query of its own, for a query that reads the frame several times.
 
@@ -86,32 +96,51 @@ def with_counts(
     Args:
         session: of the engine.
         frame: the records of a batch.
-        has_bad: whether there may be records that cannot be read.
-        has_truncates: whether there may be changes that delete all rows.
+        source: their source.
 
     Returns:
-        The frame without bad records, and a function that returns the counts.
+        The frame without bad and skipped records, and a function that returns the counts.
     """
-    counts = _counts(has_bad, has_truncates)
+    counts = _counts(source)
     if not counts:
-        return frame, lambda: RecordCounts(0, 0)
+        return frame, RecordCounts
     expressions = [f"{sql} as {name}" for name, sql in counts.items()]
-    if has_bad:
+    if source.has_bad:
         # All columns are read, as by `BadRecords.handle`.
         expressions.append("max(length(to_json(struct(*)))) as whole")
     sql = f"select {', '.join(expressions)} from __stream_records"
     record_counts = _record_counts(session.rows(sql, __stream_records=frame).to_pylist()[0])
-    return (frame.where(f"{BAD} is null") if has_bad else frame), lambda: record_counts
+    return readable(frame, source), lambda: record_counts
 
 
-def _counts(has_bad: bool, has_truncates: bool) -> dict[str, str]:
+def readable(frame: DataFrame, source: Source) -> DataFrame:
+    """Return the records that are rows: neither bad nor skipped.
+
+    Args:
+        frame: the records of a batch.
+        source: their source.
+    """
+    if source.has_bad:
+        frame = frame.where(f"{BAD} is null")
+    return frame.where(f"not {SKIPPED}") if _has_skipped(source) else frame
+
+
+def _has_skipped(source: Source) -> bool:
+    return isinstance(source, MixedSource) and source.has_skipped
+
+
+def _counts(source: Source) -> dict[str, str]:
     """Return SQL of the counts by their names."""
-    counts = {"bad": f"count_if({BAD} is not null)"} if has_bad else {}
-    return counts | ({"truncates": f"count_if({CHANGE}.truncated)"} if has_truncates else {})
+    counts = {
+        "bad": (source.has_bad, f"count_if({BAD} is not null)"),
+        "truncates": (source.has_truncates, f"count_if({CHANGE}.truncated)"),
+        "skipped": (_has_skipped(source), f"count_if({SKIPPED})"),
+    }
+    return {name: sql for name, (is_possible, sql) in counts.items() if is_possible}
 
 
 def _record_counts(values: Mapping[str, Any]) -> RecordCounts:
-    return RecordCounts(int(values.get("bad") or 0), int(values.get("truncates") or 0))
+    return RecordCounts(**{name: int(values.get(name) or 0) for name in asdict(RecordCounts())})
 
 
 @dataclass
@@ -135,7 +164,7 @@ class BadRecords:
 
         Args:
             session: of the engine.
-            frame: the records of the batch, of which some are bad.
+            frame: the records of the batch.
 
         Returns:
             How many were written to the table.
@@ -153,6 +182,8 @@ class BadRecords:
         # One record more than the limit is enough to stop the stream.
         sql += f" limit {self.limit - self.count + 1}"
         rows = session.rows(sql, __stream_records=frame).drop_columns(["whole"])
+        if not rows.num_rows:
+            return 0
         first = rows.slice(0, 1).to_pylist()[0]
         example = f"at {first['place']}: {first['record'][:SHOWN]} (it {first['reason']})"
         if self.write is None:

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
     BadRecords,
     RecordCounts,
+    readable,
     with_counts,
     with_observation,
 )
@@ -42,7 +43,6 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
-    BAD,
     MAJOR,
     MINOR,
     ROW_DELETED,
@@ -50,6 +50,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     ClosableSource,
     FileSource,
     Frontier,
+    MixedSource,
     PartitionedSource,
     Source,
     UnorderedSource,
@@ -181,25 +182,27 @@ class BatchWriter:
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
-        arrow_changes = self._arrow_changes(session, batch_range)
+        selection = _Selection(self.query)
+        arrow_changes = self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
             with suppress(ArrowFallback):
-                return self._write_arrow(arrow_changes, batch_range, write_id)
+                batch = self._write_arrow(arrow_changes, batch_range, write_id)
+                return replace(batch, skipped=selection.skipped)
             self._arrow_fallbacks += 1
         frame = source.read(session.spark, batch_range.lower, _end(batch_range))
         if not self.query.reads_target:
-            counted = with_observation(frame, source.has_bad, source.has_truncates)
+            counted = with_observation(frame, source)
             return self._write(session, batch_range, write_id, late, *counted)
         # The query reads the batch several times.
         frame = frame.persist()
         try:
-            counted = with_counts(session, frame, source.has_bad, source.has_truncates)
+            counted = with_counts(session, frame, source)
             return self._write(session, batch_range, write_id, late, *counted)
         finally:
             frame.unpersist()
 
     def _arrow_changes(
-        self, session: Session, batch_range: BatchRange
+        self, session: Session, batch_range: BatchRange, selection: _Selection
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
@@ -207,8 +210,8 @@ class BatchWriter:
             return None
         if self.reads_target or self.runner is not in_process:
             return None
-        selection = _Selection(self.query)
-        rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), selection.pick)
+        lower, upper = batch_range.lower, _end(batch_range)
+        rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
         return None if rows is None else map(selection.changes, rows)
 
     def _write_arrow(
@@ -243,12 +246,14 @@ class BatchWriter:
             undo.callback(self.sink.discard, [batch])
             counts = get_counts()
             if counts.bad:
-                batch = replace(batch, bad=self._write_bad_records(session, batch_range))
+                counts = self._handle_bad_records(session, batch_range, counts)
+            batch = replace(batch, bad=counts.bad, skipped=counts.skipped)
             may_truncate = counts.truncates or self.options.truncates is not None
             if not may_truncate or not self._count_truncates(session, batch_range):
                 undo.pop_all()
                 return replace(batch, not_late=late)
-        return self._after_truncate(session, plan, batch_range)
+        batch = self._after_truncate(session, plan, batch_range)
+        return replace(batch, bad=counts.bad, skipped=counts.skipped)
 
     def _deleted_keys(self, session: Session, plan: DeltaPlan) -> dict[str, DataFrame]:
         """Return a view of the keys that were deleted, with their order; empty for none."""
@@ -369,11 +374,18 @@ class BatchWriter:
             batch_range: the range of the source.
         """
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
-        return frame.where(f"{BAD} is null") if self.source.has_bad else frame
+        return readable(frame, self.source)
 
-    def _write_bad_records(self, session: Session, batch_range: BatchRange) -> int:
-        frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
-        return self.bad_records.handle(session, frame)
+    def _handle_bad_records(
+        self, session: Session, batch_range: BatchRange, counts: RecordCounts
+    ) -> RecordCounts:
+        """Write or report bad records; return the counts, in which some turn out to be skipped."""
+        source, lower, upper = self.source, batch_range.lower, _end(batch_range)
+        if isinstance(source, MixedSource):
+            source.learn_types(session, lower, upper)
+        bad = self.bad_records.handle(session, source.read(session.spark, lower, upper))
+        # Another batch may have learned the types, too, after this one was read.
+        return replace(counts, bad=bad, skipped=counts.skipped + counts.bad - bad)
 
     def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
         in_order = in_order or (self.source.ordered and self.query.keeps_order)
@@ -409,6 +421,11 @@ class _Selection:
     def __init__(self, query: StreamQuery) -> None:
         self._query = query
         self._picked = Picked({})
+        self.skipped = 0
+
+    def skip(self, count: int) -> None:
+        """Count records of other types."""
+        self.skipped += count
 
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""

@@ -32,11 +32,9 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
 from dbt.adapters.iceberg_stream.stream.query.picked import COMPARED, Picked, pick
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.sources.source import (
-    BAD,
     CHANGE,
-    REASON,
+    RECORD_COLUMNS,
     UNKNOWN_ORDER,
-    WHERE,
 )
 
 T = TypeVar("T")
@@ -188,7 +186,7 @@ def returned_columns(names: Sequence[str]) -> list[str]:
     Args:
         names: columns of the query by `get_change_sql`, with those that the source has added.
     """
-    return [name for name in names if name not in (CHANGE, BAD, WHERE, REASON)]
+    return [name for name in names if name not in (CHANGE, *RECORD_COLUMNS)]
 
 
 def output_columns(names: Sequence[str], options: StreamOptions) -> list[str]:

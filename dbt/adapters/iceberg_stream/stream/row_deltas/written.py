@@ -72,6 +72,7 @@ class WrittenBatch:
         last: highest value of that column, as JSON; None without one.
         watermark: highest value of that column in this batch and all before, as JSON.
         bad: records that could not be read.
+        skipped: records of other types than that which the stream reads.
         truncates: whether all rows of the table are deleted before this batch's are added.
         not_late: whether changes that are older than their rows were left out.
         target_deletes: rows of the table that it deletes; None if equality deletes do.
@@ -84,6 +85,7 @@ class WrittenBatch:
     last: Any = None
     watermark: Any = None
     bad: int = 0
+    skipped: int = 0
     truncates: bool = False
     not_late: bool = False
     target_deletes: TargetDeletes | None = None

@@ -1,8 +1,9 @@
 """Decode Avro messages by pyruhvro, if the query only picks their columns.
 
 pyruhvro reads messages into Arrow's arrays, without an object for each value, in a fraction of the
-time of Spark's `from_avro`. It reads physical types only, and bytes as text, which is encoded
-alike: PyArrow makes the columns' types of them, and checks what pyruhvro does not, such as UTF-8.
+time of Spark's `from_avro`. It reads physical types only, bytes as text, and `fixed`, which it does
+not have, as a record of numbers with as many bytes, which are all encoded alike: PyArrow makes the
+columns' types of them, and checks what pyruhvro does not, such as UTF-8.
 If a message may be bad, Spark reads the whole batch: it decides what is a bad record. So does it if
 a message is not what its record is encoded to: pyruhvro accepts integers that are padded or too
 large, arrays of a negative length and bytes after the record.
@@ -22,13 +23,16 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow_decimals import decimals
+from dbt.adapters.iceberg_stream.stream.sources.arrow_decimals import WIDTH, decimals
+from dbt.adapters.iceberg_stream.stream.sources.arrow_fixed import fixed_bytes, numbers_of, uuids
 from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
+    IsOther,
     ReadableWriter,
     RecordDecoder,
     has_text_operation,
     headers,
     is_wider,
+    never,
     require_distinct_keys,
 )
 from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
@@ -69,6 +73,7 @@ MILLIS = {
 # What avro_types writes for values that it converts in SQL, and PyArrow here.
 NANOS = {CONVERTED["long", f"{prefix}timestamp-nanos"][1] for prefix in ("", "local-")}
 ZONED = CONVERTED["string", "zoned-timestamp"][1]
+UUID = CONVERTED["fixed", "uuid"][1]
 # How Debezium writes a ZonedTimestamp. Spark reads other texts, too.
 ZONED_TEXT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$"
 
@@ -121,9 +126,11 @@ def _converted(array: pa.Array, node: Node) -> pa.Array:
 
 def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     kind = to_arrow_type(node.column)
-    if node.primitive == "bytes":
-        array = array.view(pa.binary())
-        return decimals(array, kind) if pa.types.is_decimal(kind) else array
+    if node.primitive in ("bytes", "fixed"):
+        octets = array.view(pa.binary()) if node.primitive == "bytes" else fixed_bytes(array)
+        if pa.types.is_decimal(kind):
+            return decimals(octets, kind)
+        return uuids(octets) if node.sql == UUID else octets
     array.validate(full=True)
     if node.sql == ZONED:
         is_read = pc.match_substring_regex(array, ZONED_TEXT)
@@ -137,11 +144,12 @@ def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     return array.cast(kind)
 
 
-def avro_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
+def avro_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDecoder | None:
     """Return what decodes the messages of a batch.
 
     Args:
         schemas: the schemas of the messages.
+        is_other: returns whether messages with the id of another schema are skipped.
 
     Returns:
         The decoder; None if pyruhvro is not installed, or a type cannot be decoded as Spark does.
@@ -163,7 +171,7 @@ def avro_decoder(schemas: MessageSchemas) -> RecordDecoder | None:
             return None  # such as an enum whose symbols Spark accepts only
         readable = ReadableWriter(reader, writer.record, writer.row)
         writers |= dict.fromkeys(headers(writer), readable)
-    return RecordDecoder(schemas.columns, writers) if writers else None
+    return RecordDecoder(schemas.columns, writers, is_other) if writers else None
 
 
 def _is_exact(node: Node | None, target: t.DataType) -> bool:
@@ -184,11 +192,18 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
         part = target.elementType if isinstance(target, t.ArrayType) else part
         is_alike = isinstance(target, t.MapType if node.is_map else t.ArrayType)
         return is_alike and not _grows(node.node) and _is_exact(node.node, part)
-    if not isinstance(node, AvroScalar) or node.sql not in {Scalar.sql, ZONED, *NANOS}:
+    if not isinstance(node, AvroScalar) or node.sql not in {Scalar.sql, ZONED, UUID, *NANOS}:
         return False
-    if node.primitive not in {*PHYSICAL, "enum"}:
+    if node.primitive == "fixed" and not _is_fixed_read(node):
+        return False
+    if node.primitive not in {*PHYSICAL, "enum", "fixed"}:
         return False
     return is_wider(node.column, target)
+
+
+def _is_fixed_read(node: AvroScalar) -> bool:
+    is_long = isinstance(node.column, t.DecimalType) and node.size > WIDTH
+    return numbers_of(node.size) is not None and not is_long
 
 
 def _grows(node: Node | None) -> bool:
@@ -196,7 +211,8 @@ def _grows(node: Node | None) -> bool:
     if isinstance(node, Struct):
         return any(_grows(part) for _, part in node.fields)
     if isinstance(node, Nullable):
-        return isinstance(node.node, Struct) or _grows(node.node)
+        is_fixed = isinstance(node.node, AvroScalar) and node.node.primitive == "fixed"
+        return is_fixed or isinstance(node.node, Struct) or _grows(node.node)
     if isinstance(node, Items):
         return _grows(node.node)
     return isinstance(node, AvroScalar) and node.primitive == "enum"
@@ -221,4 +237,8 @@ def _physical(node: Node | None, names: Iterator[int]) -> Any:
         return {"type": form, part: _physical(node.node, names)}
     assert isinstance(node, AvroScalar)
     kind = node.primitive
+    if kind == "fixed":
+        parts = numbers_of(node.size) or ()
+        numbers = [{"name": f"p{number}", "type": part} for number, part in enumerate(parts)]
+        return {"type": "record", "name": f"n{next(names)}", "fields": numbers}
     return emit(node, names) if kind == "enum" else PHYSICAL[kind]

@@ -6,7 +6,7 @@ Spark, which decides what is a bad record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,11 +32,27 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Struct,
     unwrap,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES, MAGIC_BYTES
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    MAJOR,
+    MINOR,
+    ROW_DELETED,
+    OnSkip,
+)
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
+    HEADER_BYTES,
+    schema_header,
+    schema_id,
+)
 
+# Returns whether messages with the id of a schema are of another record type, and skipped.
+IsOther = Callable[[int], bool]
 # The operation of a change, until all schemas of a batch are decoded.
 OPERATION = "__operation"
+
+
+def never(number: int) -> bool:
+    """Return that messages with the id of a schema are not skipped."""
+    return False
 
 
 class RecordReader(Protocol):
@@ -61,11 +77,28 @@ class ReadableWriter:
         reader: reads the messages.
         record: the type of the messages.
         row: the type of the rows in them.
+        others: what follows the header of messages of other record types, which are skipped.
     """
 
     reader: RecordReader
     record: Struct
     row: Struct
+    others: tuple[bytes, ...] = ()
+
+    def is_own(self, messages: pa.BinaryArray) -> np.ndarray | None:
+        """Return which messages are not of other record types; None if all are.
+
+        Args:
+            messages: messages of the schemas.
+        """
+        if not self.others:
+            return None
+        bodies = pc.binary_slice(messages, HEADER_BYTES, HEADER_BYTES + max(map(len, self.others)))
+        is_other = np.zeros(len(messages), np.bool_)
+        for prefix in self.others:
+            has_prefix = pc.starts_with(bodies, pattern=prefix)
+            is_other |= has_prefix.to_numpy(zero_copy_only=False)
+        return ~is_other if is_other.any() else None
 
 
 @dataclass(frozen=True)
@@ -75,10 +108,12 @@ class RecordDecoder:
     Attributes:
         columns: that their records become.
         writers: the schemas, by the headers of their messages.
+        is_other: returns whether messages with the id of another schema are skipped.
     """
 
     columns: t.StructType
     writers: Mapping[bytes, ReadableWriter]
+    is_other: IsOther = never
 
     @property
     def schema(self) -> pa.Schema:
@@ -86,13 +121,17 @@ class RecordDecoder:
         return to_arrow_schema(self.columns)
 
     def decode(
-        self, messages: Iterable[pa.RecordBatch], columns: Mapping[str, str]
+        self,
+        messages: Iterable[pa.RecordBatch],
+        columns: Mapping[str, str],
+        on_skip: OnSkip = lambda count: None,
     ) -> Iterator[pa.RecordBatch]:
         """Decode messages to columns, with MAJOR and MINOR, and ROW_DELETED for Debezium's.
 
         Args:
             messages: batches with the columns `value` (binary) and `offset` (int64).
             columns: the row's column for each column to return.
+            on_skip: counts the messages that are skipped, because they are of other record types.
 
         Raises:
             ArrowFallback: a message may be bad.
@@ -102,34 +141,59 @@ class RecordDecoder:
             if not batch.num_rows:
                 continue
             try:
-                rows = self._rows(batch["value"], picked)
+                places, parts = self._parts(batch["value"], picked)
             except (pa.ArrowException, ValueError) as error:
                 raise ArrowFallback from error
-            major = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
-            rows = rows.append_column(MAJOR, major).append_column(MINOR, batch["offset"])
+            on_skip(batch.num_rows - len(places))
+            if not len(places):
+                continue
+            rows, offsets = pa.concat_tables(parts), batch["offset"]
+            if len(parts) > 1:
+                order = np.argsort(places)
+                rows, places = rows.take(pa.array(order)), places[order]
+            if len(places) < batch.num_rows:
+                offsets = offsets.take(pa.array(places))
+            major = pa.repeat(pa.scalar(0, pa.int64()), len(places))
+            rows = rows.append_column(MAJOR, major).append_column(MINOR, offsets)
             if OPERATION in rows.schema.names:
                 rows = _changes_of_rows(rows)
             yield from rows.combine_chunks().to_batches()
 
-    def _rows(
+    def _parts(
         self, values: pa.BinaryArray, picked: Sequence[tuple[str, t.StructField]]
-    ) -> pa.Table:
+    ) -> tuple[np.ndarray, list[pa.Table]]:
+        """Return the rows of the messages of each schema, and the places of all of them."""
+        places, parts = [np.empty(0, np.int64)], []
+        for writer, own in self._places(values):
+            messages = values if len(own) == len(values) else values.take(pa.array(own))
+            if (is_own := writer.is_own(messages)) is not None:
+                own, messages = own[is_own], messages.filter(pa.array(is_own))
+            if len(own):
+                places.append(own)
+                parts.append(_decoded(writer, messages, picked))
+        return np.concatenate(places), parts
+
+    def _places(self, values: pa.BinaryArray) -> Iterator[tuple[ReadableWriter, np.ndarray]]:
+        """Yield the places of the messages of each schema that is read."""
         headers = pc.binary_slice(values, 0, HEADER_BYTES).dictionary_encode()
-        present = headers.dictionary.to_pylist()
-        if not self.writers.keys() >= set(present):
-            raise ArrowFallback
-        writers = [self.writers[header] for header in present]
-        distinct = list(dict.fromkeys(writers))
-        if len(distinct) == 1:
-            return _decoded(distinct[0], values, picked)
-        numbers = np.array([distinct.index(writer) for writer in writers])
+        present = [self._writer(header) for header in headers.dictionary.to_pylist()]
+        distinct = [writer for writer in dict.fromkeys(present) if writer is not None]
+        if present == distinct[:1]:
+            yield distinct[0], np.arange(len(values))
+            return
+        numbers = np.array([-1 if w is None else distinct.index(w) for w in present], np.int64)
         of_writer = numbers[headers.indices.to_numpy()]
-        places = [np.flatnonzero(of_writer == number) for number in range(len(distinct))]
-        parts = [
-            _decoded(writer, values.take(pa.array(place)), picked)
-            for writer, place in zip(distinct, places, strict=True)
-        ]
-        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        for number, writer in enumerate(distinct):
+            yield writer, np.flatnonzero(of_writer == number)
+
+    def _writer(self, header: bytes) -> ReadableWriter | None:
+        """Return the schema of a header; None if its messages are skipped."""
+        if header in self.writers:
+            return self.writers[header]
+        number = schema_id(header)
+        if number is None or not self.is_other(number):
+            raise ArrowFallback
+        return None
 
 
 def _decoded(
@@ -192,7 +256,7 @@ def headers(writer: Writer) -> list[bytes]:
     Args:
         writer: the schemas.
     """
-    return [MAGIC_BYTES + number.to_bytes(HEADER_BYTES - 1, "big") for number in writer.ids]
+    return list(map(schema_header, writer.ids))
 
 
 def has_text_operation(writer: Writer) -> bool:

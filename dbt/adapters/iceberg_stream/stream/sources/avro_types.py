@@ -71,6 +71,8 @@ CONVERTED: dict[tuple[str, str], tuple[t.DataType, str]] = {
         r"lower(regexp_replace(hex({x}), '^(.{8})(.{4})(.{4})(.{4})(.{12})$', '$1-$2-$3-$4-$5'))",
     ),
 }
+# Months, days and milliseconds. Iceberg has no type for them.
+DURATION = ("fixed", "duration", 12)
 MOST_DIGITS = 38
 # Pairs of primitive types, which Spark reads as the wider one.
 WIDENED_UNIONS = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
@@ -91,6 +93,11 @@ class AvroScalar(Scalar):
         """The type without its logical type: a primitive one, `enum` or `fixed`."""
         avro = json.loads(self.avro)
         return str(avro["type"] if isinstance(avro, dict) else avro)
+
+    @property
+    def size(self) -> int:
+        """The bytes of a `fixed`."""
+        return int(json.loads(self.avro)["size"])
 
 
 @dataclass(frozen=True)
@@ -280,6 +287,8 @@ def _scalar(kind: str, schema: Mapping[str, Any]) -> AvroScalar:
             avro |= {"logicalType": "decimal", "precision": precision, "scale": scale}
             column = t.DecimalType(precision, scale)
         return AvroScalar(column, avro=json.dumps(avro))
+    if (kind, logical, schema.get("size")) == DURATION:
+        return AvroScalar(column, refused="a duration", avro=json.dumps(avro))
     if (kind, logical) in LOGICAL:
         avro["logicalType"] = logical
         return AvroScalar(LOGICAL[kind, logical], avro=json.dumps(avro))

@@ -43,6 +43,8 @@ class Envelope:
         required: columns that a record must have; the value may be null.
         encoding: `json`, `avro` or `protobuf`, of Debezium's messages.
         message: full name of the Protobuf message that is read; None for the first of a schema.
+        record: full name of the record type that is read, of several in a topic; None for all.
+        key_record: full name of the record type of the messages' keys; None for any.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Envelope:
     required: tuple[str, ...] = ()
     encoding: str = "json"
     message: str | None = None
+    record: str | None = None
+    key_record: str | None = None
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -75,6 +79,11 @@ class Envelope:
             raise StreamError(
                 "`message` is of messages in Protobuf: set `format: protobuf`, or `encoding: "
                 "protobuf` with `format: debezium`, or remove it."
+            )
+        if self.message and self.record:
+            raise StreamError(
+                "The source has `message` and `record`. Remove one of them: with `record` messages "
+                "of other types are skipped, with `message` they are bad records."
             )
         if not self.columns and self.name != "raw" and not self.schema_format:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
@@ -287,8 +296,8 @@ def debezium_rows(
         envelope: of the messages.
         messages: a frame with the columns `op`, `source_table`, `offset` and WHERE.
         columns: SQL of the row's columns.
-        bad: SQL of the columns BAD and REASON.
-        is_bad: SQL condition: the message cannot be read.
+        bad: SQL of the columns BAD and REASON, and of SKIPPED if there is one.
+        is_bad: SQL condition: the message cannot be read, or is skipped.
     """
     if envelope.table:
         table = literal(envelope.table)
@@ -360,4 +369,6 @@ def envelope(
         required=tuple(required),
         encoding=str(spec.get("encoding") or "json"),
         message=spec.get("message"),
+        record=spec.get("record"),
+        key_record=spec.get("key_record"),
     )

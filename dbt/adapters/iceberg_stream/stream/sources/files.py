@@ -37,6 +37,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     WHERE,
     Frontier,
     Lag,
+    OnSkip,
     Pick,
 )
 
@@ -179,7 +180,7 @@ class FilesSource:
         return {file.path: reason for file, reason in incomplete.items()}
 
     def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
     ) -> Iterator[pa.RecordBatch] | None:
         if self.file_format != "parquet" or self.options or not self._reads_gregorian(session):
             return None

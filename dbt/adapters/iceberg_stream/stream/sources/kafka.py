@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import decode_debezium
@@ -33,9 +34,10 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlann
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, Pick
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, OnSkip, Pick
 from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import schema_id_sql, schema_ids
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -47,6 +49,10 @@ MESSAGES = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
 )
+
+# Messages of each partition that are read to name their record types.
+NEWEST = 1000
+logger = AdapterLogger("Iceberg_Stream")
 
 # Decodes messages to the picked columns.
 Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -122,6 +128,10 @@ class KafkaSource:
         return self.envelope.name == "debezium"
 
     @property
+    def has_skipped(self) -> bool:
+        return self.schemas is not None
+
+    @property
     def of_rows(self) -> bool:
         return self.envelope.name in ("debezium", "maxwell")
 
@@ -139,31 +149,38 @@ class KafkaSource:
             return fields
         why = "the source deletes rows"
         if self.keys is not None:
-            subjects = ", ".join(f"{topic}-key" for topic in self._topics.read)
+            subjects = ", ".join(s for t in self._topics.read for s in self.keys.subjects(t))
             why += f", and the schema registry at {self.keys.registry.address} has no subject "
             why += f"{subjects}, whose fields would be the key"
+        advice = "or to [] to append a row for each message."
+        if self.keys is not None and self.keys.record is None:
+            advice += (
+                " If their subject is named after the record type of the keys, set the source's "
+                "`key_record` to it."
+            )
         raise StreamError(
             f"`unique_key` is missing: {why}. Set `unique_key` to the columns that identify a row, "
-            "or to [] to append a row for each message."
+            f"{advice}"
         )
 
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
         messages = spark.createDataFrame([], MESSAGES)
-        pinned = upper or ({} if self.schemas is None else self._pin(lower))
+        pinned = upper or self.pin(lower, {})
         return self._unpack(spark, messages, pinned)
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         if self.schemas is None or self.envelope.columns:
             return ""  # the source's definition fixes the columns
-        pinned = self._pin(lower) if upper is None else upper
+        pinned = self.pin(lower, {}) if upper is None else upper
         return self.schemas.columns_of(self._topics.read, pinned)
 
-    def _pin(self, lower: Frontier | None, upper: Frontier | None = None) -> Frontier:
-        """Return a frontier with the ids of the schemas that the registry has now."""
-        assert self.schemas is not None
-        return self.schemas.pin(self._topics.followed, lower, upper or {})
+    def pin(self, lower: Frontier | None, upper: Frontier) -> Frontier:
+        # Of messages with schemas, these are the schemas that the registry has now.
+        if self.schemas is None:
+            return upper
+        return self.schemas.pin(self._topics.followed, lower, upper)
 
     def present(self, lower: Frontier | None) -> Frontier | None:
         ids, lower = self._topic_ids(lower), offsets_of(lower)
@@ -184,8 +201,7 @@ class KafkaSource:
             return None
         # Producers register a schema before they send messages of it. Read later than the offsets,
         # the registry therefore has all schemas of the batch.
-        upper = with_ids(upper, ids)
-        return upper if self.schemas is None else self._pin(lower, upper)
+        return self.pin(lower, with_ids(upper, ids))
 
     def _topic_ids(self, frontier: Frontier | None) -> Mapping[str, str]:
         """Return the current ids of the topics, after a check that the frontier has the same."""
@@ -202,21 +218,44 @@ class KafkaSource:
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
         return self._unpack(spark, self.messages(spark, lower, upper), upper)
 
+    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
+        if self.schemas is None:
+            return
+        messages = self.messages(session.spark, lower, upper)
+        sql = f"select distinct {schema_id_sql('coalesce(value, key)')} as id from m"
+        ids = session.rows(sql, m=messages)["id"].drop_null()
+        self.schemas.learn(ids.to_pylist())
+
     def _unpack(self, spark: SparkSession, messages: DataFrame, pinned: Frontier) -> DataFrame:
         """Decode messages with the schemas of a frontier."""
         of_topics = self.topic is None or self.schemas is not None
         envelope = replace(self.envelope, of_topics=of_topics)
         if self.schemas is None:
             return envelope.unpack(spark, messages)
-        return self.schemas.unpack(spark, envelope, messages, self._topics.read, pinned)
+        topics = self._topics.read
+        return self.schemas.unpack(spark, envelope, messages, topics, pinned, self._newest_ids)
+
+    def _newest_ids(self) -> set[int]:
+        """Return ids of schemas that the newest messages have; none if they cannot be read."""
+        try:
+            begin, end = self.planner.bounds(None)
+            places = {p: max(begin[p], end[p] - NEWEST) for p in end if self._topics.is_read(p)}
+            ranges = [OffsetRange(*self._topics.place(p), places[p], end[p]) for p in places]
+            with closing(self.reader.read(ranges)) as batches:
+                return {number for batch in batches for number in schema_ids(batch["value"])}
+        except StreamError as error:
+            logger.debug(f"The newest messages cannot be read: {error}")
+            return set()
 
     def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
     ) -> Iterator[pa.RecordBatch] | None:
         if not (self.envelope.has_only_records or self.envelope.has_only_rows):
             return None
-        decode = self._decode_json if self.schemas is None else self._decode_records
-        decoder = decode(session.spark, upper, pick)
+        if self.schemas is None:
+            decoder = self._decode_json(session.spark, upper, pick)
+        else:
+            decoder = self._decode_records(session.spark, upper, pick, on_skip)
         return None if decoder is None else self._decoded(lower, upper, decoder)
 
     def _decode_json(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
@@ -231,14 +270,16 @@ class KafkaSource:
         required = self.envelope.required_columns(schema.names)
         return partial(decode_messages, schema=schema, columns=columns, required=required)
 
-    def _decode_records(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
+    def _decode_records(
+        self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
+    ) -> Decode | None:
         """Return what decodes messages of a frontier's schemas; None if Spark has to."""
         assert self.schemas is not None
         decoder = self.schemas.decoder(spark, self._topics.read, upper)
         columns = None if decoder is None else pick(decoder.schema)
         if decoder is None or columns is None:
             return None
-        return partial(decoder.decode, columns=columns)
+        return partial(decoder.decode, columns=columns, on_skip=on_skip)
 
     def _decoded(
         self, lower: Frontier | None, upper: Frontier, decode: Decode

@@ -23,6 +23,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 # The column with the reason why a message cannot be decoded.
 PROBLEM = "problem"
+# The column that says whether a message is of another record type, and therefore skipped.
+OTHER = "other"
 HEADER_BYTES = 5
 FIRST_MESSAGE: tuple[int, ...] = (0,)
 # Parts of a message index: messages are not nested deeper than this.
@@ -40,6 +42,10 @@ class NotDecodable(ValueError):
     """A message cannot be decoded; the message follows `the message `."""
 
 
+class OtherMessage(Exception):
+    """A message is of another record type, which is skipped."""
+
+
 @dataclass(frozen=True)
 class MessageLayout:
     """Which message of a schema is read.
@@ -47,10 +53,12 @@ class MessageLayout:
     Attributes:
         files: the serialized descriptors of the schema and of what it imports, itself last.
         index: position of the message in its file, preceded by those of what it is within.
+        skips_others: whether other messages of the schema are skipped, and not refused.
     """
 
     files: bytes
     index: tuple[int, ...]
+    skips_others: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,10 @@ class MessageDecoder:
     schema: pa.Schema
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Add PROBLEM and a column for each layout to batches with the columns `value` and `id`.
+        """Add PROBLEM, OTHER and a column for each layout to batches of messages.
 
         Args:
-            batches: of messages.
+            batches: with the columns `value`, the message with its header, and `id` of its schema.
         """
         readers = {
             number: _Reader(layout, number, self.schema.field(name).type, name)
@@ -81,12 +89,15 @@ class MessageDecoder:
 
     def _decode(self, batch: pa.RecordBatch, readers: Mapping[int, _Reader]) -> pa.RecordBatch:
         problems: list[str | None] = [None] * batch.num_rows
+        others = [False] * batch.num_rows
         rows: dict[str, list[tuple[int, Message]]] = {name: [] for name in self.layouts}
         values, ids = batch["value"].to_pylist(), batch["id"].to_pylist()
         for row, (number, value) in enumerate(zip(ids, values, strict=True)):
             if reader := readers.get(number):
                 try:
                     rows[reader.column].append((row, reader.parse(value)))
+                except OtherMessage:
+                    others[row] = True
                 except NotDecodable as error:
                     problems[row] = str(error)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -94,6 +105,7 @@ class MessageDecoder:
         for name, parsed in rows.items():
             columns[name] = _column(by_column[name], parsed, ids, problems)
         columns[PROBLEM] = pa.array(problems, pa.string())
+        columns[OTHER] = pa.array(others, pa.bool_())
         arrays = [columns[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -152,6 +164,7 @@ class _Reader:
 
         Raises:
             NotDecodable: it is none of the schema.
+            OtherMessage: it is another one of the schema, which is skipped.
         """
         # One byte 0 is short for the first message of a schema.
         if value[HEADER_BYTES : HEADER_BYTES + 1] == b"\0":
@@ -205,9 +218,11 @@ class _Reader:
                 f"has the message index {list(index)}, which its schema {self._number} does not "
                 "have"
             )
+        if self._layout.skips_others:
+            raise OtherMessage
         raise NotDecodable(
-            f"is a message `{name}` of its schema {self._number} and not `{self._name}`. To read "
-            "it, set the source's `message`"
+            f"is a message `{name}` of its schema {self._number} and not `{self._name}`. Set the "
+            "source's `record` to the one to read, and others are skipped"
         )
 
     def _not_protobuf(self) -> NotDecodable:

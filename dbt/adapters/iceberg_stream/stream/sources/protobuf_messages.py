@@ -14,6 +14,7 @@ from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.stream.sources import protobuf_decoder
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
+    OTHER,
     PROBLEM,
     MessageDecoder,
     MessageLayout,
@@ -27,6 +28,7 @@ from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type,
 from dbt.adapters.iceberg_stream.stream.sources.schema_format import FRAMED, Writer
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError, Struct
+from dbt.adapters.iceberg_stream.stream.sources.source import SKIPPED
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -37,31 +39,42 @@ class ProtobufFormat:
 
     Attributes:
         message: full name of the message that is read; None for the first of a schema.
+        record: full name of the message that is read; messages of others are skipped.
+        key_record: as `record`, of keys.
     """
 
     kind = "PROTOBUF"
 
-    def __init__(self, message: str | None) -> None:
-        self.message = message
+    def __init__(
+        self, message: str | None = None, record: str | None = None, key_record: str | None = None
+    ) -> None:
+        self.message, self.record, self.key_record = message, record, key_record
 
     def parse(self, schema: RegisteredSchema, is_key: bool) -> tuple[Struct, MessageLayout]:
         files = compiled_files(schema.text, schema.references)
         file, pool = read_files(files)
         indexes = message_indexes(file)
-        name = _message_name(list(indexes), None if is_key else self.message)
+        wanted = self.key_record if is_key else self.record
+        name = _message_name(list(indexes), wanted or (None if is_key else self.message))
         record = record_type(pool.FindMessageTypeByName(name))
-        return record, MessageLayout(files, indexes[name])
+        return record, MessageLayout(files, indexes[name], wanted is not None)
 
     def decode(self, framed: DataFrame, writers: Sequence[Writer]) -> DataFrame:
         from pyspark import cloudpickle
         from pyspark.sql.pandas.types import to_arrow_schema
 
         records = [t.StructField(w.message, read_type(w.record)) for w in writers]
-        schema = t.StructType([*FRAMED.fields, t.StructField(PROBLEM, t.StringType()), *records])
+        found = [t.StructField(PROBLEM, t.StringType()), t.StructField(OTHER, t.BooleanType())]
+        schema = t.StructType([*FRAMED.fields, *found, *records])
         layouts = {w.message: (w.ids, w.layout) for w in writers}
         decoder = MessageDecoder(layouts, to_arrow_schema(schema))  # type: ignore[arg-type]
         cloudpickle.register_pickle_by_value(protobuf_decoder)
-        return framed.mapInArrow(decoder.run, schema)
+        # Workers need not see the bytes of messages that are skipped.
+        sent = framed.selectExpr(
+            "* except (value)", f"if({SKIPPED}, null, value) as value"
+        ).selectExpr(*FRAMED.names)
+        decoded = sent.mapInArrow(decoder.run, schema)
+        return decoded.selectExpr(f"* except ({SKIPPED})", f"{SKIPPED} or {OTHER} as {SKIPPED}")
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield f"{PROBLEM} is not null", PROBLEM

@@ -37,7 +37,7 @@ DEFINITION_KEYS = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
     | {"table_column", "topics", "transaction_topic"}
-    | {"encoding", "schema_registry", "subject", "message"},
+    | {"encoding", "schema_registry", "subject", "message", "record", "key_record"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -46,7 +46,10 @@ Connections = Mapping[str, Mapping[str, Any]]
 NO_CONNECTIONS: Connections = {}
 
 # Keys that say how records are decoded: models that read one source may differ in them.
-DECODING_KEYS = {"format", "columns", "table", "tombstones", "key", "table_column", "message"}
+DECODING_KEYS = {"format", "columns", "table", "tombstones", "key", "table_column", "message"} | {
+    "record",
+    "key_record",
+}
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,11 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
     registry = _registry(spec, options, messages)
     schemas = _schemas(spec, registry, messages)
     keys = _keys(registry, messages)
+    if messages.key_record and keys is None:
+        raise StreamError(
+            "`key_record` is of messages that delete rows, with keys in a schema registry: set "
+            "`format: debezium` or `tombstones: delete`, and a registry, or remove it."
+        )
     options = with_token_command({n: v for n, v in options.items() if not n.startswith(PREFIX)})
     if spec.get("bootstrap_servers"):
         options["bootstrap.servers"] = str(spec["bootstrap_servers"])
@@ -180,7 +188,9 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
 def _keys(registry: SchemaRegistry | None, messages: Envelope) -> TopicKeys | None:
     """Return the schemas of the keys of messages that delete rows; None without a registry."""
     deletes_rows = messages.name == "debezium" or messages.tombstone_deletes
-    return TopicKeys(registry) if registry is not None and deletes_rows else None
+    if registry is None or not deletes_rows:
+        return None
+    return TopicKeys(registry, messages.key_record)
 
 
 def _registry(
@@ -205,7 +215,7 @@ def _schemas(
 ) -> TopicSchemas | None:
     """Return the schemas of the topics' messages; None if they are not of a registry."""
     if messages.schema_format is None:
-        if named := [name for name in ("schema_registry", "subject") if spec.get(name)]:
+        if named := [n for n in ("schema_registry", "subject", "record") if spec.get(n)]:
             raise StreamError(
                 f"`{named[0]}` is of messages in Avro or Protobuf: set `format` to avro or "
                 "protobuf, or `encoding` with `format: debezium`."

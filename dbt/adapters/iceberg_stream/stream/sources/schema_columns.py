@@ -69,6 +69,31 @@ def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.Struc
     return t.StructType([*fields, *by_name.values()])
 
 
+def require_columns(node: Node, field: str = "") -> None:
+    """Check that values become columns without a definition.
+
+    Args:
+        node: type of the values.
+        field: the path of the field, for messages.
+
+    Raises:
+        SchemaError: a part of them does not.
+    """
+    if isinstance(node, Nullable):
+        require_columns(node.node, field)
+    elif isinstance(node, Struct):
+        for name, part in node.fields:
+            if part is not None:
+                require_columns(part, f"{field}.{name}" if field else name)
+    elif isinstance(node, Items):
+        require_columns(node.node, f"{field}.{'value' if node.is_map else 'element'}")
+    elif node.refused:
+        raise SchemaError(
+            f"has `{field}` as {node.refused}, for which no column has a type. Set the source's "
+            f"`columns`, without the field or with its bytes as {node.column.simpleString()}"
+        )
+
+
 def require_castable(node: Node, target: t.DataType, field: str = "") -> None:
     """Check that values can be cast to a column's type, though maybe not each of them.
 

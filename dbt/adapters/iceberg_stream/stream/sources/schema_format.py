@@ -10,7 +10,7 @@ from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError, Struct
-from dbt.adapters.iceberg_stream.stream.sources.source import WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import SKIPPED, WHERE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -24,7 +24,7 @@ KINDS = {
 
 
 # What is read of each message besides its record: the message or, without one, its key; whether it
-# is a key; its position; and the id of its schema, null if it has none.
+# is a key; its position; the id of its schema, null if it has none; and whether it is skipped.
 FRAMED = t.StructType(
     [
         t.StructField("value", t.BinaryType()),
@@ -32,6 +32,7 @@ FRAMED = t.StructType(
         t.StructField("offset", t.LongType()),
         t.StructField(WHERE, t.StringType()),
         t.StructField("id", t.LongType()),
+        t.StructField(SKIPPED, t.BooleanType()),
     ]
 )
 
@@ -92,7 +93,7 @@ class SchemaFormat(Protocol):
         ...
 
     def decode(self, framed: DataFrame, writers: Sequence[Writer]) -> DataFrame:
-        """Add the column `message` of each writer.
+        """Add the column `message` of each writer; messages may turn out to be skipped.
 
         Args:
             framed: a frame with the columns of FRAMED.

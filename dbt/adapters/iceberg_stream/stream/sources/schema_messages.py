@@ -21,10 +21,12 @@ from dbt.adapters.iceberg_stream.stream.sources.envelopes import (
     debezium_rows,
 )
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
+from dbt.adapters.iceberg_stream.stream.sources.record_types import named, record_names
 from dbt.adapters.iceberg_stream.stream.sources.schema_columns import (
     failed_sql,
     field_values,
     require_castable,
+    require_columns,
     widened,
 )
 from dbt.adapters.iceberg_stream.stream.sources.schema_format import (
@@ -40,7 +42,13 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Struct,
     unwrap,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    REASON,
+    SKIPPED,
+    WHERE,
+)
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import schema_id_sql
 
 if TYPE_CHECKING:
@@ -62,11 +70,13 @@ class MessageSchemas:
         columns: that their records become.
         writers: schemas that can be read.
         unreadable: why messages cannot be read, by the ids of their schemas.
+        others: names of record types that are skipped, by the ids of their schemas.
     """
 
     columns: t.StructType
     writers: tuple[Writer, ...]
     unreadable: Mapping[int, str] = field(default_factory=dict)
+    others: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 def message_schemas(
@@ -83,17 +93,23 @@ def message_schemas(
         declared: the columns, if the source's definition has them.
         keys: ids of the schemas whose messages are keys.
     """
-    columns, unreadable = declared, {}
+    columns, unreadable, others = declared, {}, {}
     rows: dict[tuple[Struct, Struct, Hashable], list[int]] = {}
     for schema in schemas:
+        is_key = schema.id in keys
+        wanted = envelope.key_record if is_key else envelope.record
+        if wanted and (names := record_names(schema)) is not None and wanted not in names:
+            others[schema.id] = names
+            continue
         try:
-            record, row, layout = _record(schema, envelope, schema.id in keys)
+            record, row, layout = _record(schema, envelope, is_key)
             if missing := _missing(row, envelope.required):
                 raise SchemaError(
                     f"lacks the field `{missing}`, a column of the key. Set the model's "
                     "`unique_key` to fields that every schema has"
                 )
             if declared is None:
+                require_columns(row)
                 columns = row.column if columns is None else _wider(columns, row.column)
             else:
                 require_castable(row, declared)
@@ -103,7 +119,7 @@ def message_schemas(
     writers = tuple(
         Writer(number, tuple(ids), *types) for number, (types, ids) in enumerate(rows.items())
     )
-    return MessageSchemas(columns or t.StructType([]), writers, unreadable)
+    return MessageSchemas(columns or t.StructType([]), writers, unreadable, others)
 
 
 def _wider(columns: t.StructType, other: t.StructType) -> t.StructType:
@@ -119,7 +135,7 @@ def _missing(row: Struct, required: Sequence[str]) -> str | None:
 def format_of(envelope: Envelope) -> SchemaFormat:
     """Return the format of an envelope's messages, whose schemas are in a registry."""
     if envelope.schema_format == "protobuf":
-        return ProtobufFormat(envelope.message)
+        return ProtobufFormat(envelope.message, envelope.record, envelope.key_record)
     return AvroFormat()
 
 
@@ -150,12 +166,10 @@ class SchemaMessages:
     Attributes:
         envelope: the format of the messages.
         schemas: their schemas.
-        subjects: of the registry, for messages.
     """
 
     envelope: Envelope
     schemas: MessageSchemas
-    subjects: str
 
     def unpack(self, messages: DataFrame) -> DataFrame:
         """Return the rows of messages; see Envelope.unpack.
@@ -175,9 +189,17 @@ class SchemaMessages:
             "offset",
             f"{self.envelope.where_sql} as {WHERE}",
             f"{schema_id_sql('value')} as id",
-        )
+        ).selectExpr("*", f"{self._is_skipped()} as {SKIPPED}")
         decoded = self._format.decode(framed, self.schemas.writers)
         return self._debezium(decoded) if self.envelope.name == "debezium" else self._rows(decoded)
+
+    def _is_skipped(self) -> str:
+        """Return SQL: whether the id of a message is that of another record type."""
+        if not self.schemas.others:
+            return "false"
+        is_other = f"coalesce(id in ({', '.join(map(str, self.schemas.others))}), false)"
+        # Without `key_record` any key may be that of a row.
+        return is_other if self.envelope.key_record else f"({is_other} and not is_tombstone)"
 
     @property
     def _format(self) -> SchemaFormat:
@@ -187,7 +209,7 @@ class SchemaMessages:
         images = [f"{writer.message} as {writer.image}" for writer in self.schemas.writers]
         rows = self._with_reason(decoded.selectExpr("*", *images))
         change = f"{change_sql('is_tombstone', 'false')} as {CHANGE}"
-        return rows.selectExpr(*self._columns(), change, BAD, REASON, WHERE)
+        return rows.selectExpr(*self._columns(), change, SKIPPED, BAD, REASON, WHERE)
 
     def _debezium(self, decoded: DataFrame) -> DataFrame:
         writers = self.schemas.writers
@@ -205,7 +227,9 @@ class SchemaMessages:
             before, after = (_path(writer, name) for name in ("before", "after"))
             images.append(f"if(op = 'd', {before}, {after}) as {writer.image}")
         frame = self._with_reason(frame.selectExpr("*", *images), DEBEZIUM)
-        return debezium_rows(self.envelope, frame, self._columns(), (BAD, REASON))
+        columns = (SKIPPED, BAD, REASON)
+        is_no_change = f"{BAD} is not null or {SKIPPED}"
+        return debezium_rows(self.envelope, frame, self._columns(), columns, is_no_change)
 
     def _columns(self) -> list[str]:
         """Return SQL of the columns: of each message, one writer's image is not null."""
@@ -220,7 +244,8 @@ class SchemaMessages:
         """Add `__bad`, the message in hexadecimal digits, and `__reason`."""
         cases = [*self._reasons(), *((c, literal(why)) for c, why in (reasons or {}).items())]
         reason = " ".join(f"when {condition} then {why}" for condition, why in cases)
-        framed = frame.selectExpr("*", f"case {reason} end as {REASON}")
+        whole = f"case when {SKIPPED} then null {reason} end as {REASON}"
+        framed = frame.selectExpr("*", whole)
         return framed.selectExpr("*", f"if({REASON} is null, null, hex(value)) as {BAD}")
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
@@ -230,11 +255,10 @@ class SchemaMessages:
         yield "id is null", literal(NO_HEADER)
         for schema_id, why in self.schemas.unreadable.items():
             yield f"id = {schema_id}", literal(why)
+        for schema_id, names in self.schemas.others.items():
+            yield f"id = {schema_id}", literal(_other_key(schema_id, names))
         readable = [schema_id for writer in self.schemas.writers for schema_id in writer.ids]
-        unknown = literal(
-            f", which the registry does not have under {self.subjects}. Set the source's "
-            "`subject`, if the schemas have another one"
-        )
+        unknown = literal(", which the registry does not have")
         is_readable = f"id in ({', '.join(map(str, readable))})" if readable else "false"
         yield f"not {is_readable}", f"concat('has the schema id ', id, {unknown})"
         yield from self._format.problems()
@@ -255,6 +279,13 @@ class SchemaMessages:
                 value = f"{writer.image}.{member[0]}"
                 if condition := failed_sql(member[1], value, wanted.dataType):
                     yield wanted.name, condition
+
+
+def _other_key(schema_id: int, names: Sequence[str]) -> str:
+    return (
+        f"has no value, and a key with the schema {schema_id} of {named(names)}. Set the source's "
+        "`key_record` to the record type of its keys, and others are skipped"
+    )
 
 
 def _path(writer: Writer, *names: str) -> str:

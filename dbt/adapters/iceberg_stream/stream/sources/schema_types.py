@@ -23,10 +23,12 @@ class Scalar:
     Attributes:
         column: the column's type.
         sql: of the column's value, with `{x}` for the value that is read.
+        refused: what the values are, if only a definition makes them a column; empty otherwise.
     """
 
     column: t.DataType
     sql: str = "{x}"
+    refused: str = ""
 
 
 @dataclass(frozen=True)

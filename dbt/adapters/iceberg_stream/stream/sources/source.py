@@ -27,12 +27,18 @@ Frontier = Mapping[str, Any]
 CHANGE = "__stream"
 # Columns that a source may add to a record: its text if it is bad, its position, and the reason.
 BAD, WHERE, REASON = "__bad", "__where", "__reason"
+# Column of a MixedSource: whether the record is skipped, because it is of another type.
+SKIPPED = "__skipped"
+# All columns that say what a record is.
+RECORD_COLUMNS = (BAD, WHERE, REASON, SKIPPED)
 # Columns of a change's position in the source, if PyArrow reads the records.
 MAJOR, MINOR = "__major", "__minor"
 # Column that PyArrow may add: whether the change deletes the row. Without it, none does.
 ROW_DELETED = "__deleted"
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
+# Takes how many more records were skipped, because they are of other types.
+OnSkip = Callable[[int], None]
 # Returns the source's columns that are needed, by the names that they get, given all columns that
 # PyArrow can read; None if Spark has to compute the query.
 Pick = Callable[[pa.Schema], Mapping[str, str] | None]
@@ -175,7 +181,7 @@ class ArrowSource(Protocol):
     """A source whose records PyArrow can read, if Spark would read them alike."""
 
     def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a batch, read without Spark.
 
@@ -184,6 +190,7 @@ class ArrowSource(Protocol):
             lower: the frontier that the batch begins at.
             upper: the frontier that it ends at.
             pick: selects the columns.
+            on_skip: counts the records that are skipped while the rows are read.
 
         Returns:
             The picked columns, MAJOR, MINOR and possibly ROW_DELETED, in the order of the changes;
@@ -191,6 +198,37 @@ class ArrowSource(Protocol):
 
         Raises:
             ArrowFallback: Spark has to read the batch; raised while the rows are read.
+        """
+
+
+@runtime_checkable
+class MixedSource(Protocol):
+    """A source whose records may be of several types, of which the stream reads one."""
+
+    @property
+    def has_skipped(self) -> bool:
+        """Return whether `read` returns the column SKIPPED."""
+
+    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
+        """Find out of which types the records of a batch are, so that `read` skips more of them.
+
+        Args:
+            session: of the engine.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+        """
+
+
+@runtime_checkable
+class PinnedSource(Protocol):
+    """A source whose frontiers fix what its records are read with."""
+
+    def pin(self, lower: Frontier | None, upper: Frontier) -> Frontier:
+        """Return a frontier that this source can be read up to, although another has planned it.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at, of a source of the same identity.
         """
 
 

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.record_types import (
+    named,
+    record_names,
+    subjects_of,
+)
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
     RegisteredSchema,
     SchemaRegistry,
@@ -18,13 +23,15 @@ class TopicKeys:
     """The schemas of the keys of topics.
 
     Attributes:
-        registry: has the schemas, for each topic in the subject `<topic>-key`.
+        registry: has the schemas.
+        record: full name of the record type of the keys; None if each topic has one.
     """
 
     registry: SchemaRegistry
+    record: str | None = None
 
     def fields(self, topics: Sequence[str]) -> tuple[str, ...]:
-        """Return the fields of the newest schema; none if a topic has no subject.
+        """Return the fields of the newest schema; none if a topic has no subject with one.
 
         Args:
             topics: the topics.
@@ -33,7 +40,7 @@ class TopicKeys:
             StreamError: the keys have no fields, or those of the topics differ; or the registry
                 refuses, or does not answer.
         """
-        by_topic = {topic: self._fields_of(f"{topic}-key") for topic in topics}
+        by_topic = {topic: self._fields_of(self.subjects(topic)) for topic in topics}
         if len(set(by_topic.values())) > 1:
             keys = "; ".join(f"{topic}: {', '.join(own)}" for topic, own in by_topic.items())
             raise StreamError(
@@ -42,15 +49,24 @@ class TopicKeys:
             )
         return next(iter(by_topic.values()))
 
-    def _fields_of(self, subject: str) -> tuple[str, ...]:
+    def subjects(self, topic: str) -> list[str]:
+        """Return the subjects that may have the schemas of a topic's keys.
+
+        Args:
+            topic: the topic.
+        """
+        return subjects_of(topic, "key", self.record)
+
+    def _fields_of(self, subjects: Sequence[str]) -> tuple[str, ...]:
         from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError
 
-        versions = self.registry.versions(subject)
+        by_subject = ((subject, self._versions(subject)) for subject in subjects)
+        subject, versions = next((pair for pair in by_subject if pair[1]), ("", []))
         if not versions:
             return ()
         schema = versions[-1]
         try:
-            return _fields(schema)
+            return _fields(schema, self.record)
         except SchemaError as error:
             raise StreamError(
                 f"The newest schema of the subject {subject} in the registry at "
@@ -58,8 +74,22 @@ class TopicKeys:
                 "that identify a row."
             ) from error
 
+    def _versions(self, subject: str) -> list[RegisteredSchema]:
+        """Return the schemas of a subject that are of the keys' record type."""
+        versions = self.registry.versions(subject)
+        if self.record is not None:
+            return [schema for schema in versions if self.record in (record_names(schema) or ())]
+        distinct = {names[0] for schema in versions if (names := record_names(schema))}
+        if len(distinct) > 1:
+            raise StreamError(
+                f"The subject {subject} in the registry at {self.registry.address} has keys of "
+                f"{named(sorted(distinct))}. Set the source's `key_record` to the record type of "
+                "its keys, or `unique_key` to the columns that identify a row."
+            )
+        return versions
 
-def _fields(schema: RegisteredSchema) -> tuple[str, ...]:
+
+def _fields(schema: RegisteredSchema, record: str | None) -> tuple[str, ...]:
     """Return the fields of a key; raise SchemaError if it has none."""
     from dbt.adapters.iceberg_stream.stream.sources.avro_messages import AvroFormat
     from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
@@ -69,9 +99,10 @@ def _fields(schema: RegisteredSchema) -> tuple[str, ...]:
         described = json.loads(schema.text)
         names = tuple(described.get("properties") or ()) if isinstance(described, dict) else ()
     else:
-        message_format = ProtobufFormat(None) if schema.kind == "PROTOBUF" else AvroFormat()
-        record, _ = message_format.parse(schema, is_key=True)
-        names = tuple(record.column.names)
+        is_protobuf = schema.kind == "PROTOBUF"
+        message_format = ProtobufFormat(key_record=record) if is_protobuf else AvroFormat()
+        parsed, _ = message_format.parse(schema, is_key=True)
+        names = tuple(parsed.column.names)
     if not names:
         raise SchemaError("has no fields")
     return names

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import SCHEMA_IDS, schema_ids_of
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.record_types import (
+    named,
+    record_names,
+    record_of_subject,
+    subjects_of,
+)
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
+    RegisteredSchema,
+    SchemaRegistry,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 if TYPE_CHECKING:
@@ -20,6 +30,10 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
     from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
+
+
+HAS_SUBJECT = "Set the source's `subject` to the subject of the schema"
+CHOOSE = "Set the source's `record` to the one to read, and others are skipped"
 
 
 @dataclass(frozen=True)
@@ -32,13 +46,16 @@ class TopicSchemas:
     Attributes:
         registry: has the schemas.
         envelope: the format of the messages.
-        own_subject: the subject of the schemas; None for `<topic>-value`, as Confluent's
-            serializers name it.
+        own_subject: the subject of the schemas; None for those that Confluent's serializers use.
     """
 
     registry: SchemaRegistry
     envelope: Envelope
     own_subject: str | None = None
+    # Schemas of messages that were seen, by their ids.
+    _seen: dict[int, RegisteredSchema] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def check(self, topics: FollowedTopics) -> None:
         """Check that the options of the source do not contradict each other.
@@ -55,6 +72,19 @@ class TopicSchemas:
                 "`<topic>-value`. Remove it."
             )
 
+    def learn(self, ids: Iterable[int]) -> None:
+        """Ask the registry for the schemas of messages.
+
+        Args:
+            ids: the ids that the messages have.
+
+        Raises:
+            StreamError: the registry does not answer, or refuses.
+        """
+        for number in sorted(set(ids) - self._seen.keys()):
+            if (schema := self.registry.find(number)) is not None:
+                self._seen[number] = schema
+
     def pin(self, topics: Sequence[str], lower: Frontier | None, upper: Frontier) -> Frontier:
         """Return a frontier with the ids of the schemas that the registry has now.
 
@@ -68,8 +98,11 @@ class TopicSchemas:
         Raises:
             StreamError: the registry does not answer, or refuses.
         """
-        before, pinned = schema_ids_of(lower), {}
+        # Another model of the source, which reads another record type, may have pinned its own.
+        before, pinned = schema_ids_of(lower), dict(schema_ids_of(upper))
         for subject in self._subjects(topics):
+            if subject in pinned:
+                continue
             ids = list(before.get(subject) or ())
             versions = [schema.id for schema in self.registry.versions(subject)]
             later = [number for number in versions if number not in ids]
@@ -92,6 +125,7 @@ class TopicSchemas:
         messages: DataFrame,
         topics: Sequence[str],
         pinned: Frontier,
+        sample: Callable[[], Iterable[int]],
     ) -> DataFrame:
         """Decode messages; see Envelope.unpack.
 
@@ -101,6 +135,7 @@ class TopicSchemas:
             messages: a frame with the columns of Spark's Kafka source.
             topics: their topics.
             pinned: a frontier with the ids of their schemas.
+            sample: returns ids that some messages of the topics have, for messages.
 
         Raises:
             StreamError: the registry has no schema of them, so that their columns are not known.
@@ -108,10 +143,11 @@ class TopicSchemas:
         from dbt.adapters.iceberg_stream.stream.sources.schema_messages import SchemaMessages
 
         schemas = self._schemas(topics, pinned, self._declared(spark))
-        subjects = ", ".join(self._subjects(topics))
         if not schemas.columns.fields:
-            raise self._without_columns(subjects, schemas)
-        return SchemaMessages(envelope, schemas, subjects).unpack(messages)
+            self._require_readable(topics, pinned, schemas)
+            self.learn(sample())
+            raise self._without_columns(topics)
+        return SchemaMessages(envelope, schemas).unpack(messages)
 
     def decoder(
         self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
@@ -128,7 +164,14 @@ class TopicSchemas:
 
         is_avro = self.envelope.schema_format == "avro"
         decoder = avro_decoder if is_avro else protobuf_decoder
-        return decoder(self._schemas(topics, pinned, self._declared(spark)))
+        declared = self._declared(spark)
+
+        @cache
+        def is_other(number: int) -> bool:
+            self.learn([number])
+            return number in self._schemas(topics, pinned, declared).others
+
+        return decoder(self._schemas(topics, pinned, declared), is_other)
 
     def _declared(self, spark: SparkSession) -> StructType | None:
         """Return the columns of the source's definition, if it has them."""
@@ -146,8 +189,56 @@ class TopicSchemas:
             [number for subject in subjects for number in ids.get(subject) or ()]
             for subjects in (self._value_subjects(topics), self._key_subjects(topics))
         )
-        schemas = [self.registry.by_id(number) for number in dict.fromkeys([*values, *keys])]
-        return message_schemas(schemas, self.envelope, declared, set(keys) - set(values))
+        own = [self.registry.by_id(number) for number in dict.fromkeys([*values, *keys])]
+        envelope = self.envelope
+        if self.own_subject and not envelope.record:
+            record = record_of_subject(self.own_subject, topics, own)
+            envelope = replace(envelope, record=None if envelope.message else record)
+        schemas = message_schemas(own, envelope, declared, set(keys) - set(values))
+        return self._with_seen(schemas, envelope, topics, own)
+
+    def _with_seen(
+        self,
+        schemas: MessageSchemas,
+        envelope: Envelope,
+        topics: Sequence[str],
+        own: Sequence[RegisteredSchema],
+    ) -> MessageSchemas:
+        """Return schemas with those that messages were seen to have besides."""
+        unreadable, others = dict(schemas.unreadable), dict(schemas.others)
+        if envelope.record is None:
+            types = {name for schema in own for name in record_names(schema) or ()}
+        else:
+            types = {envelope.record, envelope.key_record or envelope.record}
+        for number in self._seen.keys() - {schema.id for schema in own}:
+            names = record_names(self._seen[number])
+            if names is None or not types.isdisjoint(names):
+                unreadable[number] = self._why_unreadable(number, names, topics, HAS_SUBJECT)
+            elif envelope.record is None:
+                advice = f"{self._seen_types()} {CHOOSE}" if names else HAS_SUBJECT
+                unreadable[number] = self._why_unreadable(number, names, topics, advice)
+            else:
+                others[number] = names
+        return replace(schemas, unreadable=unreadable, others=others)
+
+    def _why_unreadable(
+        self, number: int, names: Sequence[str] | None, topics: Sequence[str], advice: str
+    ) -> str:
+        """Return why messages of a schema that no subject has cannot be read."""
+        of = "" if names is None else f" of {named(names)}"
+        subjects = self._named_subjects(topics)
+        return f"has the schema {number}{of}, which is not under {subjects}. {advice}"
+
+    def _seen_types(self) -> str:
+        """Return a sentence about the record types of messages that were seen, if there are any."""
+        # Batches are read in several threads, which may add schemas.
+        seen = [*self._seen.values()]
+        names = {name for schema in seen for name in record_names(schema) or ()}
+        return f"The messages are of {named(sorted(names))}." if names else ""
+
+    def _named_subjects(self, topics: Sequence[str]) -> str:
+        subjects = self._subjects(topics)
+        return f"the subject{'s' if len(subjects) > 1 else ''} {', '.join(subjects)}"
 
     def _subjects(self, topics: Sequence[str]) -> list[str]:
         """Return the subjects of values and, if they are read, of keys."""
@@ -155,20 +246,45 @@ class TopicSchemas:
         return [*self._value_subjects(topics), *self._key_subjects(topics)]
 
     def _value_subjects(self, topics: Sequence[str]) -> list[str]:
-        return [self.own_subject or f"{topic}-value" for topic in topics]
+        if self.own_subject:
+            return [self.own_subject]
+        return _subjects_of(topics, "value", self.envelope.record)
 
     def _key_subjects(self, topics: Sequence[str]) -> list[str]:
-        return [f"{topic}-key" for topic in topics] if self.envelope.reads_keys else []
+        if not self.envelope.reads_keys:
+            return []
+        return _subjects_of(topics, "key", self.envelope.key_record)
 
-    def _without_columns(self, subjects: str, schemas: MessageSchemas) -> StreamError:
-        reasons = "; ".join(schemas.unreadable.values())
-        if reasons:
-            return StreamError(
-                f"No schema of the subject {subjects} in the registry at "
-                f"{self.registry.address} can be read. The topic {reasons}."
+    def _require_readable(
+        self, topics: Sequence[str], pinned: Frontier, schemas: MessageSchemas
+    ) -> None:
+        """Raise StreamError if the subjects have schemas, none of which can be read."""
+        ids = schema_ids_of(pinned)
+        own = {number for subject in self._subjects(topics) for number in ids.get(subject) or ()}
+        if reasons := [why for number, why in schemas.unreadable.items() if number in own]:
+            raise StreamError(
+                f"No schema of {self._named_subjects(topics)} in the registry at "
+                f"{self.registry.address} can be read. The topic {'; '.join(reasons)}."
             )
+
+    def _without_columns(self, topics: Sequence[str]) -> StreamError:
+        subjects = self._named_subjects(topics)
+        record, types = self.envelope.record, self._seen_types()
+        if record is not None:
+            missing = f"has no schema of the record type `{record}` yet under {subjects}"
+            advice = (
+                "Correct `record`, register the schema, set its `subject` if it has another one"
+            )
+        else:
+            missing = f"has no {subjects.removeprefix('the ')} yet"
+            advice = f"{CHOOSE}. Or register the schema" if types else "Register the schema"
+            advice += ", set the source's `subject` if the schemas have another one"
         return StreamError(
-            f"The schema registry at {self.registry.address} has no subject {subjects} yet, so the "
-            "columns are not known. Register the schema, set the source's `subject` if the schemas "
-            "have another one, or set its `columns`."
+            f"The schema registry at {self.registry.address} {missing}, so the columns are not "
+            f"known. {types}{' ' if types else ''}{advice}, or set its `columns`."
         )
+
+
+def _subjects_of(topics: Sequence[str], part: str, record: str | None) -> list[str]:
+    subjects = [subject for topic in topics for subject in subjects_of(topic, part, record)]
+    return list(dict.fromkeys(subjects))

@@ -36,6 +36,36 @@ def schema_id_sql(column: str) -> str:
     return f"if({has_header}, {number}, null)"
 
 
+def schema_header(number: int) -> bytes:
+    """Return the header of the messages of a schema.
+
+    Args:
+        number: id of the schema.
+    """
+    return MAGIC_BYTES + number.to_bytes(HEADER_BYTES - len(MAGIC_BYTES), "big")
+
+
+def schema_ids(messages: pa.BinaryArray) -> set[int]:
+    """Return the ids of the schemas of messages, as far as they have headers.
+
+    Args:
+        messages: the messages.
+    """
+    headers = pc.unique(pc.binary_slice(messages, 0, HEADER_BYTES)).to_pylist()
+    return {number for header in headers if (number := schema_id(header)) is not None}
+
+
+def schema_id(header: bytes) -> int | None:
+    """Return the id of the schema in a header; None if it is none.
+
+    Args:
+        header: the first HEADER_BYTES of a message.
+    """
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC_BYTES):
+        return None
+    return int.from_bytes(header[len(MAGIC_BYTES) :], "big")
+
+
 def json_sql(column: str) -> str:
     """Return SQL of JSON without the header of JSON Schema, if it has one.
 

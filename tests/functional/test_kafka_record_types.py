@@ -1,0 +1,310 @@
+"""Stream models that read one of several record types in a topic of Kafka."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import fastavro
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+from google.protobuf.message_factory import GetMessageClass
+
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
+from tests.functional.kafka_registry import Shop, header, model, shop_servers, sources
+from tests.functional.lake import rows, table
+from tests.functional.stream_service import service, wait_for
+
+TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd", "served")
+STRATEGIES = {
+    "record": "{record}",
+    "topic_record": "{topic}-{record}",
+    "topic": "{topic}-{part}",
+}
+# Names and types of the fields of records, by versions of the records.
+Fields = dict[str, str]
+ORDER: Fields = {"id": "int", "status": "string"}
+ORDER_2: Fields = {"id": "long", "status": "string", "total": "double"}
+PAYMENT: Fields = {"id": "int", "amount": "double"}
+KEY: Fields = {"id": "int"}
+
+
+class Encoding(Protocol):
+    """A format of messages, whose records have a package of their own in the registry."""
+
+    kind: str
+    package: str
+
+    def schema(self, name: str, fields: Fields) -> str: ...
+
+    def encode(self, name: str, fields: Fields, value: dict[str, Any]) -> bytes: ...
+
+
+class Avro:
+    kind, package = "AVRO", "shop"
+
+    def schema(self, name: str, fields: Fields) -> str:
+        named = [{"name": field, "type": kind} for field, kind in fields.items()]
+        return json.dumps(
+            {"type": "record", "name": name, "namespace": self.package, "fields": named}
+        )
+
+    def encode(self, name: str, fields: Fields, value: dict[str, Any]) -> bytes:
+        written = io.BytesIO()
+        schema = fastavro.parse_schema(json.loads(self.schema(name, fields)))
+        fastavro.schemaless_writer(written, schema, value)
+        return written.getvalue()
+
+
+class Protobuf:
+    kind, package = "PROTOBUF", "store"
+
+    def schema(self, name: str, fields: Fields) -> str:
+        kinds = {"int": "int32", "long": "int64"}
+        declared = (
+            f"{kinds.get(kind, kind)} {field} = {number};"
+            for number, (field, kind) in enumerate(fields.items(), 1)
+        )
+        return (
+            f'syntax = "proto3"; package {self.package}; message {name} {{ {" ".join(declared)} }}'
+        )
+
+    def encode(self, name: str, fields: Fields, value: dict[str, Any]) -> bytes:
+        _, pool = read_files(compiled_files(self.schema(name, fields)))
+        message = GetMessageClass(pool.FindMessageTypeByName(f"{self.package}.{name}"))(**value)
+        return b"\0" + message.SerializeToString()
+
+
+class Producer:
+    """A producer that registers schemas by a strategy of Confluent's serializers."""
+
+    def __init__(self, shop: Shop, encoding: Encoding, topic: str, strategy: str) -> None:
+        self.shop, self.encoding = shop, encoding
+        self.topic = f"{encoding.kind.lower()}.{topic}"
+        self.strategy = strategy
+
+    def message(self, name: str, fields: Fields, part: str = "value", **value: Any) -> bytes:
+        template = STRATEGIES[self.strategy]
+        subject = template.format(
+            topic=self.topic, record=f"{self.encoding.package}.{name}", part=part
+        )
+        schema = self.encoding.schema(name, fields)
+        number = self.shop.registry.register(subject, schema, self.encoding.kind)
+        return header(number) + self.encoding.encode(name, fields, value)
+
+    def send(self, name: str, fields: Fields, **value: Any) -> None:
+        self.shop.send_bytes(self.topic, self.message(name, fields, **value))
+
+    def delete(self, name: str, **key: Any) -> None:
+        key_bytes = self.message(name, KEY, part="key", **key)
+        self.shop.send_bytes(self.topic, None, key=key_bytes)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    topics = [f"{kind}.{topic}" for kind in ("avro", "protobuf") for topic in TOPICS]
+    with shop_servers(tmp_path_factory.mktemp("servers"), topics) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="class")
+def dbt_profile_target(dbt_profile_target: dict[str, object], shop: Shop) -> dict[str, object]:
+    return {**dbt_profile_target, "kafka": shop.connections}
+
+
+def run(*names: str) -> dict[str, str]:
+    """Run models; returns what dbt says of each."""
+    results = run_dbt(["run", "-s", *names])
+    return {r.node.name: r.adapter_response["_message"] for r in results}
+
+
+def failure(name: str) -> str:
+    _, output = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
+    return " ".join(output.split())
+
+
+class RecordTypes:
+    """What each format does."""
+
+    encoding: Encoding
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        kind, package = self.encoding.kind.lower(), self.encoding.package
+        order, payment = f"record: {package}.Order", f"record: {package}.Payment"
+        keyed = f"tombstones: delete, key_record: {package}."
+        settings = {
+            "orders": f"topic: {kind}.events, {order}",
+            "payments": f"topic: {kind}.events, {payment}",
+            "coupons": f"topic: {kind}.late, record: {package}.Coupon",
+            "named": f"topic: {kind}.late, subject: {package}.Order",
+            "by_topic": f"topic: {kind}.by_topic, {order}",
+            "unnamed": f"topic: {kind}.unnamed",
+            "mixed": f"topic: {kind}.mixed",
+            "odd": f"topic: {kind}.odd, record: {package}.Odd",
+            "keyed_orders": f"topic: {kind}.keyed, {order}, {keyed}OrderKey",
+            "keyed_payments": f"topic: {kind}.keyed, {payment}, {keyed}PaymentKey",
+            "any_key": f"topic: {kind}.keyed, {order}, tombstones: delete",
+            "served": f"topic: {kind}.served, {order}",
+            "twin_orders": f"topic: {kind}.twins, {order}",
+            "twin_payments": f"topic: {kind}.twins, {payment}",
+        }
+        definitions = {name: f"format: {kind}, {keys}" for name, keys in settings.items()}
+        group = {"commit_group": "twins"}
+        configs: dict[str, dict[str, Any]] = {
+            **dict.fromkeys(("keyed_orders", "keyed_payments"), {}),
+            "served": {"unique_key": "id", "commit_interval": 0.5},
+            **dict.fromkeys(("twin_orders", "twin_payments"), {"unique_key": "id", **group}),
+        }
+        models = {
+            f"{name}.sql": model(name, **configs.get(name, {"unique_key": "id"}))
+            for name in settings
+        }
+        computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
+        return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
+
+    def test_two_models_of_a_topic(self, project: Any, shop: Shop) -> None:
+        """Each has its own type, with its newer schemas; a third type belongs to no model."""
+        producer = Producer(shop, self.encoding, "events", "record")
+        producer.send("Order", ORDER, id=1, status="new")
+        producer.send("Payment", PAYMENT, id=7, amount=0.5)
+        producer.send("Order", ORDER, id=2, status="new")
+        names = ("orders", "payments", "computed")
+        assert run(*names) == {
+            "orders": "STREAM 2 changes, 1 commits, 1 skipped",
+            "payments": "STREAM 1 changes, 1 commits, 2 skipped",
+            "computed": "STREAM 2 changes, 1 commits, 1 skipped",
+        }
+        producer.send("Refund", {"reason": "string"}, reason="broken")
+        producer.send("Order", ORDER_2, id=2**40, status="paid", total=1.5)
+        producer.send("Order", ORDER, id=1, status="paid")
+        assert run(*names) == {
+            "orders": "STREAM 2 changes, 1 commits, 1 skipped",
+            "payments": "STREAM 0 changes, 0 commits, 3 skipped",
+            "computed": "STREAM 2 changes, 1 commits, 1 skipped",
+        }
+        orders = [(1, "paid", None), (2, "new", None), (2**40, "paid", 1.5)]
+        for name in ("orders", "computed"):
+            found = table(project, name).scan().to_arrow().sort_by("id").to_pylist()
+            assert [(row["id"], row["status"], row["total"]) for row in found] == orders
+        kinds = {f.name: str(f.field_type) for f in table(project, "orders").schema().fields}
+        assert kinds == {"id": "long", "status": "string", "total": "double"}
+        assert table(project, "payments").scan().to_arrow().to_pylist() == [
+            {"id": 7, "amount": 0.5}
+        ]
+
+    def test_a_type_that_comes_late(self, project: Any, shop: Shop) -> None:
+        """Until it is registered, its model fails and names what the topic has."""
+        producer = Producer(shop, self.encoding, "late", "record")
+        producer.send("Order", ORDER, id=1, status="new")
+        output, package = failure("coupons"), self.encoding.package
+        words = f"no schema of the record type `{package}.Coupon` yet under the subjects"
+        assert f"{words} {producer.topic}-{package}.Coupon, {package}.Coupon, " in output
+        assert f"are of the record type `{package}.Order`. Correct `record`" in output
+        producer.send("Coupon", {"id": "int"}, id=5)
+        assert run("coupons") == {"coupons": "STREAM 1 changes, 1 commits, 1 skipped"}
+        assert rows(project, "select * from {schema}.coupons") == [(5,)]
+        assert run("named") == {"named": "STREAM 1 changes, 1 commits, 1 skipped"}
+
+    def test_subjects_of_a_topic_and_a_type(self, project: Any, shop: Shop) -> None:
+        producer = Producer(shop, self.encoding, "by_topic", "topic_record")
+        producer.send("Payment", PAYMENT, id=7, amount=0.5)
+        producer.send("Order", ORDER, id=1, status="new")
+        assert run("by_topic") == {"by_topic": "STREAM 1 changes, 1 commits, 1 skipped"}
+        assert rows(project, "select id, status from {schema}.by_topic") == [(1, "new")]
+
+    def test_without_a_record_type(self, project: Any, shop: Shop) -> None:
+        """The message lists the types, also if the topic's own subject has one of them."""
+        producer = Producer(shop, self.encoding, "unnamed", "record")
+        producer.send("Payment", PAYMENT, id=7, amount=0.5)
+        producer.send("Order", ORDER, id=1, status="new")
+        package = self.encoding.package
+        types = f"The messages are of the record types `{package}.Order`, `{package}.Payment`."
+        advice = "Set the source's `record` to the one to read, and others are skipped"
+        output = failure("unnamed")
+        assert f"has no subject {producer.topic}-value yet, so the columns are not known" in output
+        assert f"{types} {advice}" in output
+        producer = Producer(shop, self.encoding, "mixed", "topic")
+        producer.send("Order", ORDER, id=1, status="new")
+        producer.strategy = "record"
+        producer.send("Payment", PAYMENT, id=7, amount=0.5)
+        output = failure("mixed")
+        words = f"of the record type `{package}.Payment`, which is not under the subject"
+        assert words in output
+        assert f"{types} {advice}" in output
+
+    def test_a_subject_with_another_name(self, project: Any, shop: Shop) -> None:
+        producer = Producer(shop, self.encoding, "odd", "record")
+        producer.send("Odd", {"id": "int"}, id=1)
+        number = shop.registry.register(
+            f"{producer.topic}.custom",
+            self.encoding.schema("Odd", {"number": "int"}),
+            self.encoding.kind,
+        )
+        body = self.encoding.encode("Odd", {"number": "int"}, {"number": 2})
+        shop.send_bytes(producer.topic, header(number) + body, header(99999) + body)
+        output = failure("odd")
+        assert f"2 records cannot be read, the first at {producer.topic}, partition 0" in output
+        name = f"{self.encoding.package}.Odd"
+        assert f"the schema {number} of the record type `{name}`, which is not under" in output
+        assert "Set the source's `subject` to the subject of the schema" in output
+
+    def test_keys(self, project: Any, shop: Shop) -> None:
+        """A message without a value deletes the row of its key, if it is a key of the type."""
+        producer = Producer(shop, self.encoding, "keyed", "record")
+        for number in (1, 2, 3):
+            producer.send("Order", ORDER, id=number, status="new")
+            producer.send("Payment", PAYMENT, id=number, amount=0.5)
+        producer.delete("OrderKey", id=1)
+        producer.delete("PaymentKey", id=2)
+        assert run("keyed_orders", "keyed_payments") == {
+            "keyed_orders": "STREAM 4 changes, 1 commits, 4 skipped",
+            "keyed_payments": "STREAM 4 changes, 1 commits, 4 skipped",
+        }
+        for name, ids in {"keyed_orders": [2, 3], "keyed_payments": [1, 3]}.items():
+            assert rows(project, f"select id from {{schema}}.{name} order by id") == [
+                (number,) for number in ids
+            ]
+        output = failure("any_key")
+        assert "has no value, and a key with the schema" in output
+        assert "Set the source's `key_record` to the record type of its keys" in output
+
+    def test_models_that_are_committed_together(self, project: Any, shop: Shop) -> None:
+        producer = Producer(shop, self.encoding, "twins", "record")
+        producer.send("Order", ORDER, id=1, status="new")
+        producer.send("Payment", PAYMENT, id=7, amount=0.5)
+        names = ("twin_orders", "twin_payments")
+        for _ in range(2):
+            run(*names)
+            producer.send(
+                "Payment", {**PAYMENT, "currency": "string"}, id=8, amount=1, currency="€"
+            )
+            producer.send("Order", ORDER_2, id=2, status="paid", total=1)
+        run(*names)
+        orders, payments = (
+            table(project, name).scan().to_arrow().sort_by("id").to_pylist() for name in names
+        )
+        assert [row["total"] for row in orders] == [None, 1.0]
+        assert [row["currency"] for row in payments] == [None, "€"]
+
+
+class TestAvro(RecordTypes):
+    encoding = Avro()
+
+    def test_a_type_that_appears_while_a_service_runs(self, project: Any, shop: Shop) -> None:
+        producer = Producer(shop, self.encoding, "served", "record")
+        producer.send("Order", ORDER, id=1, status="new")
+        with service(project, "served", "-s", "served") as running:
+            wait_for(lambda: '"idle"' in running.ask("health"))
+            producer.send("Voucher", {"code": "string"}, code="x")
+            producer.send("Order", ORDER_2, id=2, status="new", total=0.5)
+            wait_for(lambda: table(project, "served").scan().to_arrow().num_rows == 2)
+            skipped = 'iceberg_stream_skipped_records_total{model="served"} 1.0'
+            assert skipped in running.ask("metrics")
+            assert running.stop() == 0
+
+
+class TestProtobuf(RecordTypes):
+    encoding = Protobuf()

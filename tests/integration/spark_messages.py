@@ -1,0 +1,30 @@
+"""What Spark decodes of messages whose schemas are in a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
+    MessageSchemas,
+    SchemaMessages,
+)
+
+
+def spark_rows(
+    spark: Session, envelope: Envelope, schemas: MessageSchemas, values: Sequence[bytes]
+) -> pa.Table:
+    """The rows, BAD and SKIPPED, in the order of the messages."""
+    messages = {
+        "key": pa.nulls(len(values), pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "partition": pa.array([0] * len(values), pa.int32()),
+        "offset": pa.array(range(len(values)), pa.int64()),
+    }
+    frame = spark.spark.createDataFrame(pa.table(messages))
+    decoded = SchemaMessages(envelope, schemas).unpack(frame)
+    sql = "select * except (__stream, __reason, __where) from v order by __stream.minor"
+    return spark.rows(sql, v=decoded)

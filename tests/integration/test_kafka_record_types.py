@@ -1,0 +1,217 @@
+"""Topics of several record types, with newer schemas and bad messages, against what was sent."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from google.protobuf.message_factory import GetMessageClass
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.status import StreamStatus
+from dbt.adapters.iceberg_stream.stream.stream import Stream
+from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
+from tests.servers.kafka import kafka_server
+
+PARTITIONS = 2
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
+# Fields of the schemas, by their ids and the names of their records.
+SCHEMAS = {
+    1: ("Order", {"id": "int", "name": "string"}),
+    2: ("Order", {"id": "long", "note": "string", "name": "string"}),
+    3: ("Payment", {"id": "long", "amount": "double"}),
+    4: ("Refund", {"reason": "string"}),
+    # The same record type under a subject that no model reads.
+    5: ("Order", {"id": "long"}),
+}
+SUBJECTS = {"shop.Order": [1, 2], "shop.Payment": [3], "shop.Refund": [4], "custom": [5]}
+MISSING = 99
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+class Avro:
+    kind, format = "AVRO", "avro"
+
+    def schema(self, name: str, fields: Mapping[str, str]) -> str:
+        named = [{"name": field, "type": kind} for field, kind in fields.items()]
+        return json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": named})
+
+    def encode(self, number: int, value: Mapping[str, Any]) -> bytes:
+        written = io.BytesIO()
+        schema = fastavro.parse_schema(json.loads(self.schema(*SCHEMAS[number])))
+        fastavro.schemaless_writer(written, schema, value)
+        return written.getvalue()
+
+
+class Protobuf:
+    """Each schema has a second message, `Other`, which is a record type, too."""
+
+    kind, format = "PROTOBUF", "protobuf"
+
+    def schema(self, name: str, fields: Mapping[str, str]) -> str:
+        kinds = {"int": "int32", "long": "int64"}
+        declared = (f"{kinds.get(k, k)} {f} = {n};" for n, (f, k) in enumerate(fields.items(), 1))
+        rest = "message Other { int32 x = 1; }"
+        return f'syntax = "proto3"; package shop; message {name} {{ {" ".join(declared)} }} {rest}'
+
+    def encode(self, number: int, value: Mapping[str, Any]) -> bytes:
+        name, fields = SCHEMAS[number]
+        _, pool = read_files(compiled_files(self.schema(name, fields)))
+        message = GetMessageClass(pool.FindMessageTypeByName(f"shop.{name}"))(**value)
+        return b"\0" + message.SerializeToString()
+
+
+class Registry:
+    """A registry without a server."""
+
+    address = "registry"
+
+    def __init__(self, encoding: Avro | Protobuf) -> None:
+        self.schemas = {
+            number: RegisteredSchema(number, encoding.schema(*schema), encoding.kind)
+            for number, schema in SCHEMAS.items()
+        }
+
+    def versions(self, subject: str) -> list[RegisteredSchema]:
+        return [self.schemas[number] for number in SUBJECTS.get(subject, ())]
+
+    def by_id(self, number: int) -> RegisteredSchema:
+        return self.schemas[number]
+
+    def find(self, number: int) -> RegisteredSchema | None:
+        return self.schemas.get(number)
+
+
+@dataclass
+class Sent:
+    """What was sent, and what it has to become."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    skipped: int = 0
+    bad: int = 0
+
+    def message(self, encoding: Avro | Protobuf, chance: random.Random, spoils: bool) -> Any:
+        """Return a random message, and count it."""
+        number = chance.choice([1, 1, 2, 2, 3, 4, *[5, MISSING, None] * spoils])
+        if number is None:
+            self.bad += 1
+            return chance.choice([b"", b"{}", b"\0\0", b"text"])
+        header = b"\0" + number.to_bytes(4, "big")
+        own = {"id": chance.randrange(1, 2**30), "name": chance.choice(["", "a", "é"])}
+        if number == MISSING:
+            self.bad += 1
+            return header + encoding.encode(1, own)
+        values = {**own, "note": "new", "amount": 0.5, "reason": "broken"}
+        body = encoding.encode(number, {name: values[name] for name in SCHEMAS[number][1]})
+        if encoding.format == "protobuf" and chance.random() < 0.1:
+            body, number = b"\2\2\x08\1", 4 if number != 5 else 5
+        if number == 5:
+            self.bad += 1
+        elif number in (3, 4):
+            self.skipped += 1
+        elif spoils and chance.random() < 0.1:
+            self.bad += 1
+            body = body[:-1] if own["name"] else body + b"\xff"
+        else:
+            self.rows.append((own["id"], own["name"], "new" if number == 2 else None))
+        return header + body
+
+
+def in_spark(*arguments: Any) -> Any:
+    """Another runner than that of this process, for which Spark reads all messages."""
+    return in_process(*arguments)
+
+
+@pytest.mark.parametrize("runner", [in_process, in_spark])
+@pytest.mark.parametrize("encoding", [Avro(), Protobuf()], ids=["avro", "protobuf"])
+def test_random_topics(
+    bootstrap: str,
+    lake: IcebergCatalog,
+    spark: Session,
+    encoding: Avro | Protobuf,
+    runner: Runner,
+) -> None:
+    topic, chance, sent = f"t{uuid.uuid4().hex[:8]}", random.Random(encoding.kind), Sent()
+    admin, producer = (kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, Producer))
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+    for part in range(4):
+        for _ in range(chance.randint(20, 120)):
+            value = sent.message(encoding, chance, spoils=part % 2 == 1)
+            producer.produce(topic, value, partition=chance.randrange(PARTITIONS))
+        producer.produce(topic, None, key=b"tombstone", partition=0)
+    assert producer.flush(30) == 0
+    rows, bad, status = drained(bootstrap, topic, lake, spark, encoding, runner)
+    assert rows == sorted(sent.rows, key=str)
+    assert (len(bad), status.bad_records, status.skipped_records) == (
+        sent.bad,
+        sent.bad,
+        sent.skipped,
+    )
+    assert any("is not under the subjects" in reason for reason in bad)
+    assert any(f"id {MISSING}, which the registry does not have" in reason for reason in bad)
+
+
+def drained(
+    bootstrap: str,
+    topic: str,
+    lake: IcebergCatalog,
+    spark: Session,
+    encoding: Avro | Protobuf,
+    runner: Runner,
+) -> tuple[list[Any], list[str], StreamStatus]:
+    """The rows of a table that a stream has written, why others are bad, and the status."""
+    name, bad = f"t{uuid.uuid4().hex[:8]}", list[str]()
+    spark.run(f"create table s.{name} (id bigint, name string, note string) using iceberg")
+    options = StreamOptions(f"sink.{name}", batch_rows=90)
+    query = StreamQuery(
+        get_change_sql("select id, name, note from v", "v"),
+        "v",
+        f"s.{name}",
+        COLUMNS.names,
+        options,
+    )
+    envelope = Envelope(encoding.format, "", encoding=encoding.format, record="shop.Order")
+    registry: Any = Registry(encoding)
+    servers = {"bootstrap.servers": bootstrap}
+    source = KafkaSource(topic, servers, envelope, schemas=TopicSchemas(registry, envelope))
+    writer = BatchWriter(
+        source=source,
+        query=query,
+        sink=Sink(lake, ("s", name), Progress(options.sink_id), query.keys),
+        options=options,
+        runner=runner,
+        bad_records=BadRecords(lambda rows: bad.extend(rows["reason"].to_pylist()), "", 10**6),
+        schema=COLUMNS,
+    )
+    table = TableStream(writer, StreamStatus(name), schema_id=source.schema_id(None))
+    Stream(lambda: spark, [table], window=2).drain()
+    rows = as_rows(spark.query(f"select * from s.{name}"))
+    return sorted(rows, key=str), bad, table.status
