@@ -48,7 +48,7 @@ ATTEMPTS = 5
 # The module that writes tables, and how many tables of a command Spark writes before the module is
 # imported: PyIceberg, and pandas with PyArrow's datasets, take half a second.
 WRITER = "dbt.adapters.iceberg_stream.tables.ingest.ingest"
-TABLES_OF_SPARK = 2
+TABLES_OF_SPARK = 5
 # Settings of Spark by which its writes differ from those of this process.
 WRITE_SETTINGS = ("spark.wap.", "spark.sql.iceberg.")
 
