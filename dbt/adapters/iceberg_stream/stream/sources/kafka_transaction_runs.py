@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     Change,
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 NO_PREFIX = "\0"
 
 
-@dataclass(frozen=True)
-class ChangeRun:
+class ChangeRun(NamedTuple):
     """Consecutive changes of one table in one transaction, or a change in no transaction.
 
     Attributes:
@@ -71,21 +69,31 @@ def read_runs(
 
 def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator[ChangeRun]:
     run = ChangeRun({}, [], None)
-    key, prefix, transaction = None, NO_PREFIX, None
+    last, prefix, transaction, table = None, NO_PREFIX, None, None
     for message, payload in zip(messages, payloads, strict=True):
         if payload is None:
             continue
         block, source = payload.get("transaction"), payload.get("source")
-        id = str(block.get("id")) if isinstance(block, dict) else ""
+        id = block.get("id") if isinstance(block, dict) else None
         # Most ids of PostgreSQL differ from the last one only in the LSN behind the colon.
-        if not (id.startswith(prefix) and id[len(prefix) :].isdecimal()):
-            transaction = transaction_id(block)
+        if not isinstance(id, str) or not (
+            id == last or (id.startswith(prefix) and id[len(prefix) :].isdecimal())
+        ):
+            last, transaction = id, transaction_id(block)
             prefix = NO_PREFIX if transaction in (None, id) else f"{transaction}:"
-        table = tuple(map(source.get, TABLE)) if isinstance(source, dict) else None
-        if transaction is None or (transaction, table) != key:
+        if (
+            transaction is None
+            or transaction != run.transaction
+            or (source != table and _identity(source) != _identity(table))
+        ):
             if run.messages:
                 yield run
-            key, run = (transaction, table), ChangeRun(payload, [], transaction)
+            run, table = ChangeRun(payload, [], transaction), source
         run.messages.append(message)
     if run.messages:
         yield run
+
+
+def _identity(source: Any) -> tuple[Any, ...] | None:
+    """Return what identifies the table of a change by its `source`."""
+    return tuple(map(source.get, TABLE)) if isinstance(source, dict) else None

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -95,6 +95,8 @@ class TransactionTopic:
     _tables: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     # Partitions whose last messages were read for their tables.
     _sampled: set[str] = field(default_factory=set)
+    # Topics by data collection, until `_tables` has more.
+    _topics: dict[str, str | None] = field(default_factory=dict)
     # Topic, connector and table of changes that `_tables` includes.
     _origins: set[tuple[Any, ...]] = field(default_factory=set)
     _connector: Any = None
@@ -129,7 +131,7 @@ class TransactionTopic:
         changes = [p for p in begin if p != own]
         log = self._read_ends(first[own], begin[own], limit[own], rows)
         if whole:
-            log.ends = [replace(end, is_certain=False) for end in log.ends]
+            log.ends = [end._replace(is_certain=False) for end in log.ends]
         unread = sum(limit[p] - begin[p] for p in changes)
         most = rows
         while True:
@@ -169,7 +171,8 @@ class TransactionTopic:
                     log.since = message.milliseconds
                 is_end = message.payload.get("status") == "END"
                 if message.offset < begin:
-                    log.order |= {transaction: BEFORE} if is_end else {}
+                    if is_end:
+                        log.order[transaction] = BEFORE
                 elif not is_end:
                     begins[transaction] = message.milliseconds
                 else:
@@ -272,7 +275,7 @@ class TransactionTopic:
             of_topic[self.place(partition)[0]].append(part)
         for order, end in enumerate(ends):
             for topic, count in self._of_topics(end).items():
-                if read.counts[topic, order] >= count:
+                if read.counts.get((topic, order), 0) >= count:
                     continue
                 # A partition with a later transaction has all changes of this one.
                 open_parts = [part for part in of_topic[topic] if part.last <= order]
@@ -284,7 +287,9 @@ class TransactionTopic:
         """Count the changes of a transaction by topic, which may have several tables."""
         changes: dict[str, int] = {}
         for name, count in end.counts.items():
-            if (topic := self._topic_of(name)) is not None:
+            if name not in self._topics:
+                self._topics[name] = self._topic_of(name)
+            if (topic := self._topics[name]) is not None:
                 changes[topic] = changes.get(topic, 0) + count
         return changes
 
@@ -328,6 +333,7 @@ class TransactionTopic:
         names = [str(name) for name in (database, schema, table) if name]
         # Connectors name their collections with or without the database.
         self._tables[topic] |= {".".join(names), ".".join(names[1:])} if table else set()
+        self._topics.clear()
         if self._connector is not None and connector not in (None, self._connector):
             raise StreamError(
                 f"The topics {', '.join(self.topics)} have changes of several connectors, "
