@@ -16,7 +16,12 @@ from dbt.adapters.iceberg_stream.stream.commit_queue import CommitQueue
 from dbt.adapters.iceberg_stream.stream.errors import SchemaChanged, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source, describe
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    Frontier,
+    SharingSource,
+    Source,
+    describe,
+)
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.stream.write_window import WriteWindow
 
@@ -155,8 +160,11 @@ class Stream:
         self._flush()
 
     def _begin(self, stop: Event, follow: bool, refresh: bool) -> None:
+        source = self._source
         for table in self.tables:
             table.begin(refresh)
+            if isinstance(source, SharingSource):
+                source.share_reads(table.writer.source)
         if not refresh:
             self._catch_up(stop)
         self._planned = self.tables[0].frontier

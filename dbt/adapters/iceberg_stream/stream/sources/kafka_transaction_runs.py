@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     Change,
     read_messages,
@@ -46,7 +47,13 @@ class ChangeRun(NamedTuple):
 
 
 def read_runs(
-    consumer: Consumer, payloads: PayloadReader, topic: str, partition: int, low: int, high: int
+    consumer: Consumer,
+    payloads: PayloadReader,
+    topic: str,
+    partition: int,
+    low: int,
+    high: int,
+    kept: KeptMessages,
 ) -> Generator[ChangeRun, None, None]:
     """Yield the changes in `[low, high)` as `read_changes` does, but grouped.
 
@@ -57,14 +64,22 @@ def read_runs(
         partition: the number of the partition.
         low: the first offset.
         high: the end offset.
+        kept: takes the messages, if batches read them from there.
 
     Raises:
         StreamError: the messages cannot be read.
     """
+    place = topic, partition
+    is_kept = kept.start(place, low)
     with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
         for messages in chunks:
-            parsed = payloads.parse([message.value() or b"" for message in messages])
-            yield from _group(messages, parsed)
+            values = [message.value() or b"" for message in messages]
+            rows: list[bytes] | None = [] if is_kept else None
+            yield from _group(messages, payloads.parse(values, rows))
+            if rows is not None:
+                is_kept = kept.add(place, rows, [message.offset() or 0 for message in messages])
+    if is_kept:
+        kept.complete(place, high)
 
 
 def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator[ChangeRun]:
@@ -81,19 +96,11 @@ def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator
         ):
             last, transaction = id, transaction_id(block)
             prefix = NO_PREFIX if transaction in (None, id) else f"{transaction}:"
-        if (
-            transaction is None
-            or transaction != run.transaction
-            or (source != table and _identity(source) != _identity(table))
-        ):
+        name = tuple(map(source.get, TABLE)) if isinstance(source, dict) else None
+        if transaction is None or transaction != run.transaction or name != table:
             if run.messages:
                 yield run
-            run, table = ChangeRun(payload, [], transaction), source
+            run, table = ChangeRun(payload, [], transaction), name
         run.messages.append(message)
     if run.messages:
         yield run
-
-
-def _identity(source: Any) -> tuple[Any, ...] | None:
-    """Return what identifies the table of a change by its `source`."""
-    return tuple(map(source.get, TABLE)) if isinstance(source, dict) else None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import (
     AFTER,
     BEFORE,
@@ -84,6 +85,7 @@ class TransactionTopic:
         topics: the topics of changes.
         place: returns topic and number of a partition in a frontier.
         payloads: reads what the messages say.
+        kept: takes the changes that were read, for their batch.
     """
 
     consumer: Consumer
@@ -91,6 +93,7 @@ class TransactionTopic:
     topics: Sequence[str]
     place: Callable[[str], tuple[str, int]]
     payloads: PayloadReader
+    kept: KeptMessages = field(default_factory=KeptMessages)
     # Data collections by topic, from the `source` blocks of the changes.
     _tables: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     # Partitions whose last messages were read for their tables.
@@ -145,6 +148,7 @@ class TransactionTopic:
             upper = {p: part.end_of(order) for p, part in read.parts.items()}
             upper[own] = begin[own] if order == BEFORE else log.ends[order].after
             if any(upper[p] > begin[p] for p in changes) or upper[own] >= begin[own] + RECORD_AFTER:
+                self.kept.finish()
                 return {p: upper[p] for p in begin}
             if share == 1.0:
                 return dict(begin)
@@ -154,6 +158,11 @@ class TransactionTopic:
         self, topic: str, number: int, low: int, high: int
     ) -> Generator[Change, None, None]:
         return read_changes(self.consumer, self.payloads, topic, number, low, high)
+
+    def _read_runs(
+        self, topic: str, number: int, low: int, high: int
+    ) -> Generator[ChangeRun, None, None]:
+        return read_runs(self.consumer, self.payloads, topic, number, low, high, self.kept)
 
     def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> TransactionLog:
         """Read ENDs for about `rows` rows from an offset, and the ids of some before it."""
@@ -216,12 +225,13 @@ class TransactionTopic:
     ) -> ReadParts:
         """Read the order of transactions in each partition, and count their changes."""
         read = ReadParts()
+        self.kept.begin()
         for partition, high in reach.items():
             topic, number = self.place(partition)
             part = Part(high, high == limit[partition])
             tail = _Tail()
             low = begin[partition]
-            with closing(read_runs(self.consumer, self.payloads, topic, number, low, high)) as runs:
+            with closing(self._read_runs(topic, number, low, high)) as runs:
                 for run in runs:
                     self._learn(topic, run.payload)
                     if (transaction := run.transaction) is not None and transaction in log.order:

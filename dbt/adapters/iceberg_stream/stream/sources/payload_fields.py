@@ -1,10 +1,10 @@
-"""The fields of messages that payloads have."""
+"""The fields of messages that payloads in Avro and Protobuf have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 # What identifies the table of a change in its `source`.
 TABLE = ("name", "db", "schema", "table")
@@ -13,35 +13,6 @@ CHANGE = (("op",), ("transaction", "id"), *(("source", name) for name in TABLE))
 TRANSACTION = (("status",), ("id",))
 # Only messages of the transaction topic have this list.
 COLLECTIONS, COUNTS = "data_collections", ("data_collection", "event_count")
-
-
-class JsonTransaction(TypedDict, total=False):
-    """The `transaction` of a change."""
-
-    id: Any
-
-
-class JsonTable(TypedDict, total=False):
-    """What TABLE names in the `source` of a change."""
-
-    name: Any
-    db: Any
-    schema: Any
-    table: Any
-
-
-class JsonPayload(TypedDict, total=False):
-    """What is read of a message in JSON: those of Maxwell have `commit` and `xid`."""
-
-    op: Any
-    transaction: JsonTransaction | None
-    source: JsonTable | None
-    status: Any
-    id: Any
-    data_collections: Any
-    commit: Any
-    xid: Any
-    payload: JsonPayload | None
 
 
 @dataclass
