@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -144,7 +145,7 @@ class _RangeConsumer:
 
     def read(self, topic: str, ranges: Mapping[int, OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges by partition, as `MessageReader.read` does."""
-        from confluent_kafka import TopicPartition
+        from confluent_kafka import Message, TopicPartition
 
         unread = {number: part.end for number, part in ranges.items()}
         if topic not in self._topics:
@@ -156,9 +157,10 @@ class _RangeConsumer:
         batch = MessageBatch()
         while unread:
             messages, events = self._take(topic, unread)
-            for number, group in _by_partition(messages):
+            for partition, group in groupby(messages, Message.partition):
+                number = int(partition or 0)
                 # More messages of a partition may have been taken together with its last ones.
-                if number in unread and _add(batch, group, unread[number]):
+                if number in unread and _add(batch, list(group), unread[number]):
                     self._finish(topic, number, unread)
             for event in events:
                 number = self._end_of_partition(topic, event)
@@ -234,22 +236,6 @@ class _RangeConsumer:
 
 def _offset(message: Message) -> int:
     return int(message.offset() or 0)
-
-
-def _by_partition(messages: list[Message]) -> Iterator[tuple[int, list[Message]]]:
-    """Group messages by the number of their partition."""
-    from confluent_kafka import Message
-
-    if not messages:
-        return
-    numbers = list(map(Message.partition, messages))
-    # Kafka's client returns many messages of a partition before those of another one.
-    if numbers.count(numbers[0]) == len(numbers):
-        yield int(numbers[0] or 0), messages
-        return
-    for number in dict.fromkeys(numbers):
-        group = [m for m, own in zip(messages, numbers, strict=True) if own == number]
-        yield int(number or 0), group
 
 
 def _add(batch: MessageBatch, messages: list[Message], end: int) -> bool:
