@@ -31,7 +31,6 @@ def read_to_plan(
         begin = high
         if chance.random() < 0.05:
             return
-    kept.complete(place, end)
 
 
 def taken(kept: KeptMessages, place: tuple[str, int], begin: int, end: int) -> tuple[int, int]:

@@ -31,7 +31,8 @@ class KeptRange:
 
     Attributes:
         begin: the offset that they begin at.
-        end: the offset up to which they are complete.
+        end: the offset after the last one. What follows may be a gap, or not committed yet: only
+            Kafka knows.
         batches: the messages, in order.
     """
 
@@ -93,15 +94,6 @@ class KeptMessages:
         with self._lock:
             self._free -= batch.nbytes - before
             return self._free > 0
-
-    def complete(self, place: Place, end: int) -> None:
-        """Record that all messages of a partition before an offset were added.
-
-        Args:
-            place: the partition.
-            end: the offset.
-        """
-        self._planning[place].end = end
 
     def finish(self) -> None:
         """Let batches read the messages that were planned last."""

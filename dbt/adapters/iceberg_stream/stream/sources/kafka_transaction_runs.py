@@ -78,8 +78,6 @@ def read_runs(
             yield from _group(messages, payloads.parse(values, rows))
             if rows is not None:
                 is_kept = kept.add(place, rows, [message.offset() or 0 for message in messages])
-    if is_kept:
-        kept.complete(place, high)
 
 
 def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator[ChangeRun]:
