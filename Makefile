@@ -23,7 +23,7 @@ NEXT_TESTS := $(addprefix tests/functional/,adapter/test_basic.py adapter/test_e
 
 # Needed by unit tests. Not pinned, because they must work with old versions of the other packages.
 UNIT_TESTS_NEED := confluent-kafka cryptography duckdb duckdb-extension-avro duckdb-extension-iceberg \
-    fastavro grpcio-tools hypothesis 'moto[s3,server]' ptars pyruhvro pytest pytest-timeout pytest-xdist
+    fastavro grpcio-tools hypothesis 'moto[s3,server]' msgspec ptars pyruhvro pytest pytest-timeout pytest-xdist
 
 SHOP := examples/shop
 TPCH := examples/tpch

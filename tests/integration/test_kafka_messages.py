@@ -38,6 +38,7 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources import kafka_messages
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import MessageReader, OffsetRange
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
@@ -144,7 +145,9 @@ class Topic:
 
 def read_all(reader: MessageReader, ranges: Sequence[OffsetRange]) -> list[tuple[int, bytes]]:
     return [
-        (row["offset"], row["value"]) for batch in reader.read(ranges) for row in batch.to_pylist()
+        (row["offset"], row["value"])
+        for batch in reader.read(ranges, KeptMessages())
+        for row in batch.to_pylist()
     ]
 
 
@@ -346,7 +349,7 @@ def test_nothing_is_left_after_many_batches(broker: Broker) -> None:
         assert set(threads.map(read, range(500))) == {30}
         assert resources() <= few
     # A batch that is not read to its end.
-    abandoned = reader.read([OffsetRange(topic.name, 0, 0, 100)])
+    abandoned = reader.read([OffsetRange(topic.name, 0, 0, 100)], KeptMessages())
     next(abandoned)
     abandoned.close()
     reader.close()

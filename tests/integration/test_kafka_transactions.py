@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transactions
+from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
+from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
 from tests.servers.kafka import kafka_server
 from tests.unit.stream.sources.encoded_changes import Registry, encoder
 
@@ -219,7 +225,8 @@ class Topics:
     ) -> None:
         self.encode, self._registry = encoder(kind), registry_of(kind)
         self.name, self._servers = f"t{uuid.uuid4().hex[:8]}", {"bootstrap.servers": bootstrap}
-        self.topics, self.count = [f"{self.name}.public.{table}" for table in "ab"], 0
+        self.topics = [f"{self.name}.public.{table}" for table in "ab"]
+        self.count = self.changes = 0
         admin = AdminClient(self._servers)
         several = dict.fromkeys(self.topics, partitions) | {f"{self.name}.transaction": 1}
         for made in admin.create_topics([NewTopic(t, n, 1) for t, n in several.items()]).values():
@@ -240,7 +247,9 @@ class Topics:
         told = {"op": "c", "transaction": {"id": str(self.count)}}
         for n in range(count):
             topic = f"{self.name}.public.{table}"
-            self.producer.produce(topic, self.encode(told), key=str(n))
+            self.changes += 1
+            message = self.encode({**told, "after": {"id": self.changes}})
+            self.producer.produce(topic, message, key=str(n))
         assert self.producer.flush(30) == 0
 
     def begin(self) -> None:
@@ -343,6 +352,49 @@ def test_connectors_that_write_in_transactions_of_kafka(bootstrap: str) -> None:
     upper = topics.source.plan_batch(None, 100)
     assert topics.at(upper) == [10, 15]
     assert time.monotonic() - began < 3
+
+
+def rows_of(source: KafkaSource, lower: Any, upper: Any) -> list[tuple[int, int]]:
+    """The rows of a batch with their offsets, as a stream decodes them."""
+    schema = pa.schema([("id", pa.int64())])
+    decode = partial(decode_debezium, schema=schema, columns={"id": "id"})
+    batches = source._decoded(lower, upper, decode)
+    return sorted((row["id"], row[MINOR]) for batch in batches for row in batch.to_pylist())
+
+
+@pytest.mark.parametrize("options", [{}, {"transactional.id": "random"}])
+def test_a_batch_has_the_same_rows_from_memory(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """What planning has read is not read from Kafka again, unless there are gaps."""
+    if options:
+        options = {name: uuid.uuid4().hex for name in options}
+    topics, chance = Topics(bootstrap, 2, **options), random.Random(7)
+    if options:
+        topics.producer.init_transactions(30)
+    for _ in range(20):
+        if options:
+            topics.producer.begin_transaction()
+        topics.commit(a=chance.randrange(4), b=chance.randrange(1, 4))
+        if options:
+            topics.producer.commit_transaction(30)
+    lower, rows = None, []
+    # Another table of the same stream.
+    other = replace(topics.source, topic=topics.topics[0])
+    topics.source.share_reads(other)
+    alone = topics.anew()
+    while (upper := topics.source.plan_batch(lower, chance.choice([1, 20]))) is not None:
+        again = rows_of(alone, lower, upper)
+        if chance.random() < 0.3:
+            assert set(rows_of(other, lower, upper)) < set(again)
+            lower, rows = upper, rows + again
+            continue
+        with monkeypatch.context() as patch:
+            if not options:
+                patch.setattr(KafkaClient, "connect", None)
+            assert rows_of(topics.source, lower, upper) == again
+        lower, rows = upper, rows + again
+    assert sorted(number for number, _ in rows) == list(range(1, topics.changes + 1))
 
 
 def test_records_that_tell_of_no_transactions() -> None:

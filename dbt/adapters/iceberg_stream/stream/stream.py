@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, Wr
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     Frontier,
     PinnedSource,
+    SharingSource,
     Source,
     describe,
 )
@@ -160,8 +161,11 @@ class Stream:
         self._flush()
 
     def _begin(self, stop: Event, follow: bool, refresh: bool) -> None:
+        source = self._source
         for table in self.tables:
             table.begin(refresh)
+            if isinstance(source, SharingSource):
+                source.share_reads(table.writer.source)
         if not refresh:
             self._catch_up(stop)
         self._planned = self.tables[0].frontier

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_runs, kafka_transactions
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_runs import read_runs
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     Change,
@@ -73,7 +74,7 @@ def test_nothing_is_lost_or_mixed(monkeypatch: pytest.MonkeyPatch, seed: int) ->
         monkeypatch.setattr(module, "read_messages", read)
     consumer: Any = None
     reader = PayloadReader()
-    runs = list(read_runs(consumer, reader, "t", 0, 0, 300))
+    runs = list(read_runs(consumer, reader, "t", 0, 0, 300, KeptMessages()))
     grouped = [identity(change) for run in runs for change in run.changes()]
     assert grouped == list(map(identity, read_changes(consumer, reader, "t", 0, 0, 300)))
     assert all(run.transaction == identity(change)[2] for run in runs for change in run.changes())

@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
     with_ids,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import hide_secrets, java_options
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import (
     MessageReader,
     OffsetOutOfRange,
@@ -34,7 +35,13 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlann
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Lag, OnSkip, Pick
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    Frontier,
+    Lag,
+    OnSkip,
+    Pick,
+    Source,
+)
 from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import schema_id_sql, schema_ids
@@ -90,6 +97,8 @@ class KafkaSource:
     keys: TopicKeys | None = None
     registry: SchemaRegistry | None = None
     ordered: bool = field(default=True, init=False)
+    # What planning has read of the next batches.
+    kept: KeptMessages = field(default_factory=KeptMessages, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._topics = FollowedTopics(self.topic, self.topics, self.transaction_topic)
@@ -112,6 +121,7 @@ class KafkaSource:
             self.transactions,
             self.envelope.name,
             PayloadReader(self.registry),
+            self.kept,
         )
 
     @cached_property
@@ -289,13 +299,17 @@ class KafkaSource:
         lower, upper = offsets_of(lower), offsets_of(upper) or {}
         begin = self.planner.begin_of_batch(lower, upper)
         ranges = [OffsetRange(*self._topics.place(p), begin[p], int(upper[p])) for p in begin]
-        with closing(self.reader.read(ranges)) as messages:
+        with closing(self.reader.read(ranges, self.kept)) as messages:
             try:
                 yield from decode(messages)
             except OffsetOutOfRange:
                 # This names the offsets that Kafka has removed meanwhile.
                 self.planner.begin_of_batch(lower, upper)
                 raise
+
+    def share_reads(self, other: Source) -> None:
+        if isinstance(other, KafkaSource):
+            other.kept = self.kept
 
     def close(self) -> None:
         self.reader.close()

@@ -22,8 +22,13 @@ ERROR_POLL_SECONDS = 3.0
 LEADER_POLL_SECONDS = 0.2
 # The id that brokers before Kafka 2.8 return for each topic.
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-# Options for long reads. With a full queue the client would pause for a second by default.
-LONG_READ_OPTIONS = {"queued.max.messages.kbytes": "16384", "fetch.queue.backoff.ms": "5"}
+# Options for long reads. What is fetched beyond the end of a range is fetched in vain, so the queue
+# is short. While it is full, the client would pause for a second by default.
+LONG_READ_OPTIONS = {
+    "queued.min.messages": "20000",
+    "queued.max.messages.kbytes": "4096",
+    "fetch.queue.backoff.ms": "5",
+}
 # A consumer of single messages needs no large queue.
 SINGLE_MESSAGE_OPTIONS = {"queued.min.messages": "1000"}
 

@@ -6,11 +6,10 @@ Spark needs three times the processor time: to read the messages, and to send th
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
+from dbt.adapters.iceberg_stream.stream.sources.kafka_client import (
+    LONG_READ_OPTIONS,
+    KafkaClient,
+)
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
+from dbt.adapters.iceberg_stream.stream.sources.kafka_message_batch import (
+    BATCH_BYTES,
+    MessageBatch,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -26,19 +33,10 @@ if TYPE_CHECKING:
 # Messages that are taken together. More of them would start Python's garbage collector, which
 # runs once 700 more objects exist, and by default takes longer than all else here.
 TAKEN = 500
-# Bytes of messages that become one batch.
-BATCH_BYTES = 2 * 1024 * 1024
 # Seconds to wait for a message before the client's errors are checked.
 POLL_SECONDS = 0.1
 # Seconds without any message after which the read fails; as long as Spark's reader waits.
 READ_SECONDS = 120.0
-# What is fetched beyond the end of a range is fetched in vain, so the queue is short. While it is
-# full, the client would pause for a second by default.
-OPTIONS = {
-    "queued.min.messages": "20000",
-    "queued.max.messages.kbytes": "4096",
-    "fetch.queue.backoff.ms": "5",
-}
 # Offsets that Kafka no longer has must be an error, whatever the user's options are.
 REQUIRED_OPTIONS = {
     "auto.offset.reset": "error",
@@ -84,13 +82,16 @@ class MessageReader:
         self._client = client
         self._idle: deque[_RangeConsumer] = deque()
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Generator[pa.RecordBatch, None, None]:
+    def read(
+        self, ranges: Sequence[OffsetRange], kept: KeptMessages
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the messages of ranges; close the generator if it is not read to its end.
 
         The messages of a partition are in their order, and those of several partitions mixed.
 
         Args:
             ranges: the ranges, at most one of each partition.
+            kept: messages in memory, which need not be read.
 
         Yields:
             Batches with the columns `value` (binary) and `offset` (int64), without messages that
@@ -100,7 +101,18 @@ class MessageReader:
             OffsetOutOfRange: Kafka no longer has the messages.
             StreamError: the messages cannot be read.
         """
+        unread = []
+        for part in ranges:
+            batches, begin = kept.take((part.topic, part.partition), part.begin, part.end)
+            yield from batches
+            unread.append(replace(part, begin=begin))
+        yield from self._fetch([part for part in unread if part.begin < part.end])
+
+    def _fetch(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """Read ranges from Kafka."""
         topics = dict.fromkeys(part.topic for part in ranges)
+        if not topics:
+            return
         try:
             consumer = self._idle.popleft()
         except IndexError:
@@ -126,7 +138,7 @@ class _RangeConsumer:
         self._client = client
         self._errors: deque[KafkaError] = deque(maxlen=MAX_ERRORS)
         self._topics: set[str] = set()
-        self._consumer = client.connect(OPTIONS, REQUIRED_OPTIONS, self._errors.append)
+        self._consumer = client.connect(LONG_READ_OPTIONS, REQUIRED_OPTIONS, self._errors.append)
 
     def close(self) -> None:
         self._consumer.close()
@@ -135,22 +147,20 @@ class _RangeConsumer:
         """Yield the messages of ranges by partition, as `MessageReader.read` does."""
         from confluent_kafka import Message, TopicPartition
 
-        unread = {number: part.end for number, part in ranges.items() if part.begin < part.end}
-        if not unread:
-            return
+        unread = {number: part.end for number, part in ranges.items()}
         if topic not in self._topics:
             self._client.request_leaders(self._consumer, topic)
             self._topics.add(topic)
         places = [TopicPartition(topic, number, ranges[number].begin) for number in unread]
         self._errors.clear()
         self._consumer.assign(places)
-        batch = _Batch()
+        batch = MessageBatch()
         while unread:
             messages, events = self._take(topic, unread)
             for partition, group in groupby(messages, Message.partition):
                 number = int(partition or 0)
                 # More messages of a partition may have been taken together with its last ones.
-                if number in unread and batch.add(list(group), unread[number]):
+                if number in unread and _add(batch, list(group), unread[number]):
                     self._finish(topic, number, unread)
             for event in events:
                 number = self._end_of_partition(topic, event)
@@ -158,7 +168,7 @@ class _RangeConsumer:
                     self._finish(topic, number, unread)
             if batch.nbytes >= BATCH_BYTES:
                 yield batch.finish()
-                batch = _Batch()
+                batch = MessageBatch()
         self._consumer.unassign()
         if batch.nbytes:
             yield batch.finish()
@@ -228,44 +238,19 @@ def _offset(message: Message) -> int:
     return int(message.offset() or 0)
 
 
-@dataclass
-class _Batch:
-    """Messages as Arrow arrays.
+def _add(batch: MessageBatch, messages: list[Message], end: int) -> bool:
+    """Add a partition's next messages; return whether there are none left up to `end`."""
+    from confluent_kafka import Message
 
-    Attributes:
-        values: their values.
-        offsets: their offsets.
-        nbytes: bytes of both.
-    """
-
-    values: list[pa.Array] = field(default_factory=list)
-    offsets: list[pa.Array] = field(default_factory=list)
-    nbytes: int = 0
-
-    def add(self, messages: list[Message], end: int) -> bool:
-        """Add a partition's next messages; return whether there are none left up to `end`."""
-        from confluent_kafka import Message
-
-        is_read = _offset(messages[-1]) + 1 >= end
-        if is_read:
-            messages = messages[: bisect_left(messages, end, key=_offset)]
-            if not messages:
-                return True
-        count, first = len(messages), _offset(messages[0])
-        if _offset(messages[-1]) - first == count - 1:
-            offsets = np.arange(first, first + count, dtype=np.int64)
-        else:
-            offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
-        values = pa.array(list(map(Message.value, messages)), pa.binary())
-        if values.null_count:
-            has_value = values.is_valid()
-            values, offsets = values.drop_null(), offsets[has_value.to_numpy(zero_copy_only=False)]
-        self.values.append(values)
-        self.offsets.append(pa.array(offsets))
-        self.nbytes += values.nbytes + offsets.nbytes
-        return is_read
-
-    def finish(self) -> pa.RecordBatch:
-        """Return all messages."""
-        arrays = [pa.concat_arrays(self.values), pa.concat_arrays(self.offsets)]
-        return pa.record_batch(arrays, names=["value", "offset"])
+    count, first, last = len(messages), _offset(messages[0]), _offset(messages[-1])
+    if last - first == count - 1:
+        offsets = np.arange(first, last + 1, dtype=np.int64)
+    else:
+        offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
+    values = list(map(Message.value, messages))
+    if last + 1 < end:
+        batch.add(values, offsets)
+        return False
+    if count := int(np.searchsorted(offsets, end)):
+        batch.add(values[:count], offsets[:count])
+    return True

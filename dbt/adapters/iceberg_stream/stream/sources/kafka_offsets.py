@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_client import (
     KafkaClient,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import limit_rows
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Transactions
@@ -33,6 +34,7 @@ class OffsetPlanner:
         transactions: whether a batch of a single topic has only whole transactions.
         message_format: `debezium` or `maxwell`, if the messages have transactions.
         payloads: reads what the messages say of their transactions.
+        kept: takes messages that were read, for their batch.
     """
 
     topics: FollowedTopics
@@ -41,6 +43,7 @@ class OffsetPlanner:
     transactions: bool
     message_format: str
     payloads: PayloadReader
+    kept: KeptMessages
 
     # Each of the two has its own consumer, because threads that read offsets share the client's.
 
@@ -62,6 +65,7 @@ class OffsetPlanner:
             self.topics.followed,
             self.topics.place,
             self.payloads,
+            self.kept,
         )
 
     def bounds(self, lower: Frontier | None) -> tuple[dict[str, int], dict[str, int]]:

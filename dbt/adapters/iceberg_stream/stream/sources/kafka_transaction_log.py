@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import Change, transaction_id
 
@@ -19,8 +20,7 @@ SKEW_SECONDS = 1.0
 BEFORE, AFTER = -1, math.inf
 
 
-@dataclass(frozen=True)
-class TransactionEnd:
+class TransactionEnd(NamedTuple):
     """The end of a transaction.
 
     Attributes:
@@ -162,8 +162,8 @@ class ReadParts:
     """
 
     parts: dict[str, Part] = field(default_factory=dict)
-    counts: Counter[tuple[str, float]] = field(default_factory=Counter)
-    unnamed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    counts: dict[tuple[str, float], int] = field(default_factory=lambda: defaultdict(int))
+    unnamed: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
 
 
 def parse_end(message: Change, began: int | None) -> TransactionEnd:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     Change,
     read_messages,
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 NO_PREFIX = "\0"
 
 
-@dataclass(frozen=True)
-class ChangeRun:
+class ChangeRun(NamedTuple):
     """Consecutive changes of one table in one transaction, or a change in no transaction.
 
     Attributes:
@@ -48,7 +47,13 @@ class ChangeRun:
 
 
 def read_runs(
-    consumer: Consumer, payloads: PayloadReader, topic: str, partition: int, low: int, high: int
+    consumer: Consumer,
+    payloads: PayloadReader,
+    topic: str,
+    partition: int,
+    low: int,
+    high: int,
+    kept: KeptMessages,
 ) -> Generator[ChangeRun, None, None]:
     """Yield the changes in `[low, high)` as `read_changes` does, but grouped.
 
@@ -59,33 +64,41 @@ def read_runs(
         partition: the number of the partition.
         low: the first offset.
         high: the end offset.
+        kept: takes the messages, if batches read them from there.
 
     Raises:
         StreamError: the messages cannot be read.
     """
+    place = topic, partition
+    is_kept = kept.start(place, low)
     with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
         for messages in chunks:
-            parsed = payloads.parse([message.value() or b"" for message in messages])
-            yield from _group(messages, parsed)
+            values = [message.value() or b"" for message in messages]
+            rows: list[bytes] | None = [] if is_kept else None
+            yield from _group(messages, payloads.parse(values, rows))
+            if rows is not None:
+                is_kept = kept.add(place, rows, [message.offset() or 0 for message in messages])
 
 
 def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator[ChangeRun]:
     run = ChangeRun({}, [], None)
-    key, prefix, transaction = None, NO_PREFIX, None
+    last, prefix, transaction, table = None, NO_PREFIX, None, None
     for message, payload in zip(messages, payloads, strict=True):
         if payload is None:
             continue
         block, source = payload.get("transaction"), payload.get("source")
-        id = str(block.get("id")) if isinstance(block, dict) else ""
+        id = block.get("id") if isinstance(block, dict) else None
         # Most ids of PostgreSQL differ from the last one only in the LSN behind the colon.
-        if not (id.startswith(prefix) and id[len(prefix) :].isdecimal()):
-            transaction = transaction_id(block)
+        if not isinstance(id, str) or not (
+            id == last or (id.startswith(prefix) and id[len(prefix) :].isdecimal())
+        ):
+            last, transaction = id, transaction_id(block)
             prefix = NO_PREFIX if transaction in (None, id) else f"{transaction}:"
-        table = tuple(map(source.get, TABLE)) if isinstance(source, dict) else None
-        if transaction is None or (transaction, table) != key:
+        name = tuple(map(source.get, TABLE)) if isinstance(source, dict) else None
+        if transaction is None or transaction != run.transaction or name != table:
             if run.messages:
                 yield run
-            key, run = (transaction, table), ChangeRun(payload, [], transaction)
+            run, table = ChangeRun(payload, [], transaction), name
         run.messages.append(message)
     if run.messages:
         yield run

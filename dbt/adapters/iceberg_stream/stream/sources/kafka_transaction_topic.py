@@ -13,10 +13,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import (
     AFTER,
     BEFORE,
@@ -84,6 +85,7 @@ class TransactionTopic:
         topics: the topics of changes.
         place: returns topic and number of a partition in a frontier.
         payloads: reads what the messages say.
+        kept: takes the changes that were read, for their batch.
     """
 
     consumer: Consumer
@@ -91,10 +93,13 @@ class TransactionTopic:
     topics: Sequence[str]
     place: Callable[[str], tuple[str, int]]
     payloads: PayloadReader
+    kept: KeptMessages = field(default_factory=KeptMessages)
     # Data collections by topic, from the `source` blocks of the changes.
     _tables: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     # Partitions whose last messages were read for their tables.
     _sampled: set[str] = field(default_factory=set)
+    # Topics by data collection, until `_tables` has more.
+    _topics: dict[str, str | None] = field(default_factory=dict)
     # Topic, connector and table of changes that `_tables` includes.
     _origins: set[tuple[Any, ...]] = field(default_factory=set)
     _connector: Any = None
@@ -129,7 +134,7 @@ class TransactionTopic:
         changes = [p for p in begin if p != own]
         log = self._read_ends(first[own], begin[own], limit[own], rows)
         if whole:
-            log.ends = [replace(end, is_certain=False) for end in log.ends]
+            log.ends = [end._replace(is_certain=False) for end in log.ends]
         unread = sum(limit[p] - begin[p] for p in changes)
         most = rows
         while True:
@@ -143,6 +148,7 @@ class TransactionTopic:
             upper = {p: part.end_of(order) for p, part in read.parts.items()}
             upper[own] = begin[own] if order == BEFORE else log.ends[order].after
             if any(upper[p] > begin[p] for p in changes) or upper[own] >= begin[own] + RECORD_AFTER:
+                self.kept.finish()
                 return {p: upper[p] for p in begin}
             if share == 1.0:
                 return dict(begin)
@@ -152,6 +158,11 @@ class TransactionTopic:
         self, topic: str, number: int, low: int, high: int
     ) -> Generator[Change, None, None]:
         return read_changes(self.consumer, self.payloads, topic, number, low, high)
+
+    def _read_runs(
+        self, topic: str, number: int, low: int, high: int
+    ) -> Generator[ChangeRun, None, None]:
+        return read_runs(self.consumer, self.payloads, topic, number, low, high, self.kept)
 
     def _read_ends(self, first: int, begin: int, limit: int, rows: int) -> TransactionLog:
         """Read ENDs for about `rows` rows from an offset, and the ids of some before it."""
@@ -169,7 +180,8 @@ class TransactionTopic:
                     log.since = message.milliseconds
                 is_end = message.payload.get("status") == "END"
                 if message.offset < begin:
-                    log.order |= {transaction: BEFORE} if is_end else {}
+                    if is_end:
+                        log.order[transaction] = BEFORE
                 elif not is_end:
                     begins[transaction] = message.milliseconds
                 else:
@@ -213,12 +225,13 @@ class TransactionTopic:
     ) -> ReadParts:
         """Read the order of transactions in each partition, and count their changes."""
         read = ReadParts()
+        self.kept.begin()
         for partition, high in reach.items():
             topic, number = self.place(partition)
             part = Part(high, high == limit[partition])
             tail = _Tail()
             low = begin[partition]
-            with closing(read_runs(self.consumer, self.payloads, topic, number, low, high)) as runs:
+            with closing(self._read_runs(topic, number, low, high)) as runs:
                 for run in runs:
                     self._learn(topic, run.payload)
                     if (transaction := run.transaction) is not None and transaction in log.order:
@@ -272,7 +285,7 @@ class TransactionTopic:
             of_topic[self.place(partition)[0]].append(part)
         for order, end in enumerate(ends):
             for topic, count in self._of_topics(end).items():
-                if read.counts[topic, order] >= count:
+                if read.counts.get((topic, order), 0) >= count:
                     continue
                 # A partition with a later transaction has all changes of this one.
                 open_parts = [part for part in of_topic[topic] if part.last <= order]
@@ -284,7 +297,9 @@ class TransactionTopic:
         """Count the changes of a transaction by topic, which may have several tables."""
         changes: dict[str, int] = {}
         for name, count in end.counts.items():
-            if (topic := self._topic_of(name)) is not None:
+            if name not in self._topics:
+                self._topics[name] = self._topic_of(name)
+            if (topic := self._topics[name]) is not None:
                 changes[topic] = changes.get(topic, 0) + count
         return changes
 
@@ -328,6 +343,7 @@ class TransactionTopic:
         names = [str(name) for name in (database, schema, table) if name]
         # Connectors name their collections with or without the database.
         self._tables[topic] |= {".".join(names), ".".join(names[1:])} if table else set()
+        self._topics.clear()
         if self._connector is not None and connector not in (None, self._connector):
             raise StreamError(
                 f"The topics {', '.join(self.topics)} have changes of several connectors, "

@@ -6,7 +6,6 @@ marks the last change of a transaction (`commit`).
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -24,8 +23,6 @@ CHUNK = 500
 READ_SECONDS = 30.0
 # A Debezium transaction ends with the start of the next one, or after so many quiet seconds.
 QUIET_SECONDS = 5.0
-# `txID:LSN`. Other ids with a colon, such as GTIDs, have more than digits around it.
-POSTGRES_ID = re.compile(r"(\d+):\d+")
 
 
 class Change(NamedTuple):
@@ -147,7 +144,7 @@ def read_messages(
     Raises:
         StreamError: the messages cannot be read.
     """
-    from confluent_kafka import KafkaError, TopicPartition
+    from confluent_kafka import TopicPartition
 
     if low >= high:
         return
@@ -155,21 +152,17 @@ def read_messages(
     deadline, at = time.monotonic() + READ_SECONDS, low
     try:
         while at < high:
-            messages = consumer.consume(min(CHUNK, high - at), timeout=0.1)
-            chunk = []
-            for message in messages:
-                error, offset = message.error(), message.offset() or 0
-                if error is None:
-                    at = offset + 1
-                    if offset < high and message.value() is not None:
-                        chunk.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    at = high
-                elif message.topic() is not None:
-                    raise StreamError(f"The topic {topic} cannot be read: {error.str()}.")
-            if chunk:
-                yield chunk
+            taken = consumer.consume(min(CHUNK, high - at), timeout=0.1)
+            messages = [message for message in taken if message.error() is None]
             if messages:
+                at = _offset(messages[-1]) + 1
+                if at > high:
+                    messages = [message for message in messages if _offset(message) < high]
+                if with_value := [message for message in messages if message.value() is not None]:
+                    yield with_value
+            if len(messages) < len(taken) and _is_end_reported(topic, taken):
+                return
+            if taken:
                 deadline = time.monotonic() + READ_SECONDS
             elif time.monotonic() > deadline:
                 raise StreamError(
@@ -178,6 +171,21 @@ def read_messages(
                 )
     finally:
         consumer.unassign()
+
+
+def _offset(message: Message) -> int:
+    return int(message.offset() or 0)
+
+
+def _is_end_reported(topic: str, messages: Sequence[Message]) -> bool:
+    """Return whether Kafka reports the end of the partition; raise StreamError for an error."""
+    from confluent_kafka import KafkaError
+
+    errors = [(message, error) for message in messages if (error := message.error()) is not None]
+    for message, error in errors:
+        if error.code() != KafkaError._PARTITION_EOF and message.topic() is not None:
+            raise StreamError(f"The topic {topic} cannot be read: {error.str()}.")
+    return any(error.code() == KafkaError._PARTITION_EOF for _, error in errors)
 
 
 def transaction_id(block: Any) -> str | None:
@@ -192,8 +200,9 @@ def transaction_id(block: Any) -> str | None:
     if number is None:
         return None
     text = str(number)
-    with_lsn = POSTGRES_ID.fullmatch(text) if ":" in text else None
-    return with_lsn[1] if with_lsn else text
+    # `txID:LSN`. Other ids with a colon, such as GTIDs, have more than digits around it.
+    transaction, _, lsn = text.partition(":")
+    return transaction if lsn.isdecimal() and transaction.isdecimal() else text
 
 
 def _debezium_ends(change: Change, after: Change | None) -> bool:

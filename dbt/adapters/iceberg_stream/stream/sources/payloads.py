@@ -7,17 +7,11 @@ changes of one source and its transaction topic may be encoded differently.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
-    HEADER_BYTES,
-    MAGIC_BYTES,
-    json_text,
-)
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES, MAGIC_BYTES
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
@@ -34,7 +28,7 @@ MISSING_SECONDS = 10.0
 
 @dataclass
 class PayloadReader:
-    """Reads payloads; those in Avro and Protobuf have only what the planning of batches needs.
+    """Reads payloads, which have only what the planning of batches needs.
 
     Attributes:
         registry: has the schemas of messages in Avro and Protobuf; None if all are JSON.
@@ -45,20 +39,26 @@ class PayloadReader:
     # When the registry is asked again, by the headers of messages whose schemas it did not have.
     _missing: dict[bytes, float] = field(default_factory=dict, init=False, repr=False)
 
-    def parse(self, values: Sequence[bytes]) -> Iterable[Payload]:
+    def parse(self, values: Sequence[bytes], rows: list[bytes] | None = None) -> Iterable[Payload]:
         """Return the payload of each message; None for a bad record, which is in no transaction.
 
         Take them one by one: many dictionaries at once keep Python's garbage collector busy.
 
         Args:
             values: the messages.
+            rows: takes the messages, without what a batch does not decode, as their payloads are
+                taken; None if the messages are not needed.
 
         Raises:
             StreamError: the registry refuses, or does not answer; or messages have a schema that
                 cannot be read here.
         """
         if self.registry is None:
-            return parse_json(values)
+            from dbt.adapters.iceberg_stream.stream.sources.json_payloads import parse_json
+
+            return parse_json(values, rows)
+        if rows is not None:
+            rows.extend(values)
         headers = [value[:HEADER_BYTES] if value[:1] == MAGIC_BYTES else b"" for value in values]
         distinct = set(headers)
         if len(distinct) == 1:
@@ -77,35 +77,23 @@ class PayloadReader:
         Without a header they are JSON. Sources in JSON do not need the schema of a header.
         """
         if len(header) < HEADER_BYTES:
-            return parse_json
+            return _parse_json
         if header not in self._parsers:
             assert self.registry is not None
             if self._missing.get(header, 0.0) > time.monotonic():
-                return parse_json
+                return _parse_json
             number = int.from_bytes(header[len(MAGIC_BYTES) :], "big")
             if (schema := self.registry.find(number)) is None:
                 self._missing[header] = time.monotonic() + MISSING_SECONDS
-                return parse_json
+                return _parse_json
             self._parsers[header] = _parser_of(schema)
         return self._parsers[header]
 
 
-def parse_json(values: Sequence[bytes]) -> Iterator[Payload]:
-    """Return the payloads of messages in JSON.
+def _parse_json(values: Sequence[bytes]) -> Iterable[Payload]:
+    from dbt.adapters.iceberg_stream.stream.sources.json_payloads import parse_json
 
-    Args:
-        values: the messages.
-    """
-    return map(_parse_object, values)
-
-
-def _parse_object(value: bytes) -> Payload:
-    try:
-        payload = orjson.loads(json_text(value))
-    except orjson.JSONDecodeError:
-        return None
-    payload = payload.get("payload") or payload if isinstance(payload, dict) else {}
-    return payload if isinstance(payload, dict) else {}
+    return parse_json(values)
 
 
 def _bad_records(values: Sequence[bytes]) -> list[Payload]:
@@ -120,6 +108,6 @@ def _parser_of(schema: RegisteredSchema) -> Parse:
     try:
         if schema.kind == "AVRO":
             return avro_parser(schema)
-        return protobuf_parser(schema) if schema.kind == "PROTOBUF" else parse_json
+        return protobuf_parser(schema) if schema.kind == "PROTOBUF" else _parse_json
     except SchemaError:
         return _bad_records  # as the batch does

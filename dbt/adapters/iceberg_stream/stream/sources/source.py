@@ -241,6 +241,18 @@ class ClosableSource(Protocol):
 
 
 @runtime_checkable
+class SharingSource(Protocol):
+    """A source that reads changes in order to plan batches, and keeps them for those."""
+
+    def share_reads(self, other: Source) -> None:
+        """Let a source of another table of the stream use what this one keeps.
+
+        Args:
+            other: the source, whose batches this one plans.
+        """
+
+
+@runtime_checkable
 class UnorderedSource(Protocol):
     """A source that may not know the order of some of its rows."""
 
