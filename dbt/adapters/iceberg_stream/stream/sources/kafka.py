@@ -251,7 +251,7 @@ class KafkaSource:
             begin, end = self.planner.bounds(None)
             places = {p: max(begin[p], end[p] - NEWEST) for p in end if self._topics.is_read(p)}
             ranges = [OffsetRange(*self._topics.place(p), places[p], end[p]) for p in places]
-            with closing(self.reader.read(ranges)) as batches:
+            with closing(self.reader.read(ranges, KeptMessages())) as batches:
                 return {number for batch in batches for number in schema_ids(batch["value"])}
         except StreamError as error:
             logger.debug(f"The newest messages cannot be read: {error}")
