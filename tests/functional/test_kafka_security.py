@@ -230,7 +230,7 @@ class TestSecuredKafka:
                 source = KafkaSource("orders", options, Envelope("raw", ""))
                 upper = source.present(None)
                 frame = source.read(connection.handle.session.spark, None, upper)
-                assert connection.handle.session.fetch(frame).num_rows == 10
+                assert frame.toArrow().num_rows == 10
         write_spark_ui(ui_port, place / "ui")
         secrets = {
             "password": kafka.password,
