@@ -32,14 +32,14 @@ Result = TypeVar("Result")
 
 
 def retried(times: int, call: Callable[[], Result]) -> Result:
-    """Call the server, again if it does not answer.
+    """Call the server, and try again if it does not answer.
 
     Args:
         times: how often to call it again.
         call: makes the request.
     """
     retrying = Retrying(
-        retry=retry_if_exception(_passes),
+        retry=retry_if_exception(_is_temporary),
         stop=stop_after_attempt(times + 1),
         wait=wait_exponential_jitter(
             FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, WAIT_FACTOR, JITTER_SECONDS
@@ -61,8 +61,8 @@ def send(method: Any, request: Any) -> None:
         method.future(request).add_done_callback(lambda _: None)
 
 
-def _passes(error: BaseException) -> bool:
-    """Return whether an error may be gone with the next attempt."""
+def _is_temporary(error: BaseException) -> bool:
+    """Return whether another attempt may succeed."""
     return isinstance(error, grpc.RpcError) and (
         error.code() is grpc.StatusCode.UNAVAILABLE or _says(error, "INVALID_CURSOR.DISCONNECTED")
     )
@@ -73,7 +73,7 @@ def _says(error: grpc.RpcError, *conditions: str) -> bool:
 
 
 class Execution:
-    """An execution, whose responses are read once.
+    """An execution; its responses can be read once.
 
     Args:
         stub: the server.
@@ -142,7 +142,7 @@ class Execution:
         return request
 
     def _release(self) -> None:
-        """Let the server forget the execution; it does so by itself if this fails."""
+        """Let the server forget the execution. If this fails, it forgets it later by itself."""
         request = ReleaseExecuteRequest(
             session_id=self._request.session_id,
             user_context=self._request.user_context,

@@ -94,11 +94,11 @@ class ServerSession:
     def _raise_spark_error(self, error: grpc.RpcError) -> NoReturn:
         """Raise the exception that Spark's client raises for an error that the server reports."""
         self._spark.client._handle_rpc_error(error)
-        raise error
+        raise error  # for type checkers: Spark's method has raised
 
     @property
     def _spark(self) -> SparkSession:
-        """The session in Spark's own client."""
+        """The session as Spark's own client has it; opened when it is first used."""
         if self._opened_spark is None:
             with explain():
                 self._opened_spark = _open(self._endpoint, self._client.session_id)
