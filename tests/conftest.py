@@ -50,6 +50,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(home)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def folder_of_tests() -> Iterator[None]:
+    """Come back from a dbt project that could not be torn down, so that only its test fails."""
+    folder = Path.cwd()
+    yield
+    os.chdir(folder)
+
+
 @pytest.fixture(scope="session")
 def engine_home() -> Path:
     """The folder of the engine's state; the processes of a session share the engine."""

@@ -245,16 +245,23 @@ class TestFixedToken:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {f"slow_{number}.sql": SLOW for number in range(5)}
+        slow = {f"slow_{number}.sql": SLOW for number in range(3)}
+        return {"quick.sql": SLOW.replace("var('pause', 1)", "0"), **slow}
+
+    @pytest.fixture(autouse=True)
+    def accepted(self, project: Any) -> Iterator[None]:
+        yield
+        # The last command's user drops the schema.
+        run_dbt(["compile"])
 
     def test_what_was_built_is_whole_and_the_rest_says_why(
         self, project: Any, catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run_dbt(["run"])
         before = json.loads(contents(project))
-        # It ends in the midst of the second model.
-        monkeypatch.setenv("DBT_ENV_SECRET_BRIEF", catalog.token("fitz", seconds=10))
-        command = ["run", "--target", "brief", "--vars", "{suffix: '!', pause: 6}"]
+        # It expires while the second model is built.
+        monkeypatch.setenv("DBT_ENV_SECRET_BRIEF", catalog.token("fitz", seconds=15))
+        command = ["run", "--target", "brief", "--vars", "{suffix: '!', pause: 17}"]
         results, output = run_dbt_and_capture(command, expect_pass=False)
         states = {result.node.name: str(result.status) for result in results}
         assert set(states.values()) == {"success", "error"}
