@@ -89,7 +89,7 @@ unit-minimal: ## Run the unit tests with the oldest versions that setup.py allow
 lint: $(VENV)/.dev-installed ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy dbt
+	$(BIN)/mypy dbt benchmarks
 
 test-slow: $(VENV)/.dev-installed ## Run the long tests
 	$(BIN)/pytest tests -m slow

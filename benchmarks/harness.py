@@ -139,6 +139,14 @@ def alternate(
     return seconds
 
 
+def steady(few: Sequence[float], many: Sequence[float]) -> list[float]:
+    """What more of the same work takes, so that no start and no end is in."""
+    seconds = [b - a for a, b in zip(few, many, strict=True)]
+    if min(seconds) <= 0:
+        raise BenchmarkError("More changes took less time. The machine is not quiet.")
+    return seconds
+
+
 def less(seconds: Sequence[float], base: Sequence[float]) -> list[float]:
     """The times without the median of their base, whose own jitter would blur small rests."""
     net = [each - statistics.median(base) for each in seconds]

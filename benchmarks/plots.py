@@ -13,7 +13,11 @@ from matplotlib.figure import Figure
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 ONCE = re.compile(r"deletes_v3_(\d+)x20k_once")
 # Text stays text, and the same results give the same file.
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "results", "font.family": "sans-serif"}
+STYLE: dict[Any, str] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "results",
+    "font.family": "sans-serif",
+}
 
 
 def draw(records: Sequence[dict[str, Any]]) -> None:

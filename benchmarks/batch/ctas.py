@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyarrow import parquet
@@ -46,7 +47,7 @@ def lineitem(bench: Bench) -> list[Result]:
         for measure in measures.values():
             measure()
         seconds = alternate(measures, bench.runs(3), lambda: _check(warehouse, source))
-        all_tables = _timed(lambda: [_ctas(session, data, table) for table in TABLES])
+        all_tables = sum(_timed(partial(_ctas, session, data, table)) for table in TABLES)
     rows = parquet.read_metadata(source).num_rows
     note = (
         f"{rows:,} rows at scale factor {scale}, both with {CODEC} in the same session; "
@@ -62,7 +63,7 @@ def _session(engine_home: Path, warehouse: Path) -> Iterator[Session]:
     engine = EmbeddedEngine(EngineSettings(home=engine_home, keep_alive=KEEP_ALIVE))
     # Opening the catalog makes its file, which Spark then finds.
     IcebergCatalog(CATALOG, SqliteBackend(CATALOG, warehouse)).close()
-    session = Session(engine.endpoint().url, spark_settings(CATALOG, warehouse))
+    session = Session(engine.endpoint(), spark_settings(CATALOG, warehouse))
     try:
         yield session
     finally:

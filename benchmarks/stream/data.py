@@ -117,7 +117,7 @@ def fill_topic(
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    server = {"bootstrap.servers": bootstrap}
+    server: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap}
     admin = AdminClient(server)
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
     settings = {"linger.ms": 50, "batch.size": 1_000_000, "queue.buffering.max.messages": 500_000}

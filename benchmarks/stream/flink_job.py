@@ -13,7 +13,7 @@ SETTINGS = {
 }
 
 
-def main():
+def main() -> None:
     env = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     for name, value in SETTINGS.items():
         env.get_config().set(name, value)
@@ -27,7 +27,7 @@ def main():
         answer({"seconds": run(env, **json.loads(line))})
 
 
-def run(env, table, source):
+def run(env: TableEnvironment, table: str, source: dict[str, str]) -> float:
     """Seconds from the submission of a job to its end, all that it read being committed."""
     options = ", ".join(f"'{name}' = '{value}'" for name, value in source.items())
     env.execute_sql("drop temporary table if exists changes")
@@ -41,8 +41,8 @@ def run(env, table, source):
     return time.perf_counter() - begin
 
 
-def answer(said):
-    print(json.dumps(said), flush=True)
+def answer(answer: dict[str, object]) -> None:
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -63,7 +65,7 @@ class Rig:
         self.lake = IcebergCatalog("lake", names)
         self.engine = EmbeddedEngine(EngineSettings(engine, keep_alive=300))
         settings = spark_settings("lake", (folder / "warehouse").resolve())
-        self.session = Session(self.engine.endpoint().url, settings)
+        self.session = Session(self.engine.endpoint(), settings)
 
     def make_table(self, name: str, version: int = 2) -> None:
         properties = {"format-version": str(version)}
@@ -71,10 +73,10 @@ class Rig:
         self.lake.commit(staged, (AssertCreate(),), staged.creation)
 
     def stream(
-        self, name: str, source: dict[str, object], sql: str = PICKS, **options: object
+        self, name: str, source: Mapping[str, Any], sql: str = PICKS, **options: Any
     ) -> Stream:
         """A stream into the table `s.name`, upserting by id."""
-        chosen = StreamOptions(sink_id=f"model.bench.{name}", keys=("id",), **options)  # type: ignore[arg-type]
+        chosen = StreamOptions(sink_id=f"model.bench.{name}", keys=("id",), **options)
         definition = SourceDefinition(("s", "source"), "s.source", source)
         query = StreamQuery(get_change_sql(sql, VIEW), VIEW, f"s.{name}", COLUMNS, chosen)
         added = added_columns({"at": pa.int64()}, chosen, pa.timestamp("us", "UTC"))
@@ -92,7 +94,7 @@ class Rig:
         return Stream(lambda: self.session, [table], WINDOW)
 
     def drained(
-        self, source: dict[str, object], sql: str = PICKS, **options: object
+        self, source: Mapping[str, Any], sql: str = PICKS, **options: Any
     ) -> tuple[float, Stream]:
         """Seconds to drain a source into a new table."""
         name = f"t{uuid.uuid4().hex[:8]}"

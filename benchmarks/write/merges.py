@@ -46,7 +46,7 @@ class Merger:
         data = pa.RecordBatchReader.from_batches(schema, batches(rows))
         ingest(self.lake, NAME, data, Mode.CREATE, properties=PROPERTIES)
         self.engine = EmbeddedEngine(EngineSettings(bench.engine, keep_alive=300))
-        self.session = Session(self.engine.endpoint().url, spark_settings("lake", folder.resolve()))
+        self.session = Session(self.engine.endpoint(), spark_settings("lake", folder.resolve()))
         self.first = self._snapshot()
 
     def stage(self, ids: np.ndarray, changes: bool = True) -> None:
@@ -195,5 +195,5 @@ def _growth(merger: Merger, random: np.random.Generator) -> Result:
         f"After ten scattered merges of 1 % the live files have {after / before:.2f} times the "
         "size of before. The ratio is before / after."
     )
-    sizes = [[after / 2**20], [before / 2**20]]
-    return Result.of("merge_growth_5m", "a fresh table", *sizes, round(1 / 1.1, 2), note, "MiB")
+    ours, fresh, aim = [after / 2**20], [before / 2**20], round(1 / 1.1, 2)
+    return Result.of("merge_growth_5m", "a fresh table", ours, fresh, aim, note, "MiB")
