@@ -29,7 +29,10 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
+    Reference,
+    RegisteredSchema,
+)
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
@@ -60,6 +63,9 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class Avro:
     kind, format = "AVRO", "avro"
 
+    def registered(self, number: int) -> RegisteredSchema:
+        return RegisteredSchema(number, self.schema(*SCHEMAS[number]), self.kind)
+
     def schema(self, name: str, fields: Mapping[str, str]) -> str:
         named = [{"name": field, "type": kind} for field, kind in fields.items()]
         return json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": named})
@@ -70,11 +76,57 @@ class Avro:
         fastavro.schemaless_writer(written, schema, value)
         return written.getvalue()
 
+    def special(self, number: int, chance: random.Random, spoils: bool) -> tuple[bytes, str] | None:
+        """Return a random message that is not the record of a schema, and what becomes of it."""
+        return None
+
+
+class Unions(Avro):
+    """Each schema is a union, whose records are those of its references."""
+
+    members: Mapping[int, list[Any]] = {
+        1: ["null", 1, 3],
+        2: ["long", 3, "null", 2, 4],
+        3: [3, "string"],
+        4: ["null", 4],
+        5: [5],
+    }
+
+    def registered(self, number: int) -> RegisteredSchema:
+        members = self.members[number]
+        names = [f"shop.{SCHEMAS[m][0]}" if isinstance(m, int) else m for m in members]
+        references = tuple(
+            Reference(f"shop.{SCHEMAS[m][0]}", self.schema(*SCHEMAS[m]))
+            for m in members
+            if isinstance(m, int)
+        )
+        return RegisteredSchema(number, json.dumps(names), self.kind, references)
+
+    def encode(self, number: int, value: Mapping[str, Any]) -> bytes:
+        return self._index(number, number) + super().encode(number, value)
+
+    def _index(self, number: int, member: Any) -> bytes:
+        return bytes([2 * self.members[number].index(member)])
+
+    def special(self, number: int, chance: random.Random, spoils: bool) -> tuple[bytes, str] | None:
+        if number not in (1, 2) or chance.random() < 0.7:
+            return None
+        null, payment = self._index(number, "null"), self._index(number, 3)
+        specials = [(null, "null"), (payment + b"any", "skipped")]
+        if "long" in self.members[number]:
+            specials.append((self._index(number, "long") + b"\2", "skipped"))
+        if spoils:
+            specials += [(body, "bad") for body in (null + b"\0", b"", b"\x0a\2", b"\1", b"\x82\0")]
+        return chance.choice(specials)
+
 
 class Protobuf:
     """Each schema has a second message, `Other`, which is a record type, too."""
 
     kind, format = "PROTOBUF", "protobuf"
+
+    def registered(self, number: int) -> RegisteredSchema:
+        return RegisteredSchema(number, self.schema(*SCHEMAS[number]), self.kind)
 
     def schema(self, name: str, fields: Mapping[str, str]) -> str:
         kinds = {"int": "int32", "long": "int64"}
@@ -88,6 +140,9 @@ class Protobuf:
         message = GetMessageClass(pool.FindMessageTypeByName(f"shop.{name}"))(**value)
         return b"\0" + message.SerializeToString()
 
+    def special(self, number: int, chance: random.Random, spoils: bool) -> tuple[bytes, str] | None:
+        return (b"\2\2\x08\1", "skipped") if number != 5 and chance.random() < 0.1 else None
+
 
 class Registry:
     """A registry without a server."""
@@ -95,10 +150,7 @@ class Registry:
     address = "registry"
 
     def __init__(self, encoding: Avro | Protobuf) -> None:
-        self.schemas = {
-            number: RegisteredSchema(number, encoding.schema(*schema), encoding.kind)
-            for number, schema in SCHEMAS.items()
-        }
+        self.schemas = {number: encoding.registered(number) for number in SCHEMAS}
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
         return [self.schemas[number] for number in SUBJECTS.get(subject, ())]
@@ -131,9 +183,11 @@ class Sent:
             return header + encoding.encode(1, own)
         values = {**own, "note": "new", "amount": 0.5, "reason": "broken"}
         body = encoding.encode(number, {name: values[name] for name in SCHEMAS[number][1]})
-        if encoding.format == "protobuf" and chance.random() < 0.1:
-            body, number = b"\2\2\x08\1", 4 if number != 5 else 5
-        if number == 5:
+        if special := encoding.special(number, chance, spoils):
+            body, outcome = special
+            self.skipped += outcome == "skipped"
+            self.bad += outcome == "bad"
+        elif number == 5:
             self.bad += 1
         elif number in (3, 4):
             self.skipped += 1
@@ -151,7 +205,9 @@ def in_spark(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("runner", [in_process, in_spark])
-@pytest.mark.parametrize("encoding", [Avro(), Protobuf()], ids=["avro", "protobuf"])
+@pytest.mark.parametrize(
+    "encoding", [Avro(), Unions(), Protobuf()], ids=["avro", "unions", "protobuf"]
+)
 def test_random_topics(
     bootstrap: str,
     lake: IcebergCatalog,
@@ -159,7 +215,7 @@ def test_random_topics(
     encoding: Avro | Protobuf,
     runner: Runner,
 ) -> None:
-    topic, chance, sent = f"t{uuid.uuid4().hex[:8]}", random.Random(encoding.kind), Sent()
+    topic, chance, sent = f"t{uuid.uuid4().hex[:8]}", random.Random(type(encoding).__name__), Sent()
     admin, producer = (kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, Producer))
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
     for part in range(4):

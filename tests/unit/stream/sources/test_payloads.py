@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import payloads as module
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from tests.unit.stream.sources import encoded_changes
 from tests.unit.stream.sources.encoded_changes import (
     CHANGE,
     Registry,
@@ -87,6 +88,19 @@ def test_damaged_messages(kind: str) -> None:
             damaged[chance.randrange(5, len(damaged))] = chance.randrange(256)
         parsed = list(reader.parse([bodies[0], bytes(damaged), bodies[1]]))
         assert [parsed[0], parsed[2]] == CHANGES[:2]
+
+
+def test_unions_of_avro() -> None:
+    """Their records may be changes of several tables; others are in no transaction."""
+    tree = {"type": "array", "items": "shop.Tree"}
+    union = ["null", encoded_changes.CHANGE, "string", record("Tree", x=tree)]
+    union += [encoded_changes.TRANSACTION]
+    registry = Registry("AVRO")
+    registry.schemas[3] = RegisteredSchema(3, json.dumps(union))
+    change, end = (encoder("AVRO")(message)[5:] for message in (CHANGES[0], END))
+    bodies = [b"\2" + change, b"\x08" + end, b"\0", b"\4\2a", b"\6\0", b"\x0a", b"", b"\2" + end]
+    parsed = list(payload_reader(registry).parse([header(3) + body for body in bodies]))
+    assert parsed == [CHANGES[0], END, *[None] * 6]
 
 
 def test_other_messages_of_a_schema_in_protobuf() -> None:

@@ -91,6 +91,17 @@ def test_the_record_type_of_keys(
     assert registered_key(monkeypatch, subjects, key_record="shop.Key", **AVRO) == expected
 
 
+def test_unions_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (json.loads(avro(name, record=name.upper()).text) for name in ("id", "x"))
+    nullable, union = (
+        RegisteredSchema(1, json.dumps(["null", *records])) for records in ([one], [other, one])
+    )
+    assert registered_key(monkeypatch, {"a-key": [nullable]}, **AVRO) == ("id",)
+    assert registered_key(monkeypatch, {"a-key": [union]}, **AVRO, key_record="ID") == ("id",)
+    with pytest.raises(StreamError, match="keys of the record types `ID`, `X`. Set the source's"):
+        registered_key(monkeypatch, {"a-key": [union]}, **AVRO)
+
+
 def test_several_record_types_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [RegisteredSchema(n, avro("x", record=f"k.{name}").text) for n, name in enumerate("ab")]
     with pytest.raises(StreamError, match="keys of the record types `k.a`, `k.b`. Set .* `key_rec"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+
+import fastavro
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
@@ -10,6 +13,7 @@ from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
     schema_header,
     schema_id,
     schema_ids,
+    zigzag_bytes,
 )
 
 
@@ -31,3 +35,10 @@ def test_ids_in_headers() -> None:
     assert [schema_id(header) for header in (b"", b"\0\0\0\1", b"\1\0\0\0\1")] == [None] * 3
     messages = [schema_header(7) + b"a", schema_header(7), schema_header(8), b"", b"{}", b"\0"]
     assert schema_ids(pa.array(messages, pa.binary())) == {7, 8}
+
+
+def test_numbers_are_those_of_avro() -> None:
+    for number in (0, 1, 63, 64, 8191, 8192, 2**40):
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, "long", number)
+        assert zigzag_bytes(number) == written.getvalue()

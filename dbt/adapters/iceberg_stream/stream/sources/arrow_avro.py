@@ -42,6 +42,7 @@ from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
     Union,
     emit,
 )
+from dbt.adapters.iceberg_stream.stream.sources.avro_unions import UnionMember, null_messages
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Items,
@@ -85,15 +86,21 @@ class _AvroReader:
     Attributes:
         schema: the schema that they are read with.
         record: the type of the messages.
+        prefix: what is between the header of each message and its record.
     """
 
     schema: str
     record: Struct
+    prefix: bytes = b""
 
     def read(self, messages: pa.BinaryArray) -> pa.StructArray:
         from pyruhvro import deserialize_array, serialize_record_batch
 
-        bodies = pc.binary_slice(messages, HEADER_BYTES, MAX_BYTES)
+        begin = HEADER_BYTES + len(self.prefix)
+        prefixes = pc.binary_slice(messages, HEADER_BYTES, begin)
+        if self.prefix and pc.unique(prefixes).to_pylist() != [self.prefix]:
+            raise ArrowFallback
+        bodies = pc.binary_slice(messages, begin, MAX_BYTES)
         decoded = deserialize_array(bodies.to_pylist(), self.schema)
         # All fields are converted: Spark refuses a message for any of them.
         record = _converted(decoded.to_struct_array(), self.record)
@@ -164,14 +171,18 @@ def avro_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDe
             return None
         if not _is_exact(writer.record, writer.record.column):
             return None
-        reader = _AvroReader(_schema(writer.record), writer.record)
+        member = writer.layout if isinstance(writer.layout, UnionMember) else None
+        prefix = b"" if member is None else member.prefix
+        others = () if member is None else member.other_prefixes
+        reader = _AvroReader(_schema(writer.record), writer.record, prefix)
         try:
             avro_to_arrow_schema(reader.schema)
         except ValueError:
             return None  # such as an enum whose symbols Spark accepts only
-        readable = ReadableWriter(reader, writer.record, writer.row)
+        readable = ReadableWriter(reader, writer.record, writer.row, others)
         writers |= dict.fromkeys(headers(writer), readable)
-    return RecordDecoder(schemas.columns, writers, is_other) if writers else None
+    nulls = tuple(null_messages(schemas.writers))
+    return RecordDecoder(schemas.columns, writers, is_other, nulls) if writers else None
 
 
 def _is_exact(node: Node | None, target: t.DataType) -> bool:

@@ -109,11 +109,13 @@ class RecordDecoder:
         columns: that their records become.
         writers: the schemas, by the headers of their messages.
         is_other: returns whether messages with the id of another schema are skipped.
+        nulls: messages that are left out, as those without a value are.
     """
 
     columns: t.StructType
     writers: Mapping[bytes, ReadableWriter]
     is_other: IsOther = never
+    nulls: tuple[bytes, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -137,7 +139,7 @@ class RecordDecoder:
             ArrowFallback: a message may be bad.
         """
         picked = [(name, self.columns[column]) for name, column in columns.items()]
-        for batch in messages:
+        for batch in map(self._with_values, messages):
             if not batch.num_rows:
                 continue
             try:
@@ -158,6 +160,15 @@ class RecordDecoder:
             if OPERATION in rows.schema.names:
                 rows = _changes_of_rows(rows)
             yield from rows.combine_chunks().to_batches()
+
+    def _with_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the messages that are not null."""
+        if not self.nulls:
+            return batch
+        # The first bytes of a longer message are no null.
+        begins = pc.binary_slice(batch["value"], 0, max(map(len, self.nulls)) + 1)
+        is_null = pc.is_in(begins, pa.array(self.nulls, pa.binary()))
+        return batch.filter(pc.invert(is_null)) if pc.any(is_null).as_py() else batch
 
     def _parts(
         self, values: pa.BinaryArray, picked: Sequence[tuple[str, t.StructField]]

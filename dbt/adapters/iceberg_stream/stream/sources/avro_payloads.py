@@ -6,9 +6,10 @@ without its names and its logical type: pyruhvro does not have all of them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
     Union,
     parse_avro,
 )
+from dbt.adapters.iceberg_stream.stream.sources.avro_unions import record_indexes
 from dbt.adapters.iceberg_stream.stream.sources.payload_fields import (
     CHANGE,
     COLLECTIONS,
@@ -34,10 +36,11 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_registry import Registere
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Items,
     Node,
+    SchemaError,
     Struct,
     unwrap,
 )
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES, zigzag_bytes
 
 # Types with the same bytes as others.
 SAME_BYTES = {
@@ -55,7 +58,7 @@ READ = {"string", "int", "long"}
 
 
 def avro_parser(schema: RegisteredSchema) -> Parse:
-    """Return what parses the messages of a schema.
+    """Return what parses the messages of a schema, which may be a union of records.
 
     Args:
         schema: the schema.
@@ -64,6 +67,39 @@ def avro_parser(schema: RegisteredSchema) -> Parse:
         SchemaError: it is no schema of a record.
         StreamError: it has a type that Debezium does not write, or pyruhvro is not installed.
     """
+    indexes = record_indexes(schema)
+    if indexes is None:
+        return _record_parser(schema)
+    parsers = {}
+    for index in indexes.values():
+        # A batch cannot read such a record either.
+        with contextlib.suppress(SchemaError):
+            parsers[zigzag_bytes(index)] = _record_parser(schema, index)
+    return _UnionParser(parsers).parse
+
+
+@dataclass(frozen=True)
+class _UnionParser:
+    """Parses the messages of a union.
+
+    Attributes:
+        parsers: of its records, by what is before them.
+    """
+
+    parsers: Mapping[bytes, Parse]
+
+    def parse(self, values: Sequence[bytes]) -> list[Payload]:
+        """Return the payload of each message; None for one without a record."""
+        payloads: list[Payload] = [None] * len(values)
+        for prefix, parse in self.parsers.items():
+            own = [n for n, value in enumerate(values) if value.startswith(prefix, HEADER_BYTES)]
+            for place, payload in zip(own, parse([values[n] for n in own]), strict=True):
+                payloads[place] = payload
+        return payloads
+
+
+def _record_parser(schema: RegisteredSchema, index: int | None = None) -> Parse:
+    """Return what parses messages of a record, which may be in a union."""
     try:
         import pyruhvro  # noqa: F401
     except ImportError as error:
@@ -71,7 +107,8 @@ def avro_parser(schema: RegisteredSchema) -> Parse:
             "Streams of messages in Avro with whole transactions need pyruhvro: pip install "
             "'dbt-iceberg-stream[kafka]'."
         ) from error
-    record = parse_avro(schema.text, tuple(reference.text for reference in schema.references))
+    texts = tuple(reference.text for reference in schema.references)
+    record = parse_avro(schema.text, texts, index)
     try:
         written = json.dumps(_same_bytes(record, itertools.count()))
     except _Unsupported as error:
@@ -80,7 +117,8 @@ def avro_parser(schema: RegisteredSchema) -> Parse:
             f"{error}: Debezium writes none. Change the schema, or remove `transaction_topic` or "
             "`transactions` from the source."
         ) from None
-    return _AvroParser(record, written).parse
+    begin = HEADER_BYTES if index is None else HEADER_BYTES + len(zigzag_bytes(index))
+    return _AvroParser(record, written, begin).parse
 
 
 class _Unsupported(Exception):
@@ -94,10 +132,12 @@ class _AvroParser:
     Attributes:
         record: their type.
         schema: that they are decoded with.
+        begin: where the record begins in a message.
     """
 
     record: Struct
     schema: str
+    begin: int
     _changes: ChangePayloads = field(default_factory=ChangePayloads)
 
     def parse(self, values: Sequence[bytes]) -> list[Payload]:
@@ -105,7 +145,7 @@ class _AvroParser:
         from pyruhvro import deserialize_array
 
         try:
-            bodies = [value[HEADER_BYTES:] for value in values]
+            bodies = [value[self.begin :] for value in values]
             return self._payloads(deserialize_array(bodies, self.schema).to_struct_array())
         except (pa.ArrowException, ValueError):
             if len(values) == 1:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql import types as t
 
+from dbt.adapters.iceberg_stream.stream.sources.record_types import avro_members
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Items,
     Node,
@@ -25,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     require_distinct,
 )
 
+NAMED_TYPES = ("record", "error", "enum", "fixed")
 # Bytes after each message that show that its record ends where its schema ends.
 END = "CAFED00D"
 PRIMITIVES: dict[str, t.DataType] = {
@@ -168,22 +170,26 @@ def schema_for_spark(record: Struct) -> str:
 
 
 @lru_cache(maxsize=1024)
-def parse_avro(text: str, references: tuple[str, ...] = ()) -> Struct:
+def parse_avro(text: str, references: tuple[str, ...] = (), index: int | None = None) -> Struct:
     """Return the record that a schema describes.
 
     Args:
         text: the schema.
         references: schemas whose types it uses.
+        index: of the record in the union that the schema is; None if it is no union.
 
     Raises:
         SchemaError: it is no schema of a record, or a type of it becomes no column.
     """
     parser = _Parser()
     try:
-        for reference in references:
-            parser.parse(json.loads(reference), "", ())
-        record = parser.parse(json.loads(text), "", ())
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        schema = json.loads(text)
+        for described in (*map(json.loads, references), schema):
+            parser.define(described, "")
+        if index is not None:
+            schema = (avro_members(schema) or ())[index]
+        record = parser.parse(schema, "", ())
+    except (json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
         raise SchemaError(f"is no Avro schema ({error!r})") from error
     if not isinstance(record, Struct) or isinstance(record, Union):
         raise SchemaError("is not of a record, so it has no columns")
@@ -195,6 +201,23 @@ class _Parser:
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
+
+    def define(self, schema: Any, namespace: str) -> None:
+        """Keep the definitions in a schema, also of types that become no column."""
+        if isinstance(schema, list):
+            for member in schema:
+                self.define(member, namespace)
+        if not isinstance(schema, dict):
+            return
+        kind = schema["type"]
+        if kind in NAMED_TYPES:
+            _, namespace = self._keep(schema, namespace)
+        if kind in ("record", "error"):
+            for field in schema["fields"]:
+                self.define(field["type"], namespace)
+        else:
+            part = {"array": "items", "map": "values"}.get(str(kind))
+            self.define(schema[part] if part else kind, namespace)
 
     def parse(self, schema: Any, namespace: str, path: tuple[str, ...]) -> Node | None:
         """Return the node of a type; None for null."""
@@ -209,8 +232,8 @@ class _Parser:
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.parse(kind, namespace, path)
-        if kind in ("record", "error", "enum", "fixed"):
-            return self._define(schema, namespace, path)
+        if kind in NAMED_TYPES:
+            return self._build(self._keep(schema, namespace)[0], path)
         if kind in ("array", "map"):
             part = self.parse(schema["items" if kind == "array" else "values"], namespace, path)
             if part is None:
@@ -227,14 +250,13 @@ class _Parser:
             raise SchemaError(f"uses the type `{name}`, which it does not define")
         return self._build(full, path)
 
-    def _define(
-        self, schema: Mapping[str, Any], namespace: str, path: tuple[str, ...]
-    ) -> Node | None:
+    def _keep(self, schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+        """Keep the definition of a type; return its full name, and the namespace within it."""
         name = str(schema["name"])
         space = name.rpartition(".")[0] or str(schema.get("namespace") or namespace)
         full = f"{space}.{name.rpartition('.')[2]}" if space else name
         self._named[full] = schema, space
-        return self._build(full, path)
+        return full, space
 
     def _build(self, full: str, path: tuple[str, ...]) -> Node | None:
         schema, namespace = self._named[full]

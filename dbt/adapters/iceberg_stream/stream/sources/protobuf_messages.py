@@ -76,7 +76,10 @@ class ProtobufFormat:
         decoded = sent.mapInArrow(decoder.run, schema)
         return decoded.selectExpr(f"* except ({SKIPPED})", f"{SKIPPED} or {OTHER} as {SKIPPED}")
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def null_messages(self, writers: Sequence[Writer]) -> Sequence[bytes]:
+        return ()
+
+    def problems(self, writers: Sequence[Writer]) -> Iterator[tuple[str, str]]:
         yield f"{PROBLEM} is not null", PROBLEM
 
 

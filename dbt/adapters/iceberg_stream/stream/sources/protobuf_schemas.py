@@ -29,6 +29,7 @@ from google.protobuf.message import DecodeError
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import Reference
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import zigzag_bytes
 
 # The file of the schema itself, which no schema imports.
 MAIN = "registered_schema.proto"
@@ -110,14 +111,7 @@ def index_bytes(index: Sequence[int]) -> bytes:
     Args:
         index: position of the message, preceded by those of the messages that it is within.
     """
-    written = bytearray()
-    for part in (len(index), *index):
-        number = part << 1
-        while number > 0x7F:
-            written.append(number & 0x7F | 0x80)
-            number >>= 7
-        written.append(number)
-    return bytes(written)
+    return b"".join(map(zigzag_bytes, (len(index), *index)))
 
 
 @lru_cache(maxsize=1024)

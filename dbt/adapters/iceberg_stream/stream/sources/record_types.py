@@ -8,7 +8,7 @@ under the topic and its name (TopicRecordNameStrategy), or with those of all oth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
@@ -70,13 +70,29 @@ def record_names(schema: RegisteredSchema) -> tuple[str, ...] | None:
     if schema.kind == "JSON":
         title = described.get("title") if isinstance(described, dict) else None
         return (title,) if isinstance(title, str) else ()
-    return tuple(_avro_names(described))
+    return tuple(avro_names(described))
 
 
-def _avro_names(schema: Any) -> Iterator[str]:
+def avro_members(schema: Any) -> Sequence[Any] | None:
+    """Return the types of a union; None if a schema is none.
+
+    Args:
+        schema: the schema, decoded from JSON.
+    """
+    while isinstance(schema, dict) and isinstance(schema.get("type"), list | dict):
+        schema = schema["type"]
+    return schema if isinstance(schema, list) else None
+
+
+def avro_names(schema: Any) -> Iterator[str]:
+    """Yield the full names of the record types of a schema.
+
+    Args:
+        schema: the schema, decoded from JSON.
+    """
     if isinstance(schema, list):
         for member in schema:
-            yield from _avro_names(member)
+            yield from avro_names(member)
     elif isinstance(schema, str):
         # A schema may be the name of a type that another one defines.
         if schema not in AVRO_PRIMITIVES:
@@ -85,7 +101,7 @@ def _avro_names(schema: Any) -> Iterator[str]:
         name, namespace = str(schema.get("name")), schema.get("namespace")
         yield name if "." in name or not namespace else f"{namespace}.{name}"
     elif isinstance(schema, dict) and isinstance(schema.get("type"), list | dict):
-        yield from _avro_names(schema["type"])
+        yield from avro_names(schema["type"])
 
 
 def named(names: Iterable[str]) -> str:

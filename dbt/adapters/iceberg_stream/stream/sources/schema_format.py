@@ -101,8 +101,20 @@ class SchemaFormat(Protocol):
         """
         ...
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield SQL conditions of messages that cannot be decoded, and SQL of the reasons."""
+    def null_messages(self, writers: Sequence[Writer]) -> Sequence[bytes]:
+        """Return messages that are the same as those without a value.
+
+        Args:
+            writers: the schemas that can be read.
+        """
+        ...
+
+    def problems(self, writers: Sequence[Writer]) -> Iterator[tuple[str, str]]:
+        """Yield SQL conditions of messages that cannot be decoded, and SQL of the reasons.
+
+        Args:
+            writers: the schemas that can be read.
+        """
         ...
 
 

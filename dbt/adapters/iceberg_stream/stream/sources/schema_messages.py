@@ -136,7 +136,7 @@ def format_of(envelope: Envelope) -> SchemaFormat:
     """Return the format of an envelope's messages, whose schemas are in a registry."""
     if envelope.schema_format == "protobuf":
         return ProtobufFormat(envelope.message, envelope.record, envelope.key_record)
-    return AvroFormat()
+    return AvroFormat(envelope.record, envelope.key_record)
 
 
 def _record(
@@ -177,6 +177,10 @@ class SchemaMessages:
         Args:
             messages: a frame with the columns of Spark's Kafka source.
         """
+        if nulls := self._format.null_messages(self.schemas.writers):
+            listed = ", ".join(f"X'{message.hex()}'" for message in nulls)
+            value = f"if(value in ({listed}), null, value) as value"
+            messages = messages.selectExpr("* except (value)", value)
         # Without a value a message is a tombstone. Debezium's repeat the delete before them.
         if not self.envelope.reads_keys:
             messages = messages.where("value is not null")
@@ -261,7 +265,7 @@ class SchemaMessages:
         unknown = literal(", which the registry does not have")
         is_readable = f"id in ({', '.join(map(str, readable))})" if readable else "false"
         yield f"not {is_readable}", f"concat('has the schema id ', id, {unknown})"
-        yield from self._format.problems()
+        yield from self._format.problems(self.schemas.writers)
         name = KINDS[self._format.kind][0]
         for writer in self.schemas.writers:
             is_own = f"id in ({', '.join(map(str, writer.ids))})"

@@ -79,7 +79,12 @@ class TopicKeys:
         versions = self.registry.versions(subject)
         if self.record is not None:
             return [schema for schema in versions if self.record in (record_names(schema) or ())]
-        distinct = {names[0] for schema in versions if (names := record_names(schema))}
+        distinct = {
+            name
+            for schema in versions
+            # Of a file of Protobuf, the first message is read.
+            for name in (record_names(schema) or ())[: 1 if schema.kind == "PROTOBUF" else None]
+        }
         if len(distinct) > 1:
             raise StreamError(
                 f"The subject {subject} in the registry at {self.registry.address} has keys of "
@@ -93,6 +98,7 @@ def _fields(schema: RegisteredSchema, record: str | None) -> tuple[str, ...]:
     """Return the fields of a key; raise SchemaError if it has none."""
     from dbt.adapters.iceberg_stream.stream.sources.avro_messages import AvroFormat
     from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
+    from dbt.adapters.iceberg_stream.stream.sources.schema_format import SchemaFormat
     from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError
 
     if schema.kind == "JSON":
@@ -100,7 +106,8 @@ def _fields(schema: RegisteredSchema, record: str | None) -> tuple[str, ...]:
         names = tuple(described.get("properties") or ()) if isinstance(described, dict) else ()
     else:
         is_protobuf = schema.kind == "PROTOBUF"
-        message_format = ProtobufFormat(key_record=record) if is_protobuf else AvroFormat()
+        own_format = ProtobufFormat if is_protobuf else AvroFormat
+        message_format: SchemaFormat = own_format(key_record=record)
         parsed, _ = message_format.parse(schema, is_key=True)
         names = tuple(parsed.column.names)
     if not names:

@@ -16,13 +16,14 @@ HEADER_BYTES = 5
 MAX_BYTES = 2**31 - 1
 
 
-def body_sql(column: str) -> str:
+def body_sql(column: str, prefix: bytes = b"") -> str:
     """Return SQL of a message without its header.
 
     Args:
         column: the message.
+        prefix: what follows the header, and is left out, too.
     """
-    return f"substring({column}, {HEADER_BYTES + 1})"
+    return f"substring({column}, {HEADER_BYTES + len(prefix) + 1})"
 
 
 def schema_id_sql(column: str) -> str:
@@ -64,6 +65,20 @@ def schema_id(header: bytes) -> int | None:
     if len(header) < HEADER_BYTES or not header.startswith(MAGIC_BYTES):
         return None
     return int.from_bytes(header[len(MAGIC_BYTES) :], "big")
+
+
+def zigzag_bytes(number: int) -> bytes:
+    """Return a number that is not negative as Avro and Confluent's serializers write it.
+
+    Args:
+        number: the number.
+    """
+    written, number = bytearray(), number << 1
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
 
 
 def json_sql(column: str) -> str:
