@@ -18,6 +18,7 @@ from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
 
 TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd", "served")
+UNION_TOPICS = ("unions", "union_keys", "bad_unions")
 STRATEGIES = {
     "record": "{record}",
     "topic_record": "{topic}-{record}",
@@ -43,7 +44,10 @@ class Encoding(Protocol):
 
 
 class Avro:
-    kind, package = "AVRO", "shop"
+    kind = "AVRO"
+
+    def __init__(self, package: str = "shop") -> None:
+        self.package = package
 
     def schema(self, name: str, fields: Fields) -> str:
         named = [{"name": field, "type": kind} for field, kind in fields.items()]
@@ -105,6 +109,7 @@ class Producer:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     topics = [f"{kind}.{topic}" for kind in ("avro", "protobuf") for topic in TOPICS]
+    topics += UNION_TOPICS
     with shop_servers(tmp_path_factory.mktemp("servers"), topics) as servers:
         yield servers
 
@@ -308,3 +313,128 @@ class TestAvro(RecordTypes):
 
 class TestProtobuf(RecordTypes):
     encoding = Protobuf()
+
+
+class UnionProducer:
+    """A producer of events, whose schemas are under their names, and in a union of the topic."""
+
+    encoding = Avro("market")
+
+    def __init__(self, shop: Shop, topic: str) -> None:
+        self.shop, self.topic = shop, topic
+        self.versions: dict[str, int] = {}
+        self.fields: dict[str, Fields] = {}
+        self.members: list[str] = []
+
+    def define(self, name: str, fields: Fields) -> None:
+        """Register the next version of a record."""
+        full = f"{self.topic}.{name}"
+        self.shop.registry.register(full, self.encoding.schema(name, fields))
+        self.versions[name] = self.versions.get(name, 0) + 1
+        self.fields[name] = fields
+
+    def register(self, *members: str) -> None:
+        """Register the next version of the union; its null comes first."""
+        names = [f"{self.encoding.package}.{name}" for name in members]
+        references = [
+            {"name": name, "subject": f"{self.topic}.{member}", "version": self.versions[member]}
+            for name, member in zip(names, members, strict=True)
+        ]
+        schema = json.dumps(["null", *names])
+        subject = f"{self.topic}-value"
+        self.header = header(
+            self.shop.registry.register(subject, schema, references=references)  # type: ignore[arg-type]
+        )
+        self.members = list(members)
+
+    def message(self, name: str, **value: Any) -> bytes:
+        index = bytes([2 * (self.members.index(name) + 1)])
+        return self.header + index + self.encoding.encode(name, self.fields[name], value)
+
+    def send(self, name: str, **value: Any) -> None:
+        self.shop.send_bytes(self.topic, self.message(name, **value))
+
+
+class TestUnions:
+    """The schema of a topic is a union of records."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        settings = {
+            "orders": "topic: unions, record: market.Order",
+            "payments": "topic: unions, record: market.Payment",
+            "any": "topic: unions",
+            "keyed": "topic: union_keys, record: market.Order, tombstones: delete",
+            "bad": "topic: bad_unions, record: market.Order",
+        }
+        definitions = {name: f"format: avro, {keys}" for name, keys in settings.items()}
+        configs: dict[str, dict[str, Any]] = {"keyed": {}}
+        models = {
+            f"{name}.sql": model(name, **configs.get(name, {"unique_key": "id"}))
+            for name in settings
+        }
+        computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
+        return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
+
+    def test_two_models_of_a_union(self, project: Any, shop: Shop) -> None:
+        producer = UnionProducer(shop, "unions")
+        producer.define("Order", ORDER)
+        producer.define("Payment", PAYMENT)
+        producer.register("Order", "Payment")
+        producer.send("Order", id=1, status="new")
+        producer.send("Payment", id=7, amount=0.5)
+        producer.send("Order", id=2, status="new")
+        shop.send_bytes("unions", producer.header + b"\0")
+        names = ("orders", "payments", "computed")
+        assert run(*names) == {
+            "orders": "STREAM 2 changes, 1 commits, 1 skipped",
+            "payments": "STREAM 1 changes, 1 commits, 2 skipped",
+            "computed": "STREAM 2 changes, 1 commits, 1 skipped",
+        }
+        output = failure("any")
+        types = "is a union of the record types `market.Order`, `market.Payment`"
+        assert f"{types}. Set the source's `record` to the one to read" in output
+        # A record is added, and a field to another one.
+        producer.define("Refund", {"reason": "string"})
+        producer.define("Order", ORDER_2)
+        producer.register("Refund", "Order", "Payment")
+        producer.send("Refund", reason="broken")
+        producer.send("Order", id=2**40, status="paid", total=1.5)
+        assert run(*names) == {
+            "orders": "STREAM 1 changes, 1 commits, 1 skipped",
+            "payments": "STREAM 0 changes, 0 commits, 2 skipped",
+            "computed": "STREAM 1 changes, 1 commits, 1 skipped",
+        }
+        orders = [(1, "new", None), (2, "new", None), (2**40, "paid", 1.5)]
+        for name in ("orders", "computed"):
+            written = table(project, name).scan().to_arrow().sort_by("id").to_pylist()
+            assert [(row["id"], row["status"], row["total"]) for row in written] == orders
+        assert rows(project, "select id, amount from {schema}.payments") == [(7, 0.5)]
+
+    def test_null_deletes_the_row_of_the_key(self, project: Any, shop: Shop) -> None:
+        producer = UnionProducer(shop, "union_keys")
+        producer.define("Order", ORDER)
+        producer.define("Payment", PAYMENT)
+        producer.register("Order", "Payment")
+        key_schema = json.dumps(["null", json.loads(producer.encoding.schema("Key", KEY))])
+        key_header = header(shop.registry.register("union_keys-key", key_schema))
+        for number in (1, 2, 3):
+            producer.send("Order", id=number, status="new")
+            producer.send("Payment", id=number, amount=1)
+        for number, value in {1: producer.header + b"\0", 3: None}.items():
+            key = producer.encoding.encode("Key", KEY, {"id": number})
+            shop.send_bytes("union_keys", value, key=key_header + b"\2" + key)
+        assert run("keyed") == {"keyed": "STREAM 5 changes, 1 commits, 3 skipped"}
+        assert rows(project, "select id, status from {schema}.keyed") == [(2, "new")]
+
+    def test_bad_messages(self, project: Any, shop: Shop) -> None:
+        producer = UnionProducer(shop, "bad_unions")
+        producer.define("Order", ORDER)
+        producer.register("Order")
+        producer.send("Order", id=1, status="new")
+        shop.send_bytes("bad_unions", producer.header + b"\4\2")
+        number = int.from_bytes(producer.header[1:], "big")
+        output = failure("bad")
+        assert "1 records cannot be read, the first at bad_unions, partition 0, offset 1" in output
+        assert f"has the schema {number}, whose union has no record with the index of" in output
+        assert "Check that its producer sends the id of the schema" in output
