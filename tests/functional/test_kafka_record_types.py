@@ -18,7 +18,7 @@ from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
 
 TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd", "served")
-UNION_TOPICS = ("unions", "union_keys", "bad_unions")
+UNION_TOPICS = ("unions", "union_keys", "bad_unions", "json_types", "json_unions")
 STRATEGIES = {
     "record": "{record}",
     "topic_record": "{topic}-{record}",
@@ -438,3 +438,52 @@ class TestUnions:
         assert "1 records cannot be read, the first at bad_unions, partition 0, offset 1" in output
         assert f"has the schema {number}, whose union has no record with the index of" in output
         assert "Check that its producer sends the id of the schema" in output
+
+
+class TestJson:
+    """The title of a JSON Schema is the name of a record type."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        settings = {
+            "orders": "topic: json_types, record: shop.JsonOrder, columns: 'id int, status string'",
+            "payments": "topic: json_types, record: JsonPayment, columns: 'id int, amount double'",
+            "union": "topic: json_unions, record: Cat, columns: 'id int'",
+            "animals": "topic: json_unions, columns: 'id int, barks boolean'",
+        }
+        definitions = {name: f"format: json, {keys}" for name, keys in settings.items()}
+        models = {f"{name}.sql": model(name, unique_key="id") for name in settings}
+        computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
+        return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
+
+    def send(self, shop: Shop, topic: str, subject: str, schema: Any, **value: Any) -> None:
+        described = {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
+        number = shop.registry.register(subject, json.dumps(described), "JSON")
+        shop.send_bytes(topic, header(number) + json.dumps(value).encode())
+
+    def test_two_models_of_a_topic(self, project: Any, shop: Shop) -> None:
+        order, payment = (
+            {"title": name, "type": "object"} for name in ("shop.JsonOrder", "JsonPayment")
+        )
+        topic, subject = "json_types", "json_types-shop.JsonOrder"
+        for number in (1, 2):
+            self.send(shop, topic, subject, order, id=number, status="new")
+            self.send(shop, topic, "JsonPayment", payment, id=number, amount=0.5)
+            self.send(shop, topic, "Refund", {"title": "Refund"}, reason="broken")
+        for name in ("orders", "computed", "payments"):
+            assert run(name) == {name: "STREAM 2 changes, 1 commits, 4 skipped"}
+        for name in ("orders", "computed"):
+            sql = f"select id, status from {{schema}}.{name} order by id"
+            assert rows(project, sql) == [(1, "new"), (2, "new")]
+        shop.send_bytes(topic, b'{"id": 3}')
+        output = failure("orders")
+        assert "is JSON without the id of a schema, so that its record type is unknown" in output
+
+    def test_unions_are_refused(self, project: Any, shop: Shop) -> None:
+        members = [{"title": name, "type": "object"} for name in ("Cat", "Dog")]
+        self.send(shop, "json_unions", "json_unions-value", {"oneOf": members}, id=1, barks=True)
+        output = failure("union")
+        assert "which is a union of the record types `Cat`, `Dog`, and JSON does not say" in output
+        assert "choose rows by a field in the model's query" in output
+        run("animals")
+        assert rows(project, "select id, barks from {schema}.animals") == [(1, True)]

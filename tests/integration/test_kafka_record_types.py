@@ -61,7 +61,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Avro:
-    kind, format = "AVRO", "avro"
+    kind, format, columns = "AVRO", "avro", ""
 
     def registered(self, number: int) -> RegisteredSchema:
         return RegisteredSchema(number, self.schema(*SCHEMAS[number]), self.kind)
@@ -123,7 +123,7 @@ class Unions(Avro):
 class Protobuf:
     """Each schema has a second message, `Other`, which is a record type, too."""
 
-    kind, format = "PROTOBUF", "protobuf"
+    kind, format, columns = "PROTOBUF", "protobuf", ""
 
     def registered(self, number: int) -> RegisteredSchema:
         return RegisteredSchema(number, self.schema(*SCHEMAS[number]), self.kind)
@@ -144,12 +144,40 @@ class Protobuf:
         return (b"\2\2\x08\1", "skipped") if number != 5 and chance.random() < 0.1 else None
 
 
+class Json:
+    """A record type is the title of a schema, or of those that it is a union of."""
+
+    kind, format, columns = "JSON", "json", "id bigint, name string, note string"
+    unions: Mapping[int, list[int]] = {4: [4, 3], 5: [4, 5]}
+
+    def registered(self, number: int) -> RegisteredSchema:
+        if number not in self.unions:
+            return RegisteredSchema(number, self._schema(number), self.kind)
+        members = [{"$ref": f"{member}.json"} for member in self.unions[number]]
+        references = [Reference(f"{m}.json", self._schema(m)) for m in self.unions[number]]
+        text = json.dumps({"oneOf": members})
+        return RegisteredSchema(number, text, self.kind, tuple(references))
+
+    def _schema(self, number: int) -> str:
+        return json.dumps({"type": "object", "title": f"shop.{SCHEMAS[number][0]}"})
+
+    def encode(self, number: int, value: Mapping[str, Any]) -> bytes:
+        return json.dumps(value).encode()
+
+    def special(self, number: int, chance: random.Random, spoils: bool) -> None:
+        return None
+
+
+# How the messages of a topic are encoded.
+Encoding = Avro | Protobuf | Json
+
+
 class Registry:
     """A registry without a server."""
 
     address = "registry"
 
-    def __init__(self, encoding: Avro | Protobuf) -> None:
+    def __init__(self, encoding: Encoding) -> None:
         self.schemas = {number: encoding.registered(number) for number in SCHEMAS}
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
@@ -170,7 +198,7 @@ class Sent:
     skipped: int = 0
     bad: int = 0
 
-    def message(self, encoding: Avro | Protobuf, chance: random.Random, spoils: bool) -> Any:
+    def message(self, encoding: Encoding, chance: random.Random, spoils: bool) -> Any:
         """Return a random message, and count it."""
         number = chance.choice([1, 1, 2, 2, 3, 4, *[5, MISSING, None] * spoils])
         if number is None:
@@ -206,13 +234,15 @@ def in_spark(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize("runner", [in_process, in_spark])
 @pytest.mark.parametrize(
-    "encoding", [Avro(), Unions(), Protobuf()], ids=["avro", "unions", "protobuf"]
+    "encoding",
+    [Avro(), Unions(), Protobuf(), Json()],
+    ids=["avro", "unions", "protobuf", "json"],
 )
 def test_random_topics(
     bootstrap: str,
     lake: IcebergCatalog,
     spark: Session,
-    encoding: Avro | Protobuf,
+    encoding: Encoding,
     runner: Runner,
 ) -> None:
     topic, chance, sent = f"t{uuid.uuid4().hex[:8]}", random.Random(type(encoding).__name__), Sent()
@@ -240,7 +270,7 @@ def drained(
     topic: str,
     lake: IcebergCatalog,
     spark: Session,
-    encoding: Avro | Protobuf,
+    encoding: Encoding,
     runner: Runner,
 ) -> tuple[list[Any], list[str], StreamStatus]:
     """The rows of a table that a stream has written, why others are bad, and the status."""
@@ -254,7 +284,8 @@ def drained(
         COLUMNS.names,
         options,
     )
-    envelope = Envelope(encoding.format, "", encoding=encoding.format, record="shop.Order")
+    keys = {"encoding": encoding.format, "record": "shop.Order"}
+    envelope = Envelope(encoding.format, encoding.columns, **keys)
     registry: Any = Registry(encoding)
     servers = {"bootstrap.servers": bootstrap}
     source = KafkaSource(topic, servers, envelope, schemas=TopicSchemas(registry, envelope))

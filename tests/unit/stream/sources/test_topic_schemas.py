@@ -226,6 +226,12 @@ def test_schemas_that_cannot_be_read_are_named() -> None:
         ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro or Protobuf"),
         ({"format": "raw", "record": "s"}, "`record` is of messages in Avro or Protobuf"),
         ({"record": ["s"]}, "`record` must be text"),
+        ({"format": "json", "columns": "a int", "record": "s"}, "`record` needs a schema registry"),
+        ({"format": "json", "columns": "a int", "subject": "s"}, "or of a `record` in JSON"),
+        (
+            {"format": "json", "columns": "a int", "record": "s", "tombstones": "delete"},
+            "`record` cannot be used with `tombstones: delete`",
+        ),
         ({"format": "protobuf", "record": "a.A", "message": "a.B"}, "has `message` and `record`"),
         (
             {"schema_registry": ADDRESS, "key_record": "a.Key"},

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, REASON, WHERE
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    REASON,
+    SKIPPED,
+    WHERE,
+)
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
 
 if TYPE_CHECKING:
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
 FORMATS = ("json", "avro", "protobuf", "debezium", "maxwell", "raw")
 # Formats whose messages have the id of a schema in a registry.
 SCHEMA_FORMATS = ("avro", "protobuf")
+# Column of messages in JSON with the reason why their record type is unknown or cannot be read.
+UNTYPED = "__untyped"
 ENCODINGS = ("json", *SCHEMA_FORMATS)
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
@@ -85,6 +93,11 @@ class Envelope:
                 "The source has `message` and `record`. Remove one of them: with `record` messages "
                 "of other types are skipped, with `message` they are bad records."
             )
+        if self.record and self.name == "json" and self.tombstone_deletes:
+            raise StreamError(
+                "With `format: json`, `record` cannot be used with `tombstones: delete`: a message "
+                "without a value has no record type. Remove one of them."
+            )
         if not self.columns and self.name != "raw" and not self.schema_format:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
 
@@ -92,6 +105,16 @@ class Envelope:
     def schema_format(self) -> str | None:
         """The format of values with the id of a schema in a registry; None for other values."""
         return schema_format(self.name, self.encoding)
+
+    @property
+    def reads_schemas(self) -> bool:
+        """Whether the registry has what decodes a message, or JSON's record type."""
+        return self.schema_format is not None or self.of_json_record
+
+    @property
+    def of_json_record(self) -> bool:
+        """Whether messages are JSON, of which one record type is read."""
+        return self.name == "json" and self.record is not None
 
     @property
     def reads_keys(self) -> bool:
@@ -108,11 +131,12 @@ class Envelope:
 
         Args:
             spark: the Spark session.
-            messages: a frame with the columns of Spark's Kafka source.
+            messages: a frame with the columns of Spark's Kafka source; of a record type in JSON
+                also with SKIPPED and UNTYPED.
 
         Returns:
             A frame with the record's columns, `__stream`, and unless the format is raw `__bad`,
-            `__reason` and `__where`.
+            `__reason` and `__where`; of a record type in JSON also with SKIPPED.
         """
         if self.name == "raw":
             change = change_sql("false", "false")
@@ -122,6 +146,7 @@ class Envelope:
             f"cast({json_sql('value')} as string) as v",
             "offset",
             f"{self.where_sql} as {WHERE}",
+            *((SKIPPED, UNTYPED) if self.of_json_record else ()),
         )
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
@@ -160,7 +185,11 @@ class Envelope:
             has_key = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
             reasons[f"not {has_key}"] = f"lacks the key `{name}`"
         change = f"{change_sql('v is null', 'false')} as {CHANGE}"
-        return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
+        if not self.of_json_record:
+            return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
+        first = f"when {SKIPPED} then null when {UNTYPED} is not null then {UNTYPED}"
+        bad = bad_columns("coalesce(v, k)", reasons, first)
+        return parsed.selectExpr(*row, change, *bad, WHERE, SKIPPED)
 
     def required_columns(self, names: Sequence[str]) -> list[str]:
         """Return the required columns, spelled as the record spells them.
@@ -309,17 +338,18 @@ def debezium_rows(
     return changes.selectExpr(*rows, f"{change} as {CHANGE}", *bad, WHERE)
 
 
-def bad_columns(value: str, reasons: Mapping[str, str]) -> tuple[str, str]:
+def bad_columns(value: str, reasons: Mapping[str, str], first: str = "") -> tuple[str, str]:
     """Return SQL of the columns `__bad` and `__reason`.
 
     Args:
         value: SQL of the message's text.
         reasons: why a message is bad, by the SQL conditions.
+        first: SQL of cases that come before them.
     """
     # Spark changes text that is not UTF-8, and Arrow refuses it.
     all_reasons = {f"not is_valid_utf8({value})": "is not UTF-8", **reasons}
     cases = [f"when {condition} then {literal(why)}" for condition, why in all_reasons.items()]
-    reason = f"case {' '.join(cases)} end"
+    reason = f"case {' '.join([first, *cases])} end"
     text = f"make_valid_utf8(coalesce({value}, ''))"
     return f"if({reason} is null, null, {text}) as {BAD}", f"{reason} as {REASON}"
 

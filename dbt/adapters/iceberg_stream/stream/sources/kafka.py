@@ -262,13 +262,15 @@ class KafkaSource:
     ) -> Iterator[pa.RecordBatch] | None:
         if not (self.envelope.has_only_records or self.envelope.has_only_rows):
             return None
-        if self.schemas is None:
-            decoder = self._decode_json(session.spark, upper, pick)
+        if self.schemas is None or self.envelope.of_json_record:
+            decoder = self._decode_json(session.spark, upper, pick, on_skip)
         else:
             decoder = self._decode_records(session.spark, upper, pick, on_skip)
         return None if decoder is None else self._decoded(lower, upper, decoder)
 
-    def _decode_json(self, spark: SparkSession, upper: Frontier, pick: Pick) -> Decode | None:
+    def _decode_json(
+        self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
+    ) -> Decode | None:
         """Return what decodes JSON; None if Spark has to."""
         fields = self.envelope.fields(spark)
         schema = json_arrow_schema({field.name: field.dataType.simpleString() for field in fields})
@@ -278,7 +280,11 @@ class KafkaSource:
         if self.envelope.has_only_rows:
             return partial(decode_debezium, schema=schema, columns=columns)
         required = self.envelope.required_columns(schema.names)
-        return partial(decode_messages, schema=schema, columns=columns, required=required)
+        decode = partial(decode_messages, schema=schema, columns=columns, required=required)
+        if self.schemas is None:
+            return decode
+        own = self.schemas.own_messages(spark, self._topics.read, upper)
+        return lambda messages: decode(own.pick(messages, on_skip))
 
     def _decode_records(
         self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip

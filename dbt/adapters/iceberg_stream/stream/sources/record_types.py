@@ -11,7 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
+    Reference,
+    RegisteredSchema,
+)
 
 AVRO_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 
@@ -68,9 +71,42 @@ def record_names(schema: RegisteredSchema) -> tuple[str, ...] | None:
     except (SchemaError, json.JSONDecodeError):
         return None
     if schema.kind == "JSON":
-        title = described.get("title") if isinstance(described, dict) else None
-        return (title,) if isinstance(title, str) else ()
+        return _json_names(described, schema.references)
     return tuple(avro_names(described))
+
+
+def _json_names(schema: Any, references: Iterable[Reference]) -> tuple[str, ...] | None:
+    """Return the titles of a JSON Schema and of those it is a union of; None if one has none."""
+    title = schema.get("title") if isinstance(schema, dict) else None
+    names = [title] if isinstance(title, str) else []
+    for member in _json_members(schema):
+        if member != {"type": "null"}:
+            described = _json_target(member, schema, references)
+            if not isinstance(described, dict) or not isinstance(described.get("title"), str):
+                return None
+            names.append(described["title"])
+    return tuple(dict.fromkeys(names))
+
+
+def _json_members(schema: Any) -> Sequence[Any]:
+    """Return the schemas that a JSON Schema is a union of."""
+    unions = (schema.get(key) for key in ("oneOf", "anyOf")) if isinstance(schema, dict) else ()
+    return next((union for union in unions if isinstance(union, list)), ())
+
+
+def _json_target(member: Any, schema: Any, references: Iterable[Reference]) -> Any:
+    """Return the schema that a member of a union is, or refers to; None if it is not there."""
+    if not isinstance(member, dict) or "$ref" not in member:
+        return member
+    path = str(member["$ref"])
+    texts = {reference.name: reference.text for reference in references}
+    if path in texts:
+        return json.loads(texts[path])
+    if not path.startswith("#/"):
+        return None
+    for part in path.removeprefix("#/").split("/"):
+        schema = schema.get(part) if isinstance(schema, dict) else None
+    return schema
 
 
 def avro_members(schema: Any) -> Sequence[Any] | None:

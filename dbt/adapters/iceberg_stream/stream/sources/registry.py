@@ -199,7 +199,7 @@ def _registry(
     """Return the registry of the source or of its connection; None without one."""
     own = {n.removeprefix(PREFIX): v for n, v in options.items() if n.startswith(PREFIX)}
     address = str(spec.get("schema_registry") or "")
-    if messages.schema_format is not None and address:
+    if messages.reads_schemas and address:
         if holds_secret(address):
             raise StreamError(
                 "`schema_registry` holds a login, and dbt writes sources into its artifacts. Put "
@@ -214,16 +214,18 @@ def _schemas(
     spec: Mapping[str, Any], registry: SchemaRegistry | None, messages: Envelope
 ) -> TopicSchemas | None:
     """Return the schemas of the topics' messages; None if they are not of a registry."""
-    if messages.schema_format is None:
+    if not messages.reads_schemas:
         if named := [n for n in ("schema_registry", "subject", "record") if spec.get(n)]:
             raise StreamError(
-                f"`{named[0]}` is of messages in Avro or Protobuf: set `format` to avro or "
-                "protobuf, or `encoding` with `format: debezium`."
+                f"`{named[0]}` is of messages in Avro or Protobuf, or of a `record` in JSON: set "
+                "`format` to avro or protobuf, `encoding` with `format: debezium`, or `record` "
+                "with `format: json`."
             )
         return None
     if registry is None:
+        what = (messages.schema_format or "`record`").capitalize()
         raise StreamError(
-            f"{messages.schema_format.capitalize()} needs a schema registry: set `{PREFIX}url` in "
+            f"{what} needs a schema registry: set `{PREFIX}url` in "
             "the `kafka` connection of the profile, or `schema_registry` in the source."
         )
     return TopicSchemas(registry, messages, spec.get("subject"))

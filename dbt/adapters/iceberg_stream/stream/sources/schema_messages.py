@@ -254,17 +254,8 @@ class SchemaMessages:
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
         """Yield conditions of bad messages, and SQL of the reasons."""
-        yield "id is null and startswith(value, X'03')", literal(GLUE)
         yield "id is null and startswith(value, X'7B')", literal(JSON)
-        yield "id is null", literal(NO_HEADER)
-        for schema_id, why in self.schemas.unreadable.items():
-            yield f"id = {schema_id}", literal(why)
-        for schema_id, names in self.schemas.others.items():
-            yield f"id = {schema_id}", literal(_other_key(schema_id, names))
-        readable = [schema_id for writer in self.schemas.writers for schema_id in writer.ids]
-        unknown = literal(", which the registry does not have")
-        is_readable = f"id in ({', '.join(map(str, readable))})" if readable else "false"
-        yield f"not {is_readable}", f"concat('has the schema id ', id, {unknown})"
+        yield from header_reasons(self.schemas)
         yield from self._format.problems(self.schemas.writers)
         name = KINDS[self._format.kind][0]
         for writer in self.schemas.writers:
@@ -283,6 +274,24 @@ class SchemaMessages:
                 value = f"{writer.image}.{member[0]}"
                 if condition := failed_sql(member[1], value, wanted.dataType):
                     yield wanted.name, condition
+
+
+def header_reasons(schemas: MessageSchemas) -> Iterator[tuple[str, str]]:
+    """Yield conditions of messages whose headers show that they are bad, and SQL of the reasons.
+
+    Args:
+        schemas: the schemas of the messages.
+    """
+    yield "id is null and startswith(value, X'03')", literal(GLUE)
+    yield "id is null", literal(NO_HEADER)
+    for schema_id, why in schemas.unreadable.items():
+        yield f"id = {schema_id}", literal(why)
+    for schema_id, names in schemas.others.items():
+        yield f"id = {schema_id}", literal(_other_key(schema_id, names))
+    readable = [schema_id for writer in schemas.writers for schema_id in writer.ids]
+    unknown = literal(", which the registry does not have")
+    is_readable = f"id in ({', '.join(map(str, readable))})" if readable else "false"
+    yield f"not {is_readable}", f"concat('has the schema id ', id, {unknown})"
 
 
 def _other_key(schema_id: int, names: Sequence[str]) -> str:

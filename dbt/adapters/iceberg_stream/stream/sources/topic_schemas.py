@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
-    from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
+    from dbt.adapters.iceberg_stream.stream.sources.arrow_records import IsOther, RecordDecoder
+    from dbt.adapters.iceberg_stream.stream.sources.json_types import OwnMessages
     from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
 
 
@@ -140,6 +141,7 @@ class TopicSchemas:
         Raises:
             StreamError: the registry has no schema of them, so that their columns are not known.
         """
+        from dbt.adapters.iceberg_stream.stream.sources.json_types import unpack_json
         from dbt.adapters.iceberg_stream.stream.sources.schema_messages import SchemaMessages
 
         schemas = self._schemas(topics, pinned, self._declared(spark))
@@ -147,6 +149,8 @@ class TopicSchemas:
             self._require_readable(topics, pinned, schemas)
             self.learn(sample())
             raise self._without_columns(topics)
+        if envelope.of_json_record:
+            return unpack_json(spark, envelope, schemas, messages)
         return SchemaMessages(envelope, schemas).unpack(messages)
 
     def decoder(
@@ -165,13 +169,36 @@ class TopicSchemas:
         is_avro = self.envelope.schema_format == "avro"
         decoder = avro_decoder if is_avro else protobuf_decoder
         declared = self._declared(spark)
+        is_other = self._is_other(topics, pinned, declared)
+        return decoder(self._schemas(topics, pinned, declared), is_other)
+
+    def own_messages(
+        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
+    ) -> OwnMessages:
+        """Return what picks messages in JSON of the record type without Spark.
+
+        Args:
+            spark: the Spark session.
+            topics: the topics of the messages.
+            pinned: a frontier with the ids of their schemas.
+        """
+        from dbt.adapters.iceberg_stream.stream.sources.json_types import OwnMessages
+
+        declared = self._declared(spark)
+        schemas = self._schemas(topics, pinned, declared)
+        return OwnMessages.of(schemas, self._is_other(topics, pinned, declared))
+
+    def _is_other(
+        self, topics: Sequence[str], pinned: Frontier, declared: StructType | None
+    ) -> IsOther:
+        """Return what asks the registry whether the messages of another schema are skipped."""
 
         @cache
         def is_other(number: int) -> bool:
             self.learn([number])
             return number in self._schemas(topics, pinned, declared).others
 
-        return decoder(self._schemas(topics, pinned, declared), is_other)
+        return is_other
 
     def _declared(self, spark: SparkSession) -> StructType | None:
         """Return the columns of the source's definition, if it has them."""
@@ -182,6 +209,7 @@ class TopicSchemas:
     def _schemas(
         self, topics: Sequence[str], pinned: Frontier, declared: StructType | None
     ) -> MessageSchemas:
+        from dbt.adapters.iceberg_stream.stream.sources.json_types import json_schemas
         from dbt.adapters.iceberg_stream.stream.sources.schema_messages import message_schemas
 
         ids = schema_ids_of(pinned)
@@ -194,7 +222,11 @@ class TopicSchemas:
         if self.own_subject and not envelope.record:
             record = record_of_subject(self.own_subject, topics, own)
             envelope = replace(envelope, record=None if envelope.message else record)
-        schemas = message_schemas(own, envelope, declared, set(keys) - set(values))
+        if envelope.of_json_record:
+            assert envelope.record is not None and declared is not None
+            schemas = json_schemas(own, envelope.record, declared)
+        else:
+            schemas = message_schemas(own, envelope, declared, set(keys) - set(values))
         return self._with_seen(schemas, envelope, topics, own)
 
     def _with_seen(
