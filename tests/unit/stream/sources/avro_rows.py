@@ -88,7 +88,7 @@ def twos_complement(number: int) -> bytes:
 @st.composite
 def fixed_kinds(draw: DrawFn, name: str) -> tuple[Any, SearchStrategy[Any]]:
     """A `fixed`, also as a UUID or a decimal, and the bytes of its values."""
-    size = draw(st.sampled_from([4, 8, 12, 16, 20]))
+    size = draw(st.sampled_from([4, 8, 12, 16, 20, 1, 2, 3, 5, 7, 13, 18]))
     kind: dict[str, Any] = {"type": "fixed", "name": f"{name}_fixed", "size": size}
     form = draw(st.sampled_from(["bytes", "uuid", "decimal"]))
     if form == "uuid" and size == 16:
@@ -125,10 +125,11 @@ def kinds(draw: DrawFn, name: str, depth: int = 2) -> tuple[Any, SearchStrategy[
 
 
 def _is_small(typed: tuple[Any, SearchStrategy[Any]]) -> bool:
-    """Whether no enum, and no record or `fixed` that may be null is in a type."""
+    """Whether no enum, no record or `fixed` that may be null, and no odd `fixed` is in a type."""
     text = json.dumps(typed[0])
     begins = (f'["null", {{"type": "{kind}"' for kind in ("record", "fixed"))
-    parts = ('"enum"', *begins, '}, "null"]')
+    sizes = (f'"size": {size}' + end for size in (1, 2, 3, 5, 7, 13, 18) for end in ",}")
+    parts = ('"enum"', *begins, '}, "null"]', *sizes)
     return not any(part in text for part in parts)
 
 

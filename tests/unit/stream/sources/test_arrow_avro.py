@@ -223,8 +223,8 @@ def test_columns_of_the_definition() -> None:
         {"type": "map", "values": COLORS},
         {"type": "map", "values": ["null", record("Part", a="int")]},
         fixed(0),
-        fixed(2),
-        fixed(9, "decimal", precision=9),
+        {"type": "array", "items": fixed(2)},
+        {"type": "map", "values": record("Part", a=["null", fixed(2)])},
         fixed(20, "decimal", precision=9),
         {"type": "array", "items": ["null", fixed(16)]},
         {"type": "array", "items": [fixed(16), "null"]},
@@ -271,6 +271,33 @@ def test_uuids_and_decimals_of_a_fixed() -> None:
     for bad in (body, body + b"\0\0", most):
         with pytest.raises(ArrowFallback):
             rows_of(decoder_of(schema), [framed(1, values[0]), framed(1, bad)])
+
+
+def test_a_fixed_of_any_size() -> None:
+    """It is cut out of the message, also of a record that is null in others."""
+    inner = record("In", a="string", b=["null", fixed(3)], c=["string", "null"])
+    price = fixed(5, "decimal", precision=11, scale=2)
+    schema = record(x=fixed(1), y=["null", inner], z=[fixed(6), "null"], price=price, last="int")
+    one = {"a": "é", "b": b"\xff\0\x80", "c": None}
+    rows = [
+        {"x": b"\0", "y": one, "z": None, "price": (-1).to_bytes(5, "big", signed=True), "last": 1},
+        {"x": b"\xff", "y": None, "z": b"abcdef", "price": b"\0\0\0\1\2", "last": -1},
+        {"x": b"a", "y": {**one, "b": None, "c": "c"}, "z": None, "price": bytes(5), "last": 0},
+    ]
+    numbers = [Decimal("-0.01"), Decimal("2.58"), Decimal("0.00")]
+    expected_rows = [{**row, "price": n} for row, n in zip(rows, numbers, strict=True)]
+    messages = [framed(1, encode(schema, row)) for row in rows]
+    decoder = decoder_of(schema)
+    assert rows_of(decoder, messages).to_pylist() == expected_rows
+    for place, message in enumerate(messages):
+        assert rows_of(decoder, [message]).to_pylist() == expected_rows[place : place + 1]
+        for length in range(5, len(message)):
+            with pytest.raises(ArrowFallback):
+                rows_of(decoder, [*messages, message[:length]])
+    # An index that is padded, and one that the union does not have.
+    for bad in (b"a\x80\0" + messages[1][7:], b"a\4" + messages[1][7:], messages[1][5:] + b"\0"):
+        with pytest.raises(ArrowFallback):
+            rows_of(decoder, [messages[1], framed(1, bad)])
 
 
 def envelope(row: Any, **more: Any) -> Any:
@@ -331,7 +358,7 @@ def test_changes_of_several_schemas() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        envelope(SIMPLE, source=record("Source", gtid=fixed(2))),
+        envelope(SIMPLE, source=record("Source", gtid=["int", "string"])),
         {
             **envelope(SIMPLE),
             "fields": [*envelope(SIMPLE)["fields"][:2], *record(op="bytes")["fields"]],

@@ -3,7 +3,8 @@
 pyruhvro reads messages into Arrow's arrays, without an object for each value, in a fraction of the
 time of Spark's `from_avro`. It reads physical types only, bytes as text, and `fixed`, which it does
 not have, as a record of numbers with as many bytes, which are all encoded alike: PyArrow makes the
-columns' types of them, and checks what pyruhvro does not, such as UTF-8.
+columns' types of them, and checks what pyruhvro does not, such as UTF-8. A `fixed` whose size is
+not that of numbers is cut out of the messages, between what pyruhvro reads before and after it.
 If a message may be bad, Spark reads the whole batch: it decides what is a bad record. So does it if
 a message is not what its record is encoded to: pyruhvro accepts integers that are padded or too
 large, arrays of a negative length and bytes after the record.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
     IsOther,
     ReadableWriter,
     RecordDecoder,
+    RecordReader,
     has_text_operation,
     headers,
     is_wider,
@@ -94,20 +96,98 @@ class _AvroReader:
     prefix: bytes = b""
 
     def read(self, messages: pa.BinaryArray) -> pa.StructArray:
-        from pyruhvro import deserialize_array, serialize_record_batch
-
-        begin = HEADER_BYTES + len(self.prefix)
-        prefixes = pc.binary_slice(messages, HEADER_BYTES, begin)
-        if self.prefix and pc.unique(prefixes).to_pylist() != [self.prefix]:
-            raise ArrowFallback
-        bodies = pc.binary_slice(messages, begin, MAX_BYTES)
-        decoded = deserialize_array(bodies.to_pylist(), self.schema)
-        # All fields are converted: Spark refuses a message for any of them.
-        record = _converted(decoded.to_struct_array(), self.record)
-        [encoded] = serialize_record_batch(decoded, self.schema, 1)
+        bodies = _bodies(messages, self.prefix)
+        record, encoded = _decoded(bodies.to_pylist(), self.record, self.schema)
         if not encoded.equals(bodies):
             raise ArrowFallback
         return record
+
+
+@dataclass(frozen=True)
+class _PartReader:
+    """Reads messages with a `fixed` that has not the size of numbers; see RecordReader.
+
+    Attributes:
+        record: the type of the messages.
+        prefix: what is between the header of each message and its record.
+    """
+
+    record: Struct
+    prefix: bytes = b""
+
+    def read(self, messages: pa.BinaryArray) -> pa.StructArray:
+        record, rests = _first(_bodies(messages, self.prefix).to_pylist(), self.record)
+        if any(rests):
+            raise ArrowFallback
+        return record
+
+
+def _bodies(messages: pa.BinaryArray, prefix: bytes) -> pa.BinaryArray:
+    """Return the records in messages."""
+    begin = HEADER_BYTES + len(prefix)
+    prefixes = pc.binary_slice(messages, HEADER_BYTES, begin)
+    if prefix and pc.unique(prefixes).to_pylist() != [prefix]:
+        raise ArrowFallback
+    return pc.binary_slice(messages, begin, MAX_BYTES)
+
+
+def _decoded(
+    bodies: Sequence[bytes], record: Struct, schema: str
+) -> tuple[pa.StructArray, pa.BinaryArray]:
+    """Return the records that bodies begin with, and what they are encoded to."""
+    from pyruhvro import deserialize_array, serialize_record_batch
+
+    decoded = deserialize_array(bodies, schema)
+    [encoded] = serialize_record_batch(decoded, schema, 1)
+    # All fields are converted: Spark refuses a message for any of them.
+    return _converted(decoded.to_struct_array(), record), encoded
+
+
+def _first(bodies: Sequence[bytes], node: Node) -> tuple[pa.Array, list[bytes]]:
+    """Return the values that bodies begin with, as `_converted` does, and what follows them."""
+    if isinstance(node, NullUnion):
+        return _first_nullable(bodies, node)
+    if isinstance(node, Struct):
+        return _first_struct(bodies, node)
+    assert isinstance(node, AvroScalar)
+    octets = [body[: node.size] for body in bodies]
+    if any(len(own) < node.size for own in octets):
+        raise ArrowFallback
+    return _octets(pa.array(octets, pa.binary()), node), [body[node.size :] for body in bodies]
+
+
+def _first_struct(bodies: Sequence[bytes], node: Struct) -> tuple[pa.Array, list[bytes]]:
+    rests, arrays = list(bodies), list[pa.Array]()
+    for is_cut, group in itertools.groupby(node.fields, lambda field: _is_cut(field[1])):
+        fields = list(group)
+        if is_cut:
+            for _, part in fields:
+                assert part is not None
+                array, rests = _first(rests, part)
+                arrays.append(array)
+            continue
+        record = Struct(tuple(fields))
+        decoded, encoded = _decoded(rests, record, _schema(record))
+        begins = encoded.to_pylist()
+        if not all(map(bytes.startswith, rests, begins)):
+            raise ArrowFallback
+        rests = [rest[len(begin) :] for rest, begin in zip(rests, begins, strict=True)]
+        arrays += decoded.flatten()
+    return pa.StructArray.from_arrays(arrays, [name for name, _ in node.members.values()]), rests
+
+
+def _first_nullable(bodies: Sequence[bytes], node: NullUnion) -> tuple[pa.Array, list[bytes]]:
+    null, value = (b"\2", b"\0") if node.null_at else (b"\0", b"\2")
+    indexes = [body[:1] for body in bodies]
+    if not {null, value}.issuperset(indexes):
+        raise ArrowFallback
+    present = [index == value for index in indexes]
+    bodies = [body[1:] for body in bodies]
+    values, rests = _first(list(itertools.compress(bodies, present)), node.node)
+    places, following = itertools.count(), iter(rests)
+    array = values.take(pa.array([next(places) if own else None for own in present], pa.int64()))
+    pairs = zip(bodies, present, strict=True)
+    return array, [next(following) if own else body for body, own in pairs]
 
 
 def _converted(array: pa.Array, node: Node) -> pa.Array:
@@ -134,10 +214,8 @@ def _converted(array: pa.Array, node: Node) -> pa.Array:
 def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     kind = to_arrow_type(node.column)
     if node.primitive in ("bytes", "fixed"):
-        octets = array.view(pa.binary()) if node.primitive == "bytes" else fixed_bytes(array)
-        if pa.types.is_decimal(kind):
-            return decimals(octets, kind)
-        return uuids(octets) if node.sql == UUID else octets
+        is_bytes = node.primitive == "bytes"
+        return _octets(array.view(pa.binary()) if is_bytes else fixed_bytes(array), node)
     array.validate(full=True)
     if node.sql == ZONED:
         is_read = pc.match_substring_regex(array, ZONED_TEXT)
@@ -149,6 +227,13 @@ def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     elif node.avro in MILLIS:
         array = array.cast(pa.timestamp("ms", kind.tz))
     return array.cast(kind)
+
+
+def _octets(octets: pa.BinaryArray, node: AvroScalar) -> pa.Array:
+    kind = to_arrow_type(node.column)
+    if pa.types.is_decimal(kind):
+        return decimals(octets, kind)
+    return uuids(octets) if node.sql == UUID else octets
 
 
 def avro_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDecoder | None:
@@ -174,11 +259,14 @@ def avro_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDe
         member = writer.layout if isinstance(writer.layout, UnionMember) else None
         prefix = b"" if member is None else member.prefix
         others = () if member is None else member.other_prefixes
-        reader = _AvroReader(_schema(writer.record), writer.record, prefix)
+        schema = _schema(writer.record)
         try:
-            avro_to_arrow_schema(reader.schema)
+            avro_to_arrow_schema(schema)
         except ValueError:
             return None  # such as an enum whose symbols Spark accepts only
+        reader: RecordReader = _AvroReader(schema, writer.record, prefix)
+        if _is_cut(writer.record):
+            reader = _PartReader(writer.record, prefix)
         readable = ReadableWriter(reader, writer.record, writer.row, others)
         writers |= dict.fromkeys(headers(writer), readable)
     nulls = tuple(null_messages(schemas.writers))
@@ -202,7 +290,8 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
         part = target.valueType if isinstance(target, t.MapType) else target
         part = target.elementType if isinstance(target, t.ArrayType) else part
         is_alike = isinstance(target, t.MapType if node.is_map else t.ArrayType)
-        return is_alike and not _grows(node.node) and _is_exact(node.node, part)
+        is_whole = not _grows(node.node) and not _is_cut(node.node)
+        return is_alike and is_whole and _is_exact(node.node, part)
     if not isinstance(node, AvroScalar) or node.sql not in {Scalar.sql, ZONED, UUID, *NANOS}:
         return False
     if node.primitive == "fixed" and not _is_fixed_read(node):
@@ -214,7 +303,18 @@ def _is_exact(node: Node | None, target: t.DataType) -> bool:
 
 def _is_fixed_read(node: AvroScalar) -> bool:
     is_long = isinstance(node.column, t.DecimalType) and node.size > WIDTH
-    return numbers_of(node.size) is not None and not is_long
+    return node.size > 0 and not is_long
+
+
+def _is_cut(node: Node | None) -> bool:
+    """Return whether a type has a `fixed` that has not the size of numbers."""
+    if isinstance(node, Struct):
+        return any(_is_cut(part) for _, part in node.fields)
+    if isinstance(node, Nullable | Items):
+        return _is_cut(node.node)
+    if not isinstance(node, AvroScalar) or node.primitive != "fixed":
+        return False
+    return numbers_of(node.size) is None
 
 
 def _grows(node: Node | None) -> bool:
@@ -249,7 +349,7 @@ def _physical(node: Node | None, names: Iterator[int]) -> Any:
     assert isinstance(node, AvroScalar)
     kind = node.primitive
     if kind == "fixed":
-        parts = numbers_of(node.size) or ()
+        parts = numbers_of(node.size) or ["float"]  # no message is read with the latter
         numbers = [{"name": f"p{number}", "type": part} for number, part in enumerate(parts)]
         return {"type": "record", "name": f"n{next(names)}", "fields": numbers}
     return emit(node, names) if kind == "enum" else PHYSICAL[kind]
