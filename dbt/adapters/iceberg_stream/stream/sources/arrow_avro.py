@@ -150,10 +150,11 @@ def _first(bodies: Sequence[bytes], node: Node) -> tuple[pa.Array, list[bytes]]:
     if isinstance(node, Struct):
         return _first_struct(bodies, node)
     assert isinstance(node, AvroScalar)
-    octets = [body[: node.size] for body in bodies]
-    if any(len(own) < node.size for own in octets):
+    size = node.size
+    octets = [body[:size] for body in bodies]
+    if any(len(own) < size for own in octets):
         raise ArrowFallback
-    return _octets(pa.array(octets, pa.binary()), node), [body[node.size :] for body in bodies]
+    return _octets(pa.array(octets, pa.binary()), node), [body[size:] for body in bodies]
 
 
 def _first_struct(bodies: Sequence[bytes], node: Struct) -> tuple[pa.Array, list[bytes]]:
