@@ -98,7 +98,10 @@ def union_member(schema: RegisteredSchema, record: str | None, key: str) -> Unio
             "others are skipped"
         )
     if not records or record not in (None, *records):
-        raise SchemaError(f"is a union of {named(records)}, so it has no columns")
+        raise SchemaError(
+            f"is a union of {named(records)}, so it has no columns. Set the source's `format: raw` "
+            "to read its messages as bytes"
+        )
     index = next(iter(records.values())) if record is None else records[record]
     null_index = members.index("null") if "null" in members else None
     others = () if record is None else range(len(members))
