@@ -125,7 +125,7 @@ def test_without_a_name_the_records_are_listed() -> None:
 def test_types_without_columns() -> None:
     [reason] = read(union(1, "null", "string"), record=None).unreadable.values()
     assert reason == (
-        "has the schema 1, which is a union of no record type, so it has no columns. Set the "
+        "has the schema 1, which is a union without a record, so it has no columns. Set the "
         "source's `format: raw` to read its messages as bytes"
     )
     color = {"type": "enum", "name": "Color", "namespace": "shop", "symbols": ["red"]}

@@ -79,15 +79,15 @@ def union_member(schema: RegisteredSchema, record: str | None, key: str) -> Unio
 
     Args:
         schema: the schema.
-        record: full name of the record, whose messages are read and others skipped; None to read
-            the only one.
+        record: full name of the record in the union whose messages are read, while others are
+            skipped; None to read the only one.
         key: the source's key that names the record.
 
     Returns:
         The record; None if the schema is no union.
 
     Raises:
-        SchemaError: the union has no such record, or several and none is named.
+        SchemaError: the union has no record, or several and none is named.
     """
     members, records = _members(schema), record_indexes(schema)
     if members is None or records is None:
@@ -97,10 +97,10 @@ def union_member(schema: RegisteredSchema, record: str | None, key: str) -> Unio
             f"is a union of {named(records)}. Set the source's `{key}` to the one to read, and "
             "others are skipped"
         )
-    if not records or record not in (None, *records):
+    if not records:
         raise SchemaError(
-            f"is a union of {named(records)}, so it has no columns. Set the source's `format: raw` "
-            "to read its messages as bytes"
+            "is a union without a record, so it has no columns. Set the source's `format: raw` to "
+            "read its messages as bytes"
         )
     index = next(iter(records.values())) if record is None else records[record]
     null_index = members.index("null") if "null" in members else None
