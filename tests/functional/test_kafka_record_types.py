@@ -18,7 +18,7 @@ from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
 
 TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd", "served")
-UNION_TOPICS = ("unions", "union_keys", "bad_unions", "json_types", "json_unions")
+OTHER_TOPICS = ("unions", "union_keys", "bad_unions", "json_types", "json_unions", "json_twins")
 STRATEGIES = {
     "record": "{record}",
     "topic_record": "{topic}-{record}",
@@ -109,7 +109,7 @@ class Producer:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     topics = [f"{kind}.{topic}" for kind in ("avro", "protobuf") for topic in TOPICS]
-    topics += UNION_TOPICS
+    topics += OTHER_TOPICS
     with shop_servers(tmp_path_factory.mktemp("servers"), topics) as servers:
         yield servers
 
@@ -450,9 +450,15 @@ class TestJson:
             "payments": "topic: json_types, record: JsonPayment, columns: 'id int, amount double'",
             "union": "topic: json_unions, record: Cat, columns: 'id int'",
             "animals": "topic: json_unions, columns: 'id int, barks boolean'",
+            "twin_cats": "topic: json_twins, record: Cat, columns: 'id int'",
+            "twin_dogs": "topic: json_twins, record: Dog, columns: 'id int'",
+            "twin_all": "topic: json_twins, columns: 'id int'",
         }
         definitions = {name: f"format: json, {keys}" for name, keys in settings.items()}
-        models = {f"{name}.sql": model(name, unique_key="id") for name in settings}
+        twins = {name: {"commit_group": "json"} for name in settings if "twin" in name}
+        models = {
+            f"{name}.sql": model(name, unique_key="id", **twins.get(name, {})) for name in settings
+        }
         computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
         return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
 
@@ -487,3 +493,14 @@ class TestJson:
         assert "choose rows by a field in the model's query" in output
         run("animals")
         assert rows(project, "select id, barks from {schema}.animals") == [(1, True)]
+
+    def test_models_that_are_committed_together(self, project: Any, shop: Shop) -> None:
+        """One of them reads all record types, and has no schemas in its progress."""
+        names = ("twin_cats", "twin_dogs", "twin_all")
+        for number in range(0, 6, 2):
+            for place, name in enumerate(("Cat", "Dog")):
+                schema = {"title": name, "type": "object", "description": str(number)}
+                self.send(shop, "json_twins", "json_twins-value", schema, id=number + place)
+            run(*names)
+        ids = [rows(project, f"select id from {{schema}}.{name} order by id") for name in names]
+        assert [[row[0] for row in own] for own in ids] == [[0, 2, 4], [1, 3, 5], [*range(6)]]
