@@ -18,7 +18,8 @@ from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
 
 TOPICS = ("events", "late", "by_topic", "unnamed", "mixed", "keyed", "twins", "odd", "served")
-OTHER_TOPICS = ("unions", "union_keys", "bad_unions", "json_types", "json_unions", "json_twins")
+UNION_TOPICS = ("unions", "union_keys", "union_changes", "bad_unions")
+JSON_TOPICS = ("json_types", "json_unions", "json_twins")
 STRATEGIES = {
     "record": "{record}",
     "topic_record": "{topic}-{record}",
@@ -109,7 +110,7 @@ class Producer:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     topics = [f"{kind}.{topic}" for kind in ("avro", "protobuf") for topic in TOPICS]
-    topics += OTHER_TOPICS
+    topics += [*UNION_TOPICS, *JSON_TOPICS]
     with shop_servers(tmp_path_factory.mktemp("servers"), topics) as servers:
         yield servers
 
@@ -368,13 +369,52 @@ class TestUnions:
             "bad": "topic: bad_unions, record: market.Order",
         }
         definitions = {name: f"format: avro, {keys}" for name, keys in settings.items()}
+        changes = (
+            "format: debezium, encoding: avro, topic: union_changes, record: db.orders.Envelope"
+        )
+        definitions |= {"changes": changes}
         configs: dict[str, dict[str, Any]] = {"keyed": {}}
         models = {
             f"{name}.sql": model(name, **configs.get(name, {"unique_key": "id"}))
             for name in settings
         }
         computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
-        return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
+        models |= {"computed.sql": computed, "changes.sql": model("changes", unique_key="id")}
+        models["by_spark.sql"] = models["changes.sql"].replace("*", "*, upper(status) as upper")
+        return {"sources.yml": sources(definitions), **models}
+
+    def test_debezium(self, project: Any, shop: Shop) -> None:
+        """The changes of two tables are in a topic; null is a tombstone, which has no effect."""
+
+        def envelope(table: str, fields: Fields) -> Any:
+            space = f"db.{table}"
+            row = json.loads(Avro(space).schema("Value", fields))
+            kinds = {"before": ["null", row], "after": ["null", f"{space}.Value"], "op": "string"}
+            named = [{"name": name, "type": kind} for name, kind in kinds.items()]
+            return {"type": "record", "name": "Envelope", "namespace": space, "fields": named}
+
+        members = ["null", envelope("orders", ORDER), envelope("items", PAYMENT)]
+        number = shop.registry.register("union_changes-value", json.dumps(members))
+
+        def message(index: int, **change: Any) -> bytes:
+            written = io.BytesIO()
+            value = {"before": None, "after": None, **change}
+            fastavro.schemaless_writer(written, fastavro.parse_schema(members[index]), value)
+            return header(number) + bytes([2 * index]) + written.getvalue()
+
+        one, two = ({"id": n, "status": "new"} for n in (1, 2))
+        shop.send_bytes(
+            "union_changes",
+            message(1, op="c", after=one),
+            message(2, op="c", after={"id": 7, "amount": 1}),
+            message(1, op="c", after=two),
+            message(1, op="u", before=two, after={**two, "status": "paid"}),
+            message(1, op="d", before=one),
+            header(number) + b"\0",
+        )
+        for name in ("changes", "by_spark"):
+            assert run(name) == {name: "STREAM 4 changes, 1 commits, 1 skipped"}
+            assert rows(project, f"select id, status from {{schema}}.{name}") == [(2, "paid")]
 
     def test_two_models_of_a_union(self, project: Any, shop: Shop) -> None:
         producer = UnionProducer(shop, "unions")
