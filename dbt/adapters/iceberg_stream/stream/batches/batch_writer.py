@@ -30,7 +30,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 ALL_KEYS = 1 << 62
 # Batches in a row that fell back to Spark, after which PyArrow is not tried any more.
 MAX_ARROW_FALLBACKS = 3
+Partitions = Callable[[pa.RecordBatch], pa.StructArray]
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -80,6 +81,7 @@ class BatchWriter:
         runner: writes files, in this process or in Spark's tasks.
         bad_records: handles records that cannot be read.
         schema: of the table's columns, with the types that the query returns.
+        partitions: computes the partition values of rows as the query does; None if only Spark can.
         rewriter: rewrites files of the table, in this process or in Spark's tasks.
     """
 
@@ -90,6 +92,7 @@ class BatchWriter:
     runner: Runner
     bad_records: BadRecords
     schema: pa.Schema
+    partitions: Partitions | None = None
     rewriter: Rewriter = in_threads
     _arrow_fallbacks: int = field(default=0, init=False)
 
@@ -182,7 +185,7 @@ class BatchWriter:
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
-        selection = _Selection(self.query)
+        selection = _Selection(self.query, self.schema, self.partitions)
         arrow_changes = self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
             with suppress(ArrowFallback):
@@ -209,6 +212,8 @@ class BatchWriter:
         if not isinstance(source, ArrowSource) or self._arrow_fallbacks >= MAX_ARROW_FALLBACKS:
             return None
         if self.reads_target or self.runner is not in_process:
+            return None
+        if self.query.partition and self.partitions is None:
             return None
         lower, upper = batch_range.lower, _end(batch_range)
         rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
@@ -418,8 +423,12 @@ class BatchWriter:
 class _Selection:
     """Selects the changes of a query among the rows that PyArrow reads."""
 
-    def __init__(self, query: StreamQuery) -> None:
+    def __init__(
+        self, query: StreamQuery, target: pa.Schema, partitions: Partitions | None
+    ) -> None:
         self._query = query
+        self._target = target
+        self._partitions = partitions
         self._picked = Picked({})
         self.skipped = 0
 
@@ -429,7 +438,7 @@ class _Selection:
 
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""
-        picked = self._query.pick(schema)
+        picked = self._query.pick(schema, self._target)
         if picked is None:
             return None
         self._picked = picked
@@ -438,6 +447,8 @@ class _Selection:
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns that `StreamQuery.changes` returns."""
         rows = self._picked.select(rows)
+        if self._query.partition and self._partitions is not None:
+            rows = rows.append_column(PARTITION, self._partitions(rows))
         names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
         renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
         if DELETED in renamed.schema.names:
