@@ -243,6 +243,8 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
         {"keys": ("id",), "sql": FILTERED},
         {"keys": ("id",), "sql": COMPUTED, "layout": "partitioned by (bucket(3, id), name)"},
         {"sql": COMPUTED, "layout": "partitioned by (truncate(1, name))"},
+        {"sql": COMPUTED, "keys": ("id",), "sequence_by": ("name",), "batch_rows": 300},
+        {"sql": COMPUTED, "keys": ("id",), "sequence_by": ("name",), "max_keys": 10},
     ],
 )
 def test_the_same_table_as_spark_makes(
@@ -257,17 +259,31 @@ def test_the_same_table_as_spark_makes(
 
 
 @pytest.mark.parametrize(
-    ("sql", "layout", "expected"),
+    ("sql", "layout", "options", "expected"),
     [
         (
             "select id, name from v where name = 'n1' and id < 8",
             "",
+            {},
             [(n, "n1") for n in (1, 3, 5, 7)],
+        ),
+        (
+            "select 7L as id, concat(name, cast(9 - id as string)) as name from v",
+            "",
+            {"keys": ("id",), "sequence_by": ("name",)},
+            [(7, "n18")],
+        ),
+        (
+            "select id, name from v where id > 5",
+            "",
+            {"keys": ("id",), "deletes": "name = 'n1'"},
+            [(6, "n0"), (8, "n0")],
         ),
         (
             "with shouted as (select id * 10 as id, upper(name) as name from v where id > 6) "
             "select * from shouted where id <> 80",
             "partitioned by (name)",
+            {},
             [(70, "N1", "{N1}"), (90, "N1", "{N1}")],
         ),
     ],
@@ -279,12 +295,13 @@ def test_filters_expressions_and_partitions_need_no_spark(
     monkeypatch: pytest.MonkeyPatch,
     sql: str,
     layout: str,
+    options: dict[str, Any],
     expected: list[Any],
 ) -> None:
     topic = Topic(broker, 1)
     topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
     monkeypatch.setattr(KafkaSource, "read", None)
-    assert drained(topic, lake, spark, in_process, sql, layout) == (expected, [])
+    assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
 
 
 def test_transactions_leave_gaps(broker: Broker) -> None:

@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.stream.query.query import (
     get_change_sql,
     output_columns,
 )
+from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 
 KEYED = StreamOptions("s", keys=("id",))
 
@@ -209,11 +210,22 @@ def test_a_query_that_does_more(sql: str) -> None:
 
 def test_options_that_need_spark() -> None:
     for more in (
-        {"sequence_by": ("id",)},
-        {"deletes": "id = 1"},
+        {"deletes": "sqrt(id) = 1"},
+        {"deletes": "id ="},
         {"truncates": "id = 1"},
         {"soft_deletes": "gone"},
     ):
         assert picked("select * from v", StreamOptions("s", keys=("id",), **more)) is None
-    assert picked("select * from v", partition="struct(id)") is None
-    assert picked("select * from v", where="note = 'a'") is None
+    assert picked("select * from v", where="sqrt(id) = 1") is None
+
+
+def test_conditions_of_options() -> None:
+    """They are on the columns of the query, also on those that the table does not have."""
+    options = StreamOptions("s", keys=("id",), deletes="noted = 'gone' -- a comment")
+    selected = picked("select *, note as noted from v", options, where="total > 1")
+    assert selected is not None
+    source = {"id": [1, 2, 3], "Total": [1, 2, 3], "note": ["gone", None, "gone"]}
+    rows = pa.record_batch({name: source[column] for name, column in selected.columns.items()})
+    result = selected.select(rows)
+    assert result["id"].to_pylist() == [2, 3]
+    assert result[ROW_DELETED].to_pylist() == [False, True]

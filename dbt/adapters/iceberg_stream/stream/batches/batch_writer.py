@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     BatchRange,
@@ -186,7 +186,7 @@ class BatchWriter:
     ) -> WrittenBatch:
         source = self.source
         selection = _Selection(self.query, self.schema, self.partitions)
-        arrow_changes = self._arrow_changes(session, batch_range, selection)
+        arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
             with suppress(ArrowFallback):
                 batch = self._write_arrow(arrow_changes, batch_range, write_id)
@@ -222,9 +222,15 @@ class BatchWriter:
     def _write_arrow(
         self, changes: Iterator[pa.RecordBatch], batch_range: BatchRange, write_id: str
     ) -> WrittenBatch:
-        delta = write_here(self._plan(write_id, in_order=True), changes)
+        plan = self._plan(write_id, in_order=True)
+        if not (plan.ordered or plan.max_keys):
+            raise ArrowFallback
+        try:
+            delta = write_here(plan, changes)
+        except TooManyKeys as error:
+            raise ArrowFallback from error
         self._arrow_fallbacks = 0
-        return WrittenBatch(batch_range, [delta])
+        return self._batch(batch_range, [delta])
 
     def _write(
         self,
@@ -335,8 +341,7 @@ class BatchWriter:
         replaces: bool,
     ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
-        first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
-        batch = WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
+        batch = self._batch(batch_range, deltas)
         if not self._locates_rows:
             return batch
         with ExitStack() as undo:
@@ -345,6 +350,10 @@ class BatchWriter:
             undo.pop_all()
         self.sink.remove(sorted({*batch.files} - {*target_deletes.files}))
         return target_deletes
+
+    def _batch(self, batch_range: BatchRange, deltas: list[Delta]) -> WrittenBatch:
+        first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
+        return WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
 
     def _locate_rows(
         self, session: Session, plan: DeltaPlan, batch: WrittenBatch, replaces: bool
@@ -447,13 +456,18 @@ class _Selection:
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns that `StreamQuery.changes` returns."""
         rows = self._picked.select(rows)
+        hidden = (MAJOR, MINOR, ROW_DELETED)
+        columns = {name: rows[name] for name in rows.schema.names if name not in hidden}
+        # Their places in the batch say which of them counts most.
+        for number, name in enumerate((*self._query.options.sequence_by, MAJOR, MINOR)):
+            columns[f"{ORDER}{number}"] = rows[name]
+        if ROW_DELETED in rows.schema.names:
+            columns[DELETED] = rows[ROW_DELETED]
+        else:
+            columns[DELETED] = pa.repeat(pa.scalar(False), rows.num_rows)
         if self._query.partition and self._partitions is not None:
-            rows = rows.append_column(PARTITION, self._partitions(rows))
-        names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
-        renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
-        if DELETED in renamed.schema.names:
-            return renamed
-        return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
+            columns[PARTITION] = self._partitions(rows)
+        return pa.record_batch(columns)
 
 
 def _end(batch_range: BatchRange) -> Frontier:

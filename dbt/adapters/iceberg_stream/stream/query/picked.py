@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
+from sqlglot.errors import ParseError
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
@@ -40,7 +41,8 @@ class Picked:
         computed: what the query computes, by its columns in lower case.
         conditions: of the rows that the query returns.
         doubts: conditions of rows for which Spark may have another result.
-        of_rows: whether the changes are of rows: those that the condition leaves out are deleted.
+        of_rows: whether the changes are of rows: those that the conditions leave out are deleted.
+        deletes: which changes are deletes, besides those that the source says are.
     """
 
     columns: Mapping[str, str]
@@ -48,6 +50,7 @@ class Picked:
     conditions: Sequence[Value] = ()
     doubts: Sequence[Value] = ()
     of_rows: bool = False
+    deletes: Value | None = None
 
     def only(self, names: Sequence[str], types: pa.Schema) -> Picked | None:
         """Return some of the columns, by their names as they are written.
@@ -78,7 +81,7 @@ class Picked:
         Raises:
             ArrowFallback: Spark may have another result for a row, or refuse it.
         """
-        if not self.conditions and not self.computed:
+        if not self.conditions and not self.computed and self.deletes is None:
             return rows
         try:
             if any(pc.any(doubt.array(rows)).as_py() for doubt in self.doubts):
@@ -91,7 +94,10 @@ class Picked:
         if self.conditions:
             conditions = (condition.array(rows) for condition in self.conditions)
             is_kept = reduce(pc.and_kleene, conditions)
-            rows = _with_deletes(rows, is_kept) if self.of_rows else rows.filter(is_kept)
+            is_left_out = pc.invert(pc.fill_null(is_kept, False))
+            rows = _with_deletes(rows, is_left_out) if self.of_rows else rows.filter(is_kept)
+        if self.deletes is not None:
+            rows = _with_deletes(rows, pc.fill_null(self.deletes.array(rows), False))
         columns = {
             name: rows[name] for name in rows.schema.names if not name.startswith(COMPUTED_WITH)
         }
@@ -99,26 +105,29 @@ class Picked:
         return pa.record_batch(columns)
 
 
-def _with_deletes(rows: pa.RecordBatch, is_kept: pa.Array) -> pa.RecordBatch:
-    """Return rows with ROW_DELETED, also for those that are not kept."""
-    deleted = pc.invert(pc.fill_null(is_kept, False))
+def _with_deletes(rows: pa.RecordBatch, deleted: pa.Array) -> pa.RecordBatch:
+    """Return rows with ROW_DELETED, also for those that are deleted besides."""
     if ROW_DELETED in rows.schema.names:
         deleted = pc.or_(deleted, rows[ROW_DELETED])
         rows = rows.drop_columns([ROW_DELETED])
     return rows.append_column(ROW_DELETED, deleted)
 
 
-def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
+def pick(
+    sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str | None = None
+) -> Picked | None:
     """Return what a query selects, if PyArrow computes it as Spark does.
 
     Args:
         sql: the query: a select, or several of which each reads the one before.
         view: the name that the source has in it.
         schema: the source's columns.
+        where: a condition of the query's rows that are used; empty for all.
+        deletes: a condition of the query's rows that are deletes.
 
     Returns:
-        The columns and the condition; None if the query does more, or if PyArrow may compute
-        something differently.
+        What it selects; None if the query does more, or if PyArrow may compute something
+        differently.
     """
     tree = sqlglot.parse_one(sql, dialect="spark")
     by_lower = {name.lower(): name for name in schema.names}
@@ -130,13 +139,19 @@ def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
         columns = selects.columns(tree, tree.ctes)
         if kept is not None:
             selects.conditions.append(selects.of_source().boolean(kept))
-    except NotAlike:
+        of_query = Translation(columns, {""}, selects.inputs)
+        if where and kept is not None:
+            return None
+        if where:
+            selects.conditions.append(of_query.boolean(sqlglot.parse_one(where, dialect="spark")))
+        deleted = of_query.boolean(sqlglot.parse_one(deletes, dialect="spark")) if deletes else None
+    except (NotAlike, ParseError):
         return None
     plain = {name: value.column for name, value in columns.items() if value.column is not None}
     computed = {name: value for name, value in columns.items() if value.column is None}
-    if not computed and not selects.conditions:
+    if not computed and not selects.conditions and not deleted:
         return Picked(plain)
-    if AMBIGUOUS_TEXT.search(sql):
+    if AMBIGUOUS_TEXT.search(f"{sql} {where} {deletes}"):
         return None
     needed = {_computed_with(name): name for name in sorted(selects.inputs.columns)}
     return Picked(
@@ -145,6 +160,7 @@ def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
         selects.conditions,
         selects.inputs.doubts,
         of_rows=kept is not None,
+        deletes=deleted,
     )
 
 

@@ -337,11 +337,9 @@ class StreamQuery:
             What the query selects, by the table's columns; None if the query or the options do
             more, so that Spark has to compute the rows.
         """
-        options = self.options
-        by_options = (options.sequence_by, options.deletes, options.truncates)
-        if any(by_options) or self.reads_target or self.where:
+        if self.options.truncates or self.reads_target:
             return None
-        picked = pick(self.change_sql, self.view, schema)
+        picked = pick(self.change_sql, self.view, schema, self.where, self.options.deletes)
         return None if picked is None else picked.only(self.columns, target)
 
     def changes(self) -> str:
