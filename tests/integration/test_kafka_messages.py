@@ -239,12 +239,12 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
     "options",
     [
         {},
-        {"keys": ("id",), "batch_rows": 300},
         {"keys": ("id",), "sql": FILTERED},
         {"keys": ("id",), "sql": COMPUTED, "layout": "partitioned by (bucket(3, id), name)"},
-        {"sql": COMPUTED, "layout": "partitioned by (truncate(1, name))"},
-        {"sql": COMPUTED, "keys": ("id",), "sequence_by": ("name",), "batch_rows": 300},
-        {"sql": COMPUTED, "keys": ("id",), "sequence_by": ("name",), "max_keys": 10},
+        {
+            **{"keys": ("id",), "sql": COMPUTED, "sequence_by": ("name",)},
+            "layout": "partitioned by (truncate(1, name))",
+        },
     ],
 )
 def test_the_same_table_as_spark_makes(
@@ -253,6 +253,8 @@ def test_the_same_table_as_spark_makes(
     topic, chance = Topic(broker, PARTITIONS), random.Random(7)
     for values in (VALUES, [*VALUES, *BAD], VALUES):
         fill_at_random(topic, chance, values)
+    # PyArrow writes the batches that have no bad records.
+    options = {"batch_rows": 200, **options}
     rows, bad = drained(topic, lake, spark, in_process, **options)
     assert rows and bad
     assert (rows, bad) == drained(topic, lake, spark, in_spark, **options)

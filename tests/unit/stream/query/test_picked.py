@@ -158,3 +158,14 @@ def test_the_change_is_no_column_of_the_row() -> None:
         assert picked is not None
         assert list(picked.columns.values()) == ROWS.schema.names
     assert pick("select * except (id), v.__stream as __stream from v", "v", ROWS.schema) is None
+
+
+def test_types_that_pyarrow_cannot_compute_with() -> None:
+    """Texts of UUIDs are an extension type, for which PyArrow has few functions."""
+    ids = pa.array([b"\0" * 16], pa.binary(16)).cast(pa.uuid())
+    schema = pa.schema([("one", pa.uuid()), ("other", pa.uuid())])
+    picked = pick("select coalesce(one, other) as x from v", "v", schema)
+    assert picked is not None
+    rows = pa.record_batch(dict.fromkeys(picked.columns, ids))
+    with pytest.raises(ArrowFallback):
+        picked.select(rows)

@@ -87,7 +87,7 @@ class Picked:
             if any(pc.any(doubt.array(rows)).as_py() for doubt in self.doubts):
                 raise ArrowFallback
             return self._selected(rows)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ArrowFallback from error
 
     def _selected(self, rows: pa.RecordBatch) -> pa.RecordBatch:
