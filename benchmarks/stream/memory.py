@@ -17,7 +17,7 @@ from benchmarks.harness import BenchmarkError, Result
 from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 
 from .data import upserts, write_files
-from .rig import COMPUTES, PICKS, Rig
+from .rig import BY_SPARK, PICKS, Rig
 
 KEYS = 100_000
 FEW, MANY = 1_000_000, 50_000_000
@@ -49,7 +49,7 @@ def memory(bench: Bench) -> list[Result]:
     for rows in (few, many):
         write_files(folder / f"source{rows}", upserts(rows, KEYS))
     results = []
-    for sql, label in ((PICKS, ""), (COMPUTES, "_computed")):
+    for sql, label in ((PICKS, ""), (BY_SPARK, "_by_spark")):
         base, more, together = (
             _peak(bench, folder, sql, rows, interval)
             for rows, interval in ((few, SECOND), (many, SECOND), (many, NEVER))

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 from .data import PER_FILE, changes, write_files
 from .merge_peer import COPY_ON_WRITE, MERGE_ON_READ, PEERS, merge_files, properties
-from .rig import COMPUTES, PICKS, Rig
+from .rig import BY_SPARK, PICKS, Rig
 from .tables import check, compact, read, shape
 
 UPSERTS = 1_000_000
@@ -84,7 +84,7 @@ class Merges:
         """Spark's first MERGE, and our first batch, find a cold JVM."""
         for mode in PEERS:
             self.merged(mode, Case(case.rows, case.upserts, case.files[:2]))
-        for sql in (PICKS, COMPUTES):
+        for sql in (PICKS, BY_SPARK):
             self.ours(case, 0.0, sql)
 
     def told(self, contender: str) -> str:
@@ -175,7 +175,7 @@ def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[
     ]
     ways = (
         ("each_second", 1.0, PICKS, "a commit a second, which MERGE cannot have"),
-        ("computed", 0.0, COMPUTES, "an expression in the query: Spark reads the files"),
+        ("by_spark", 0.0, BY_SPARK, "a query that Spark has to compute"),
     )
     for label, interval, sql, what in ways:
         way = {f"ours, {label}": partial(merges.ours, case, interval, sql)}

@@ -43,7 +43,11 @@ VIEW = "__stream_source"
 # whose rows Spark has to read.
 PICKS = f"select * from {VIEW}"
 FILTERS = f"{PICKS} where amount >= 0"
-COMPUTES = f"{PICKS} where abs(amount) >= 0"
+COMPUTES = (
+    "select id, customer, trim(status) as status, coalesce(amount, 0) as amount, "
+    f"case when at > 0 then at else 0 end as at from {VIEW} where abs(amount) >= 0"
+)
+BY_SPARK = f"{PICKS} where sqrt(abs(amount)) >= 0"
 COLUMNS = ("id", "customer", "status", "amount", "at")
 DDL = "id bigint, customer bigint, status string, amount double, at bigint"
 SCHEMA = Schema(

@@ -19,7 +19,7 @@ from tests.servers.schema_registry import schema_registry
 
 from .data import fill_avro_topic, fill_topic, truth, upserts, write_files
 from .flink import PEER, Flink, files_source, flink, kafka_source
-from .rig import COMPUTES, DDL, FILTERS, PICKS, Rig
+from .rig import BY_SPARK, COMPUTES, DDL, FILTERS, PICKS, Rig
 from .tables import check, read, shape
 
 FEW, MANY = 1_000_000, 5_000_000
@@ -111,8 +111,12 @@ class Pair:
         return [*results, *self._with_more(many, theirs_many, f"{name}_5m")]
 
     def _with_more(self, given: Input, theirs: list[float], name: str) -> list[Result]:
-        """With a filter in the query, and with an expression, for which Spark reads the rows."""
-        queries = {"filtered": (FILTERS, FILTERED_AIM), "computed": (COMPUTES, None)}
+        """With a filter in the query, with expressions, and with a query that Spark computes."""
+        queries = {
+            "filtered": (FILTERS, FILTERED_AIM),
+            "computed": (COMPUTES, FILTERED_AIM),
+            "by_spark": (BY_SPARK, None),
+        }
         for sql, _ in queries.values():
             self.ours(given, sql)
         measures = {label: partial(self.ours, given, sql) for label, (sql, _) in queries.items()}

@@ -168,8 +168,8 @@ class RecordTypes:
             f"{name}.sql": model(name, **configs.get(name, {"unique_key": "id"}))
             for name in settings
         }
-        computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
-        return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
+        by_spark = model("orders", unique_key="id").replace("*", "*, initcap(status) as title")
+        return {"sources.yml": sources(definitions), "by_spark.sql": by_spark, **models}
 
     def test_two_models_of_a_topic(self, project: Any, shop: Shop) -> None:
         """Each has its own type, with its newer schemas; a third type belongs to no model."""
@@ -177,11 +177,11 @@ class RecordTypes:
         producer.send("Order", ORDER, id=1, status="new")
         producer.send("Payment", PAYMENT, id=7, amount=0.5)
         producer.send("Order", ORDER, id=2, status="new")
-        names = ("orders", "payments", "computed")
+        names = ("orders", "payments", "by_spark")
         assert run(*names) == {
             "orders": "STREAM 2 changes, 1 commits, 1 skipped",
             "payments": "STREAM 1 changes, 1 commits, 2 skipped",
-            "computed": "STREAM 2 changes, 1 commits, 1 skipped",
+            "by_spark": "STREAM 2 changes, 1 commits, 1 skipped",
         }
         producer.send("Refund", {"reason": "string"}, reason="broken")
         producer.send("Order", ORDER_2, id=2**40, status="paid", total=1.5)
@@ -189,10 +189,10 @@ class RecordTypes:
         assert run(*names) == {
             "orders": "STREAM 2 changes, 1 commits, 1 skipped",
             "payments": "STREAM 0 changes, 0 commits, 3 skipped",
-            "computed": "STREAM 2 changes, 1 commits, 1 skipped",
+            "by_spark": "STREAM 2 changes, 1 commits, 1 skipped",
         }
         orders = [(1, "paid", None), (2, "new", None), (2**40, "paid", 1.5)]
-        for name in ("orders", "computed"):
+        for name in ("orders", "by_spark"):
             found = table(project, name).scan().to_arrow().sort_by("id").to_pylist()
             assert [(row["id"], row["status"], row["total"]) for row in found] == orders
         kinds = {f.name: str(f.field_type) for f in table(project, "orders").schema().fields}

@@ -135,7 +135,9 @@ class TestAvro:
             "changed.sql": model("changed", unique_key="id"),
             "filtered.sql": f"{model('changed', unique_key='id')} where id in (0, 2, 3, 4, 5)"
             " and (id <> 3)",
-            "computed.sql": model("changed", unique_key="id").replace("*", "*, -id as number")
+            "computed.sql": model("changed", unique_key="id").replace(
+                "*", "*, bit_count(id) as bits"
+            )
             + " where price >= 0 and id < 6",
             "by_key.sql": model("by_key", soft_deletes="deleted_at"),
             "changes.sql": model("by_key", unique_key=[]),

@@ -79,13 +79,22 @@ class TestKafka:
             "debezium.sql": model("debezium", unique_key="id"),
             "truncated.sql": model("truncated", unique_key="id"),
             "changed.sql": model("changed", unique_key="id"),
-            # Spark reads the changes of a query that computes a column.
             "computed.sql": model("changed", unique_key="id").replace(
                 "select *", "select id, concat(status, '') as status"
             ),
+            # PyArrow does not compute this.
+            "by_spark.sql": model("changed", unique_key="id").replace(
+                "select *", "select id, reverse(reverse(status)) as status"
+            ),
+            "parted.sql": model(
+                "changed", unique_key="id", partition_by=["status", "bucket(3, id)"]
+            ),
+            "parted_by_spark.sql": model(
+                "changed", unique_key="id", partition_by=["status", "bucket(3, id)"]
+            ).replace("select *", "select id, reverse(reverse(status)) as status"),
             "kept.sql": model("changed", unique_key="id") + " where status <> 'new'",
             "kept_by_spark.sql": model("changed", unique_key="id")
-            + " where concat(status, '') <> 'new'",
+            + " where reverse(reverse(status)) <> 'new'",
             "maxwell.sql": model("maxwell", unique_key="id"),
             "renamed.sql": RENAMED,
             "spoiled.sql": model("spoiled"),
@@ -163,14 +172,17 @@ class TestKafka:
             [(1, told("u", None, row(1, "new"))), (0, told("u", None, row(0, "paid")))],
             [(4, {"schema": {}, "payload": told("d", row(4, "new"), None)})],
         )
+        tables = ("changed", "computed", "by_spark", "parted", "parted_by_spark")
         for batch in batches:
             send("changed", *batch)
-            run_dbt(["run", "-s", "changed", "computed"])
+            run_dbt(["run", "-s", *tables])
             if batch in batches[2:4]:
                 run_dbt(["run", "-s", "kept", "kept_by_spark"])
         expected = [(0, "paid"), (1, "new"), (3, None), (5, "new")]
-        for table in ("changed", "computed"):
+        for table in tables:
             assert rows(project, f"select * from {{schema}}.{table} order by id") == expected
+        sql = "select id, _partition, _deleted from {schema}.%s order by id, _deleted"
+        assert rows(project, sql % "parted") == rows(project, sql % "parted_by_spark")
         for table in ("kept", "kept_by_spark"):
             assert rows(project, f"select * from {{schema}}.{table}") == [(0, "paid")]
 

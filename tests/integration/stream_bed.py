@@ -6,10 +6,12 @@ import json
 import random
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
@@ -18,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_values
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
@@ -58,6 +61,8 @@ class Bed:
     layout: str = ""
     partition: str = ""
     rewriter: Rewriter = in_threads
+    # PyArrow reads Parquet, and Spark reads JSON.
+    parquet: bool = False
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
     files: int = 0
 
@@ -70,12 +75,18 @@ class Bed:
 
     def land(self, changes: list[Row]) -> None:
         self.files += 1
+        if self.parquet:
+            table = pa.Table.from_pylist(changes, pa.schema([*SCHEMA, ("op", pa.string())]))
+            pq.write_table(table, self.folder / f"{self.files:05}.parquet")
+            return
         text = "".join(json.dumps(change) + "\n" for change in changes)
         (self.folder / f"{self.files:05}.json").write_text(text)
 
     def drain(self) -> StreamStatus:
         options = StreamOptions(f"sink.{self.name}", ("id",), **self.options)
         spec = {"type": "files", "path": str(self.folder), "columns": DDL}
+        spec |= {"format": "parquet"} if self.parquet else {}
+        table = self.lake.table(("s", self.name))
         change_sql = get_change_sql(f"select * from {VIEW}", VIEW)
         query = StreamQuery(
             change_sql, VIEW, f"s.{self.name}", COLUMNS, options, partition=self.partition
@@ -91,11 +102,12 @@ class Bed:
             runner=self.runner,
             bad_records=BadRecords(None, "", 0),
             schema=pa.schema([*SCHEMA, *(pa.field(*column) for column in added)]),
+            partitions=partial(partition_values, spec=table.spec(), schema=table.schema()),
             rewriter=self.rewriter,
         )
-        table = TableStream(writer, StreamStatus(self.name))
-        Stream(lambda: self.spark, [table], window=2).drain()
-        return table.status
+        stream = TableStream(writer, StreamStatus(self.name))
+        Stream(lambda: self.spark, [stream], window=2).drain()
+        return stream.status
 
     def rows(self, columns: str = "id, a, b, at", order: str = "id nulls first") -> list[Any]:
         sql = f"select {columns} from s.{self.name} order by {order}"

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql, partition_values
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
@@ -48,6 +50,10 @@ from tests.servers.ports import free_port
 
 PARTITIONS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+COMPUTED = (
+    "select id + 0 as id, case when name = 'a' then 'one' else coalesce(trim(name), '-') end as name "
+    "from (select * from v where id > 5) as w"
+)
 FILTERED = "select * from v where id > 20 and (name is null or name <> 'a')"
 DDL = "id bigint, name string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -162,13 +168,17 @@ def drained(
     spark: Session,
     runner: Runner,
     sql: str = "select * from v",
+    layout: str = "",
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """The rows of a table that a stream has written, and what was bad."""
+    """The rows of a table that a stream has written with their partitions, and what was bad."""
     name, bad = f"t{uuid.uuid4().hex[:8]}", list[Any]()
-    spark.run(f"create table s.{name} (id bigint, name string) using iceberg")
+    spark.run(f"create table s.{name} (id bigint, name string) using iceberg {layout}")
     chosen = StreamOptions(f"sink.{name}", **options)
-    query = StreamQuery(get_change_sql(sql, "v"), "v", f"s.{name}", ("id", "name"), chosen)
+    table = lake.table(("s", name))
+    partition = partition_sql("lake", table.spec(), table.schema())
+    columns = ("id", "name")
+    query = StreamQuery(get_change_sql(sql, "v"), "v", f"s.{name}", columns, chosen, partition)
     writer = BatchWriter(
         source=topic.source_of(),
         query=query,
@@ -177,9 +187,11 @@ def drained(
         runner=runner,
         bad_records=BadRecords(lambda rows: bad.extend(rows.to_pylist()), "", 1000),
         schema=SCHEMA,
+        partitions=partial(partition_values, spec=table.spec(), schema=table.schema()),
     )
     Stream(lambda: spark, [TableStream(writer, StreamStatus(name))], window=2).drain()
-    rows = as_rows(spark.query(f"select id, name from s.{name} order by id, name"))
+    names = "id, name, cast(_partition as string)" if layout else "id, name"
+    rows = as_rows(spark.query(f"select {names} from s.{name} order by id, name"))
     return rows, sorted((row["place"], row["record"], row["reason"]) for row in bad)
 
 
@@ -224,7 +236,16 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"keys": ("id",), "batch_rows": 300}, {"keys": ("id",), "sql": FILTERED}]
+    "options",
+    [
+        {},
+        {"keys": ("id",), "sql": FILTERED},
+        {"keys": ("id",), "sql": COMPUTED, "layout": "partitioned by (bucket(3, id), name)"},
+        {
+            **{"keys": ("id",), "sql": COMPUTED, "sequence_by": ("name",)},
+            "layout": "partitioned by (truncate(1, name))",
+        },
+    ],
 )
 def test_the_same_table_as_spark_makes(
     broker: Broker, lake: IcebergCatalog, spark: Session, options: dict[str, Any]
@@ -232,20 +253,57 @@ def test_the_same_table_as_spark_makes(
     topic, chance = Topic(broker, PARTITIONS), random.Random(7)
     for values in (VALUES, [*VALUES, *BAD], VALUES):
         fill_at_random(topic, chance, values)
+    # PyArrow writes the batches that have no bad records.
+    options = {"batch_rows": 200, **options}
     rows, bad = drained(topic, lake, spark, in_process, **options)
     assert rows and bad
     assert (rows, bad) == drained(topic, lake, spark, in_spark, **options)
 
 
-def test_a_filter_needs_no_spark(
-    broker: Broker, lake: IcebergCatalog, spark: Session, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sql", "layout", "options", "expected"),
+    [
+        (
+            "select id, name from v where name = 'n1' and id < 8",
+            "",
+            {},
+            [(n, "n1") for n in (1, 3, 5, 7)],
+        ),
+        (
+            "select 7L as id, concat(name, cast(9 - id as string)) as name from v",
+            "",
+            {"keys": ("id",), "sequence_by": ("name",)},
+            [(7, "n18")],
+        ),
+        (
+            "select id, name from v where id > 5",
+            "",
+            {"keys": ("id",), "deletes": "name = 'n1'"},
+            [(6, "n0"), (8, "n0")],
+        ),
+        (
+            "with shouted as (select id * 10 as id, upper(name) as name from v where id > 6) "
+            "select * from shouted where id <> 80",
+            "partitioned by (name)",
+            {},
+            [(70, "N1", "{N1}"), (90, "N1", "{N1}")],
+        ),
+    ],
+)
+def test_filters_expressions_and_partitions_need_no_spark(
+    broker: Broker,
+    lake: IcebergCatalog,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    layout: str,
+    options: dict[str, Any],
+    expected: list[Any],
 ) -> None:
     topic = Topic(broker, 1)
     topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
     monkeypatch.setattr(KafkaSource, "read", None)
-    sql = "select id, name from v where name = 'n1' and id < 8"
-    rows, bad = drained(topic, lake, spark, in_process, sql)
-    assert (rows, bad) == ([(n, "n1") for n in (1, 3, 5, 7)], [])
+    assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
 
 
 def test_transactions_leave_gaps(broker: Broker) -> None:

@@ -37,6 +37,7 @@ def bed(lake: IcebergCatalog, spark: Session, tmp_path: Path) -> MakeBed:
             {"deletes": "op = 'd'", "truncates": "op = 't'", **options},
             layout=f"partitioned by ({by}) {layout}" if by else layout,
             partition=partition,
+            parquet=not tasks,
         )
 
     return make

@@ -25,15 +25,17 @@ from tests.integration.stream_bed import (
 MakeBed = Callable[..., Bed]
 
 
-@pytest.fixture(params=["process", "tasks"])
+@pytest.fixture(params=["process", "parquet", "tasks"])
 def bed(
     request: pytest.FixtureRequest, lake: IcebergCatalog, spark: Session, tmp_path: Path
 ) -> MakeBed:
-    runner = in_process if request.param == "process" else in_tasks
+    runner = in_tasks if request.param == "tasks" else in_process
 
     def make(**options: Any) -> Bed:
         layout = {name: options.pop(name, "") for name in ("extra", "layout", "partition")}
-        return Bed(lake, spark, tmp_path / "landing", runner, options, **layout)
+        parquet = request.param == "parquet"
+        landing = tmp_path / "landing"
+        return Bed(lake, spark, landing, runner, options, **layout, parquet=parquet)
 
     return make
 

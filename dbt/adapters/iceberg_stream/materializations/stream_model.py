@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
-from pyiceberg.partitioning import PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -32,7 +31,7 @@ from dbt.adapters.iceberg_stream.stream.options import (
     with_table_spelling,
 )
 from dbt.adapters.iceberg_stream.stream.query.key_lineage import source_key_columns
-from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql, partition_values
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
@@ -300,14 +299,15 @@ class StreamModel:
         columns = self._table_columns(name, options)
         names = [column for column, _ in columns]
         options = with_table_spelling(options, names)
-        spec, partition = self._partition(name)
+        table = self._load(name)
+        target = WriteTarget.of(table.metadata, table.io)
         query = StreamQuery(
             self.change_sql,
             VIEW,
             relation.render(),
             names[: len(names) - len(added_names(options))],
             options,
-            partition,
+            partition_sql(context.credentials.database, target.spec, target.schema),
             returned_columns(list(self.types)),
         )
         properties = snapshot_properties("", context.principal)
@@ -316,10 +316,11 @@ class StreamModel:
             source=self.opened_source,
             query=query,
             sink=Sink(
-                context.catalog, name, progress, query.keys, properties, spec_id=spec.spec_id
+                context.catalog, name, progress, query.keys, properties, spec_id=target.spec.spec_id
             ),
             options=options,
             runner=in_tasks if context.is_remote else in_process,
+            partitions=partial(partition_values, spec=target.spec, schema=target.schema),
             rewriter=copy_on_write.in_tasks if context.is_remote else copy_on_write.in_threads,
             bad_records=_bad_records(context.catalog, name, options, properties),
             schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
@@ -348,12 +349,6 @@ class StreamModel:
         if table is None:
             raise StreamError(f"The table {'.'.join(name)} was dropped while its stream ran.")
         return table
-
-    def _partition(self, name: Name) -> tuple[PartitionSpec, str]:
-        table = self._load(name)
-        target = WriteTarget.of(table.metadata, table.io)
-        catalog = self.context.credentials.database
-        return target.spec, partition_sql(catalog, target.spec, target.schema)
 
 
 class _StatusLog:

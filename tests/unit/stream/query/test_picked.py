@@ -69,7 +69,6 @@ def test_conditions(condition: str, expected: list[int]) -> None:
         "id > 1.5",  # Spark compares decimals
         "id = '1'",
         "name = 1",
-        "id = small",  # of another type
         "id > 99999999999999999999",
         "amount = 9007199254740993",  # no double has this value
         "id in (1, null)",
@@ -78,7 +77,7 @@ def test_conditions(condition: str, expected: list[int]) -> None:
         "name like 'a%'",
         r"name = 'a\\b'",
         'name = "a"',
-        "id + 1 > 1",
+        "id % 2 > 1",
         "day > date '1970-01-02'",
         "absent > 1",
         "other.id > 1",
@@ -113,7 +112,8 @@ def deletes(condition: str, rows: pa.RecordBatch) -> list[bool] | None:
         ("id > 2", [True, True, False, False, True]),
         ("id is null or name = 'b'", [True, False, True, True, False]),
         ("id > 0 -- and a comment", [False, False, False, False, True]),
-        ("coalesce(id, 1) > 2", None),
+        ("coalesce(id, 3) > 2", [True, True, False, False, False]),
+        ("ceil(id) > 2", None),
         ("id > 1.5", None),
         ("name = 'a' and exists (select 1 from w)", None),
     ],
@@ -149,7 +149,7 @@ def test_nan_is_left_to_spark() -> None:
 def test_columns_of_the_condition_are_read_once() -> None:
     picked = pick("select id, amount from v where id = 1 and ID < 5", "v", ROWS.schema)
     assert picked is not None
-    assert picked.columns == {"id": "id", "amount": "amount", "__compared_id": "id"}
+    assert picked.columns == {"id": "id", "amount": "amount", "__computed_with_id": "id"}
 
 
 def test_the_change_is_no_column_of_the_row() -> None:
@@ -158,3 +158,14 @@ def test_the_change_is_no_column_of_the_row() -> None:
         assert picked is not None
         assert list(picked.columns.values()) == ROWS.schema.names
     assert pick("select * except (id), v.__stream as __stream from v", "v", ROWS.schema) is None
+
+
+def test_types_that_pyarrow_cannot_compute_with() -> None:
+    """Texts of UUIDs are an extension type, for which PyArrow has few functions."""
+    ids = pa.array([b"\0" * 16], pa.binary(16)).cast(pa.uuid())
+    schema = pa.schema([("one", pa.uuid()), ("other", pa.uuid())])
+    picked = pick("select coalesce(one, other) as x from v", "v", schema)
+    assert picked is not None
+    rows = pa.record_batch(dict.fromkeys(picked.columns, ids))
+    with pytest.raises(ArrowFallback):
+        picked.select(rows)

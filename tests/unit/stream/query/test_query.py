@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,11 +9,13 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     get_change_sql,
     output_columns,
 )
+from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 
 KEYED = StreamOptions("s", keys=("id",))
 
@@ -131,12 +132,12 @@ def test_columns_that_are_not_there(options: StreamOptions, because: str) -> Non
 
 def picked(
     sql: str, options: StreamOptions = KEYED, partition: str = "", where: str = ""
-) -> Mapping[str, str] | None:
+) -> Picked | None:
     columns = ("id", "total")
     query = StreamQuery(get_change_sql(sql, "v"), "v", "s.t", columns, options, partition)
     schema = pa.schema([("id", pa.int64()), ("Total", pa.int64()), ("note", pa.string())])
-    selected = replace(query, where=where).pick(schema)
-    return None if selected is None else selected.columns
+    target = pa.schema([("id", pa.int64()), ("total", pa.int64())])
+    return replace(query, where=where).pick(schema, target)
 
 
 @pytest.mark.parametrize(
@@ -146,30 +147,59 @@ def picked(
         "select id, total, note from v",
         "select v.ID, Total from v",
         "select *, note as extra from v",
+        "select x.* from v as x",
+        "with r as (select * from v) select * from r",
+        "select id, total from (select * from v)",
+        "select id, cast((total) as bigint) as total from v",
     ],
 )
 def test_a_query_that_picks_columns(sql: str) -> None:
-    assert picked(sql) == {"id": "id", "total": "Total"}
+    assert picked(sql) == Picked({"id": "id", "total": "Total"})
 
 
 def test_a_query_that_renames_columns() -> None:
-    assert picked("select id, note as total from v") == {"id": "id", "total": "note"}
+    assert picked("select id, note as total from v") == Picked({"id": "id", "total": "note"})
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select id, total * 2 as total from v", [(1, 14), (2, 16), (3, 18)]),
+        ("select *, upper(note) as loud from v where id > 1", [(2, 8), (3, 9)]),
+        (
+            "with a as (select *, total * 2 as twice from v), b as (select * from a where id > 1) "
+            "select id, twice as total from b where total < 9",
+            [(2, 16)],
+        ),
+    ],
+)
+def test_a_query_that_computes(sql: str, expected: list[tuple[int, int]]) -> None:
+    selected = picked(sql)
+    assert selected is not None
+    source = {"id": [1, 2, 3], "Total": [7, 8, 9], "note": ["a", "b", "c"]}
+    rows = pa.record_batch({name: source[column] for name, column in selected.columns.items()})
+    result = selected.select(rows)
+    assert set(result.schema.names) == {"id", "total"}
+    assert [(row["id"], row["total"]) for row in result.to_pylist()] == expected
+
+
+def test_a_computed_column_has_the_type_that_spark_says() -> None:
+    assert picked("select id, length(note) as total from v") is None  # an int, not a bigint
+    assert picked("select id, cast(length(note) as bigint) as total from v") is not None
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        "select * from v where id + 1 > 1",
-        "select id, total + 1 as total from v",
-        "select id, 1 as total from v",
+        "select * from v where sqrt(id) > 1",
+        "select id, total + total / 3 as total from v",
         "select id, note from v",
         "select * except (note) from v",
         "select v.* from v join s.c as c on c.id = v.id",
-        "select x.* from v as x",
-        "with r as (select * from v) select * from r",
-        "select id, total from (select * from v)",
         "select id, note.total from v",
-        "select id, cast(total as bigint) as total from v",
+        "select v.id, total from v as x",
+        "with r as (select id, total from v) select id, total, note from r",
+        "select id, total from (select *, id as ID from v)",
         "select * from v tablesample (10 percent)",
         "select /*+ coalesce(1) */ * from v",
     ],
@@ -180,11 +210,22 @@ def test_a_query_that_does_more(sql: str) -> None:
 
 def test_options_that_need_spark() -> None:
     for more in (
-        {"sequence_by": ("id",)},
-        {"deletes": "id = 1"},
+        {"deletes": "sqrt(id) = 1"},
+        {"deletes": "id ="},
         {"truncates": "id = 1"},
         {"soft_deletes": "gone"},
     ):
         assert picked("select * from v", StreamOptions("s", keys=("id",), **more)) is None
-    assert picked("select * from v", partition="struct(id)") is None
-    assert picked("select * from v", where="note = 'a'") is None
+    assert picked("select * from v", where="sqrt(id) = 1") is None
+
+
+def test_conditions_of_options() -> None:
+    """They are on the columns of the query, also on those that the table does not have."""
+    options = StreamOptions("s", keys=("id",), deletes="noted = 'gone' -- a comment")
+    selected = picked("select *, note as noted from v", options, where="total > 1")
+    assert selected is not None
+    source = {"id": [1, 2, 3], "Total": [1, 2, 3], "note": ["gone", None, "gone"]}
+    rows = pa.record_batch({name: source[column] for name, column in selected.columns.items()})
+    result = selected.select(rows)
+    assert result["id"].to_pylist() == [2, 3]
+    assert result[ROW_DELETED].to_pylist() == [False, True]

@@ -30,9 +30,9 @@ from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     BatchRange,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 ALL_KEYS = 1 << 62
 # Batches in a row that fell back to Spark, after which PyArrow is not tried any more.
 MAX_ARROW_FALLBACKS = 3
+Partitions = Callable[[pa.RecordBatch], pa.StructArray]
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -80,6 +81,7 @@ class BatchWriter:
         runner: writes files, in this process or in Spark's tasks.
         bad_records: handles records that cannot be read.
         schema: of the table's columns, with the types that the query returns.
+        partitions: computes the partition values of rows as the query does; None if only Spark can.
         rewriter: rewrites files of the table, in this process or in Spark's tasks.
     """
 
@@ -90,6 +92,7 @@ class BatchWriter:
     runner: Runner
     bad_records: BadRecords
     schema: pa.Schema
+    partitions: Partitions | None = None
     rewriter: Rewriter = in_threads
     _arrow_fallbacks: int = field(default=0, init=False)
 
@@ -182,8 +185,8 @@ class BatchWriter:
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
-        selection = _Selection(self.query)
-        arrow_changes = self._arrow_changes(session, batch_range, selection)
+        selection = _Selection(self.query, self.schema, self.partitions)
+        arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
             with suppress(ArrowFallback):
                 batch = self._write_arrow(arrow_changes, batch_range, write_id)
@@ -210,6 +213,8 @@ class BatchWriter:
             return None
         if self.reads_target or self.runner is not in_process:
             return None
+        if self.query.partition and self.partitions is None:
+            return None
         lower, upper = batch_range.lower, _end(batch_range)
         rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
         return None if rows is None else map(selection.changes, rows)
@@ -217,9 +222,15 @@ class BatchWriter:
     def _write_arrow(
         self, changes: Iterator[pa.RecordBatch], batch_range: BatchRange, write_id: str
     ) -> WrittenBatch:
-        delta = write_here(self._plan(write_id, in_order=True), changes)
+        plan = self._plan(write_id, in_order=True)
+        if not (plan.ordered or plan.max_keys):
+            raise ArrowFallback
+        try:
+            delta = write_here(plan, changes)
+        except TooManyKeys as error:
+            raise ArrowFallback from error
         self._arrow_fallbacks = 0
-        return WrittenBatch(batch_range, [delta])
+        return self._batch(batch_range, [delta])
 
     def _write(
         self,
@@ -330,8 +341,7 @@ class BatchWriter:
         replaces: bool,
     ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
-        first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
-        batch = WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
+        batch = self._batch(batch_range, deltas)
         if not self._locates_rows:
             return batch
         with ExitStack() as undo:
@@ -340,6 +350,10 @@ class BatchWriter:
             undo.pop_all()
         self.sink.remove(sorted({*batch.files} - {*target_deletes.files}))
         return target_deletes
+
+    def _batch(self, batch_range: BatchRange, deltas: list[Delta]) -> WrittenBatch:
+        first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
+        return WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
 
     def _locate_rows(
         self, session: Session, plan: DeltaPlan, batch: WrittenBatch, replaces: bool
@@ -418,8 +432,12 @@ class BatchWriter:
 class _Selection:
     """Selects the changes of a query among the rows that PyArrow reads."""
 
-    def __init__(self, query: StreamQuery) -> None:
+    def __init__(
+        self, query: StreamQuery, target: pa.Schema, partitions: Partitions | None
+    ) -> None:
         self._query = query
+        self._target = target
+        self._partitions = partitions
         self._picked = Picked({})
         self.skipped = 0
 
@@ -429,7 +447,7 @@ class _Selection:
 
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""
-        picked = self._query.pick(schema)
+        picked = self._query.pick(schema, self._target)
         if picked is None:
             return None
         self._picked = picked
@@ -438,11 +456,18 @@ class _Selection:
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns that `StreamQuery.changes` returns."""
         rows = self._picked.select(rows)
-        names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
-        renamed = rows.rename_columns([names.get(name, name) for name in rows.schema.names])
-        if DELETED in renamed.schema.names:
-            return renamed
-        return renamed.append_column(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
+        hidden = (MAJOR, MINOR, ROW_DELETED)
+        columns = {name: rows[name] for name in rows.schema.names if name not in hidden}
+        # Their places in the batch say which of them counts most.
+        for number, name in enumerate((*self._query.options.sequence_by, MAJOR, MINOR)):
+            columns[f"{ORDER}{number}"] = rows[name]
+        if ROW_DELETED in rows.schema.names:
+            columns[DELETED] = rows[ROW_DELETED]
+        else:
+            columns[DELETED] = pa.repeat(pa.scalar(False), rows.num_rows)
+        if self._query.partition and self._partitions is not None:
+            columns[PARTITION] = self._partitions(rows)
+        return pa.record_batch(columns)
 
 
 def _end(batch_range: BatchRange) -> Frontier:

@@ -1,7 +1,11 @@
-"""SQL for partition values: Spark computes them, because its workers do not have this package."""
+"""Partition values of changes.
+
+Spark computes them where its workers write, because these do not have this package.
+"""
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -14,7 +18,9 @@ from pyiceberg.transforms import (
 from pyiceberg.types import StructType
 
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values as values_of_field
 
 
 def partition_sql(catalog: str, spec: PartitionSpec, schema: Schema) -> str:
@@ -38,6 +44,27 @@ def partition_sql(catalog: str, spec: PartitionSpec, schema: Schema) -> str:
         for number, field in enumerate(spec.fields)
     ]
     return f"named_struct({', '.join(parts)})"
+
+
+def partition_values(rows: pa.RecordBatch, spec: PartitionSpec, schema: Schema) -> pa.StructArray:
+    """Return what the SQL of `partition_sql` returns, computed by this process.
+
+    Args:
+        rows: the rows.
+        spec: the table's partition spec.
+        schema: the table's schema.
+
+    Raises:
+        ArrowFallback: a column is missing, or has a value that is not of the table's type.
+    """
+    types = {field.name: field.type for field in file_schema(schema)}
+    names = [name for name in rows.schema.names if name in types]
+    try:
+        table = pa.table({name: rows[name].cast(types[name]) for name in names})
+        values = [values_of_field(table, field, schema).combine_chunks() for field in spec.fields]
+    except (KeyError, pa.ArrowInvalid) as error:
+        raise ArrowFallback from error
+    return pa.StructArray.from_arrays(values, [f"f{number}" for number in range(len(values))])
 
 
 def _value(catalog: str, field: PartitionField, schema: Schema) -> str:

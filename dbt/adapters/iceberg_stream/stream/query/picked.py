@@ -1,119 +1,174 @@
-"""Queries that only pick columns and filter rows: their rows need not go through Spark."""
+"""Queries that select and compute columns row by row, whose rows need not go through Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import itemgetter
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
+from sqlglot.errors import ParseError
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
-from dbt.adapters.iceberg_stream.stream.query.conditions import (
+from dbt.adapters.iceberg_stream.stream.query.expressions import (
     AMBIGUOUS_TEXT,
+    Inputs,
     NotAlike,
-    arrow_condition,
+    Translation,
+    Value,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETED
 
-# Before the names of columns that only the condition needs.
-COMPARED = "__compared_"
-PLACE, PLACEHOLDER = "__place", "__placeholder"
+# Before the names of columns that only expressions need.
+COMPUTED_WITH = "__computed_with_"
+PLACEHOLDER = "__placeholder"
 
 
 @dataclass(frozen=True)
 class Picked:
     """What a query selects of its source.
 
+    What is computed needs the columns with COMPUTED_WITH.
+
     Attributes:
-        columns: columns of the source by the query's columns in lower case, and by COMPARED with
-            their own name, if the condition needs them.
-        condition: which rows the query returns, by the columns with COMPARED; None for all.
-        of_rows: whether the changes are of rows: those that the condition leaves out are deleted.
+        columns: columns of the source by the query's columns in lower case, and by COMPUTED_WITH
+            with their own name, if an expression needs them.
+        computed: what the query computes, by its columns in lower case.
+        conditions: of the rows that the query returns.
+        doubts: conditions of rows for which Spark may have another result.
+        of_rows: whether the changes are of rows: those that the conditions leave out are deleted.
+        deletes: which changes are deletes, besides those that the source says are.
     """
 
     columns: Mapping[str, str]
-    condition: pc.Expression | None = None
+    computed: Mapping[str, Value] = field(default_factory=dict)
+    conditions: Sequence[Value] = ()
+    doubts: Sequence[Value] = ()
     of_rows: bool = False
+    deletes: Value | None = None
 
-    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that the query returns, without the columns that only it needs.
+    def only(self, names: Sequence[str], types: pa.Schema) -> Picked | None:
+        """Return some of the columns, by their names as they are written.
 
         Args:
-            rows: with a column for each of `columns`, and others.
+            names: of the columns.
+            types: what Spark says of the columns' types.
+
+        Returns:
+            The columns; None if one is missing, or computed as another type.
+        """
+        plain = {name: self.columns.get(name.lower()) for name in names}
+        computed = {n: self.computed[n.lower()] for n in names if n.lower() in self.computed}
+        if len(computed) + sum(column is not None for column in plain.values()) < len(names):
+            return None
+        if any(value.type != types.field(name).type for name, value in computed.items()):
+            return None
+        columns = {name: column for name, column in plain.items() if column is not None}
+        needed = {n: column for n, column in self.columns.items() if n.startswith(COMPUTED_WITH)}
+        return replace(self, columns=columns | needed, computed=computed)
+
+    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows and columns that the query returns.
+
+        Args:
+            rows: with a column for each of `columns`, and others, which are returned.
 
         Raises:
-            ArrowFallback: the rows have a value that Spark compares differently.
+            ArrowFallback: Spark may have another result for a row, or refuse it.
         """
-        if self.condition is None:
+        if not self.conditions and not self.computed and self.deletes is None:
             return rows
-        compared = [name for name in rows.schema.names if name.startswith(COMPARED)]
-        for name in compared:
-            # In Spark, NaN equals itself and is larger than all numbers.
-            if pa.types.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
+        try:
+            if any(pc.any(doubt.array(rows)).as_py() for doubt in self.doubts):
                 raise ArrowFallback
-        if self.of_rows:
-            return _with_deletes(rows, self.condition).drop_columns(compared)
-        return rows.filter(self.condition).drop_columns(compared)
+            return self._selected(rows)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ArrowFallback from error
+
+    def _selected(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self.conditions:
+            conditions = (condition.array(rows) for condition in self.conditions)
+            is_kept = reduce(pc.and_kleene, conditions)
+            is_left_out = pc.invert(pc.fill_null(is_kept, False))
+            rows = _with_deletes(rows, is_left_out) if self.of_rows else rows.filter(is_kept)
+        if self.deletes is not None:
+            rows = _with_deletes(rows, pc.fill_null(self.deletes.array(rows), False))
+        columns = {
+            name: rows[name] for name in rows.schema.names if not name.startswith(COMPUTED_WITH)
+        }
+        columns |= {name: value.array(rows) for name, value in self.computed.items()}
+        return pa.record_batch(columns)
 
 
-def _with_deletes(rows: pa.RecordBatch, condition: pc.Expression) -> pa.RecordBatch:
-    """Return rows with ROW_DELETED, also for those that a condition leaves out."""
-    numbered = rows.append_column(PLACE, pa.array(np.arange(rows.num_rows)))
-    deleted = np.ones(rows.num_rows, np.bool_)
-    deleted[numbered.filter(condition)[PLACE].to_numpy()] = False
+def _with_deletes(rows: pa.RecordBatch, deleted: pa.Array) -> pa.RecordBatch:
+    """Return rows with ROW_DELETED, also for those that are deleted besides."""
     if ROW_DELETED in rows.schema.names:
-        deleted |= rows[ROW_DELETED].to_numpy(zero_copy_only=False)
+        deleted = pc.or_(deleted, rows[ROW_DELETED])
         rows = rows.drop_columns([ROW_DELETED])
-    return rows.append_column(ROW_DELETED, pa.array(deleted))
+    return rows.append_column(ROW_DELETED, deleted)
 
 
-def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
-    """Return what a query selects, if it only picks columns and filters rows.
+def pick(
+    sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str | None = None
+) -> Picked | None:
+    """Return what a query selects, if PyArrow computes it as Spark does.
 
     Args:
-        sql: the query.
+        sql: the query: a select, or several of which each reads the one before.
         view: the name that the source has in it.
         schema: the source's columns.
+        where: a condition of the query's rows that are used; empty for all.
+        deletes: a condition of the query's rows that are deletes.
 
     Returns:
-        The columns and the condition; None if the query does more, or if PyArrow may compute the
-        condition differently.
+        What it selects; None if the query does more, or if PyArrow may compute something
+        differently.
     """
     tree = sqlglot.parse_one(sql, dialect="spark")
-    source = tree.find(exp.Table)
     by_lower = {name.lower(): name for name in schema.names}
-    bare = exp.select().from_(exp.to_table(view))
-    if not isinstance(tree, exp.Select) or source is None or len(by_lower) < len(schema):
+    if not isinstance(tree, exp.Select) or len(by_lower) < len(schema):
         return None
-    unfiltered = tree.copy()
-    unfiltered.set("where", None)
-    if unfiltered.select("1", append=False) != bare.select("1", append=False):
-        return None
-    where = tree.args.get("where")
-    # A filter on changes of rows is in the column of the change.
-    kept = None if where else _condition_of_rows(tree, view)
-    columns = _columns(tree, view, by_lower)
-    condition = where.this if where else kept
-    if columns is None or condition is None:
-        return None if columns is None else Picked(columns)
-    if AMBIGUOUS_TEXT.search(sql):
-        return None
-    names = {column.name.lower() for column in condition.find_all(exp.Column)} & by_lower.keys()
-    compared = {f"{COMPARED}{name}": by_lower[name] for name in sorted(names)}
-    fields = {name: schema.field(by_lower[name]).with_name(f"{COMPARED}{name}") for name in names}
+    kept = None if tree.args.get("where") else _condition_of_rows(tree, view)
+    selects = _Selects(view, schema)
     try:
-        translated = arrow_condition(condition, fields, view)
-    except NotAlike:
+        columns = selects.columns(tree, tree.ctes)
+        if kept is not None:
+            selects.conditions.append(selects.of_source().boolean(kept))
+        of_query = Translation(columns, {""}, selects.inputs)
+        if where and kept is not None:
+            return None
+        if where:
+            selects.conditions.append(of_query.boolean(sqlglot.parse_one(where, dialect="spark")))
+        deleted = of_query.boolean(sqlglot.parse_one(deletes, dialect="spark")) if deletes else None
+    except (NotAlike, ParseError):
         return None
-    return Picked(columns | compared, translated, of_rows=kept is not None)
+    plain = {name: value.column for name, value in columns.items() if value.column is not None}
+    computed = {name: value for name, value in columns.items() if value.column is None}
+    if not computed and not selects.conditions and not deleted:
+        return Picked(plain)
+    if AMBIGUOUS_TEXT.search(f"{sql} {where} {deletes}"):
+        return None
+    needed = {_computed_with(name): name for name in sorted(selects.inputs.columns)}
+    return Picked(
+        plain | needed,
+        computed,
+        selects.conditions,
+        selects.inputs.doubts,
+        of_rows=kept is not None,
+        deletes=deleted,
+    )
 
 
-def _condition_of_rows(tree: exp.Select, view: str) -> exp.Expression | None:
+def _computed_with(column: str) -> str:
+    return f"{COMPUTED_WITH}{column.lower()}"
+
+
+def _condition_of_rows(tree: exp.Select, view: str) -> exp.Expr | None:
     """Remove and return the condition of the rows that stay, which `change_of_row` wrote."""
     change = tree.expressions[-1]
     negated = change.find(exp.Coalesce) if change.alias == CHANGE else None
@@ -128,20 +183,110 @@ def _condition_of_rows(tree: exp.Select, view: str) -> exp.Expression | None:
     return condition
 
 
-def _columns(tree: exp.Select, view: str, by_lower: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the source's column for each of the query's; None if one is computed."""
-    picked: dict[str, str] = {}
-    for projection in tree.expressions:
-        column = projection.unalias()
-        if isinstance(column, exp.Star) and _has_all(column):
-            picked |= by_lower
-        elif not isinstance(column, exp.Column) or column.table not in ("", view):
-            return None
-        elif column.name.lower() in by_lower:
-            picked[projection.alias_or_name.lower()] = by_lower[column.name.lower()]
-        elif column.name != CHANGE:
-            return None
-    return picked
+class _Selects:
+    """The selects of a query, as values of the columns of its source.
+
+    Args:
+        view: the name that the source has in the query.
+        schema: the source's columns.
+
+    Attributes:
+        inputs: what the expressions depend on.
+        conditions: of the rows that the query returns.
+    """
+
+    def __init__(self, view: str, schema: pa.Schema) -> None:
+        self.inputs = Inputs()
+        self.conditions: list[Value] = []
+        self._view = view
+        self._source = {
+            column.name.lower(): Value(
+                itemgetter(_computed_with(column.name)), column.type, column.name
+            )
+            for column in schema
+        }
+
+    def of_source(self) -> Translation:
+        """Return a translation of expressions on the source's columns."""
+        return Translation(self._source, {"", self._view.lower()}, self.inputs)
+
+    def columns(self, select: exp.Select, before: Sequence[exp.CTE]) -> dict[str, Value]:
+        """Return the columns of a select, by their names in lower case.
+
+        Args:
+            select: the query, or one of its common table expressions or subqueries.
+            before: the common table expressions that it may read.
+
+        Raises:
+            NotAlike: it does more than to select and compute columns, and to filter rows.
+        """
+        source = _read_by(select)
+        scope = self._columns_of(source, before)
+        qualifiers = {"", source.alias_or_name.lower()}
+        translation = Translation(scope, qualifiers, self.inputs)
+        if where := select.args.get("where"):
+            self.conditions.append(translation.boolean(where.this))
+        columns: dict[str, Value] = {}
+        for projection in select.expressions:
+            selected = _selected(projection, scope, translation)
+            if columns.keys() & selected.keys():
+                raise NotAlike
+            columns |= selected
+        return columns
+
+    def _columns_of(self, source: exp.Expr, before: Sequence[exp.CTE]) -> Mapping[str, Value]:
+        query = source.this
+        if isinstance(source, exp.Table):
+            if source.name == self._view:
+                return self._source
+            names = [cte.alias.lower() for cte in before]
+            if source.name.lower() not in names:
+                raise NotAlike
+            place = names.index(source.name.lower())
+            query, before = before[place].this, before[:place]
+        if not isinstance(query, exp.Select) or query.ctes:
+            raise NotAlike
+        return self.columns(query, before)
+
+
+def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
+    """Return what a select reads, if it only selects from it and filters its rows."""
+    clause = select.args.get("from_")
+    source = None if clause is None else clause.this
+    if not isinstance(source, exp.Table | exp.Subquery):
+        raise NotAlike
+    # It may have an alias, but no sample, pivot, time, or names of columns.
+    bare = type(source)(this=source.this.copy())
+    if alias := source.args.get("alias"):
+        bare.set("alias", exp.TableAlias(this=alias.this.copy()))
+    rest = select.copy().select("1", append=False)
+    for name in ("where", "with_"):
+        rest.set(name, None)
+    if rest != exp.select("1").from_(bare):
+        raise NotAlike
+    return source
+
+
+def _selected(
+    projection: exp.Expr, scope: Mapping[str, Value], translation: Translation
+) -> dict[str, Value]:
+    """Return the columns of one item of a select list."""
+    node = projection.unalias()
+    if isinstance(node, exp.Star) and _has_all(node):
+        return dict(scope)
+    if not isinstance(node, exp.Column):
+        return {_name(projection): translation.value(node)}
+    if isinstance(node.this, exp.Star):
+        return translation.columns(node.table)
+    if node.name == CHANGE and CHANGE not in scope:
+        return {}
+    return {projection.alias_or_name.lower(): translation.column(node)}
+
+
+def _name(projection: exp.Expr) -> str:
+    if not isinstance(projection, exp.Alias):
+        raise NotAlike  # Spark names it
+    return projection.alias.lower()
 
 
 def _has_all(star: exp.Star) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
-from dbt.adapters.iceberg_stream.stream.query.picked import COMPARED, Picked, pick
+from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     CHANGE,
@@ -326,26 +326,21 @@ class StreamQuery:
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
-    def pick(self, schema: pa.Schema) -> Picked | None:
-        """Return the source's column for each of the table's, and which rows are written.
+    def pick(self, schema: pa.Schema, target: pa.Schema) -> Picked | None:
+        """Return the table's columns as PyArrow reads or computes them, and which rows are written.
 
         Args:
             schema: the source's columns.
+            target: the table's columns, with the types that the query returns.
 
         Returns:
-            Columns of the source by the table's columns, and the condition of rows; None if the
-            query or the options do more, so that Spark has to compute the rows.
+            What the query selects, by the table's columns; None if the query or the options do
+            more, so that Spark has to compute the rows.
         """
-        options = self.options
-        by_options = (options.sequence_by, options.deletes, options.truncates)
-        if any(by_options) or self.reads_target or self.partition or self.where:
+        if self.options.truncates or self.reads_target:
             return None
-        picked = pick(self.change_sql, self.view, schema)
-        if picked is None or not {name.lower() for name in self.columns} <= picked.columns.keys():
-            return None
-        columns = {name: picked.columns[name.lower()] for name in self.columns}
-        compared = {n: column for n, column in picked.columns.items() if n.startswith(COMPARED)}
-        return replace(picked, columns=columns | compared)
+        picked = pick(self.change_sql, self.view, schema, self.where, self.options.deletes)
+        return None if picked is None else picked.only(self.columns, target)
 
     def changes(self) -> str:
         """Return SQL of the changes: the table's columns, order columns, whether they delete."""
