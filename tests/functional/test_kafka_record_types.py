@@ -378,9 +378,9 @@ class TestUnions:
             f"{name}.sql": model(name, **configs.get(name, {"unique_key": "id"}))
             for name in settings
         }
-        computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
+        computed = model("orders", unique_key="id").replace("*", "*, initcap(status) as title")
         models |= {"computed.sql": computed, "changes.sql": model("changes", unique_key="id")}
-        models["by_spark.sql"] = models["changes.sql"].replace("*", "*, upper(status) as upper")
+        models["by_spark.sql"] = models["changes.sql"].replace("*", "*, initcap(status) as title")
         return {"sources.yml": sources(definitions), **models}
 
     def test_debezium(self, project: Any, shop: Shop) -> None:
@@ -499,7 +499,7 @@ class TestJson:
         models = {
             f"{name}.sql": model(name, unique_key="id", **twins.get(name, {})) for name in settings
         }
-        computed = model("orders", unique_key="id").replace("*", "*, upper(status) as upper")
+        computed = model("orders", unique_key="id").replace("*", "*, initcap(status) as title")
         return {"sources.yml": sources(definitions), "computed.sql": computed, **models}
 
     def send(self, shop: Shop, topic: str, subject: str, schema: Any, **value: Any) -> None:
