@@ -13,9 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-# Computes an array, or one value for all rows.
-Compute = Callable[[pa.RecordBatch], pa.Array | pa.Scalar]
-Function = Callable[..., Any]
+from dbt.adapters.iceberg_stream.stream.query.values import (
+    INTEGERS,
+    MICROSECONDS,
+    NUMBERS,
+    TIMESTAMP,
+    Function,
+    NotAlike,
+    Value,
+    call,
+    cast,
+    choose,
+    is_no_plain_integer,
+    is_not_ascii,
+    scalar,
+    timestamp,
+    wider,
+)
+
 COMPARISONS: dict[type[exp.Expr], Function] = {
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,
@@ -33,10 +48,6 @@ ARITHMETIC: dict[type[exp.Expr], tuple[Function, Function]] = {
     exp.Abs: (pc.abs_checked, pc.abs),
 }
 TRIMS = {None: pc.ascii_trim, "LEADING": pc.ascii_ltrim, "TRAILING": pc.ascii_rtrim}
-# Each type is cast to those that follow it.
-NUMBERS = (pa.int32(), pa.int64(), pa.float64())
-INTEGERS = NUMBERS[:2]
-TIMESTAMP = pa.timestamp("us", "UTC")
 CAST_TYPES = {
     exp.DataType.Type.TEXT: pa.string(),
     exp.DataType.Type.INT: pa.int32(),
@@ -46,48 +57,18 @@ CAST_TYPES = {
     exp.DataType.Type.TIMESTAMPTZ: TIMESTAMP,
 }
 # Functions of Spark that sqlglot has no class for, and how many microseconds their units have.
-TIMESTAMP_UNITS = {"timestamp_seconds": 1_000_000, "timestamp_millis": 1000, "timestamp_micros": 1}
+TIMESTAMP_UNITS = {
+    "timestamp_seconds": MICROSECONDS,
+    "timestamp_millis": 1000,
+    "timestamp_micros": 1,
+}
 # Spark may read these differently from sqlglot, depending on its settings.
 AMBIGUOUS_TEXT = re.compile(r"[\\\"]")
 INTEGER = re.compile(r"\d{1,18}")
 NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
-# Texts that Spark and PyArrow read as the same integer.
-PLAIN_INTEGER = r"^-?[0-9]{1,18}$"
 # Doubles have all integers up to this one.
 EXACT_DOUBLE = 2**53
 MOST_ITEMS = 100
-
-
-class NotAlike(Exception):
-    """PyArrow may compute an expression differently from Spark."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """An expression on the columns of a source.
-
-    Attributes:
-        compute: computes it. An expression of PyArrow's own is not used, because PyArrow changes
-            the order of sums and products, and with it their rounding.
-        type: the type that Spark's expression has.
-        column: the column of the source that it is; None if it is computed.
-    """
-
-    compute: Compute
-    type: pa.DataType
-    column: str | None = None
-
-    def array(self, rows: pa.RecordBatch) -> pa.Array:
-        """Compute the value of each row.
-
-        Args:
-            rows: with the columns that the expression needs.
-
-        Raises:
-            pa.ArrowInvalid: a row has none, such as an integer that overflows.
-        """
-        result = self.compute(rows)
-        return pa.repeat(result, rows.num_rows) if isinstance(result, pa.Scalar) else result
 
 
 @dataclass
@@ -132,7 +113,7 @@ class Translation:
             exp.Paren: lambda node: self.value(node.this),
             exp.Column: self._column,
             exp.Literal: self._literal,
-            exp.Boolean: lambda node: _scalar(bool(node.this), pa.bool_()),
+            exp.Boolean: lambda node: scalar(bool(node.this), pa.bool_()),
             exp.Is: self._is_null,
             exp.Between: self._between,
             exp.In: self._in,
@@ -208,7 +189,7 @@ class Translation:
         return value
 
     def _doubt(self, function: Function, *values: Value) -> None:
-        self._inputs.doubts.append(_call(function, pa.bool_(), *values))
+        self._inputs.doubts.append(call(function, pa.bool_(), *values))
 
     def _of_type(self, node: exp.Expr, kind: pa.DataType) -> Value:
         value = self.value(node)
@@ -222,7 +203,7 @@ class Translation:
     def _literal(self, node: exp.Literal) -> Value:
         text = str(node.this)
         if node.is_string:
-            return _scalar(text, pa.string())
+            return scalar(text, pa.string())
         if not INTEGER.fullmatch(text):
             raise NotAlike  # Spark's is a decimal
         return _constant(node, pa.int32() if int(text) < 2**31 else pa.int64())
@@ -233,9 +214,9 @@ class Translation:
         values = {n: self.value(node) for n, node in enumerate(nodes) if not _is_decimal(node)}
         if not values:
             raise NotAlike
-        common = reduce(_wider, (value.type for value in values.values()))
+        common = reduce(wider, (value.type for value in values.values()))
         return [
-            _constant(node, common) if _is_number(node) else _cast(values[n], common)
+            _constant(node, common) if _is_number(node) else cast(values[n], common)
             for n, node in enumerate(nodes)
         ]
 
@@ -251,7 +232,7 @@ class Translation:
             # In Spark, NaN equals itself and is larger than all numbers.
             self._doubt(pc.is_nan, one)
             self._doubt(pc.is_nan, other)
-        return _call(compare, pa.bool_(), one, other)
+        return call(compare, pa.bool_(), one, other)
 
     def _comparison(self, node: exp.Binary) -> Value:
         return self._compared(COMPARISONS[type(node)], node.this, node.expression)
@@ -259,21 +240,21 @@ class Translation:
     def _logic(self, node: exp.Expr) -> Value:
         one = self.boolean(node.this)
         if isinstance(node, exp.Not):
-            return _call(pc.invert, pa.bool_(), one)
+            return call(pc.invert, pa.bool_(), one)
         function = pc.and_kleene if isinstance(node, exp.And) else pc.or_kleene
-        return _call(function, pa.bool_(), one, self.boolean(node.args["expression"]))
+        return call(function, pa.bool_(), one, self.boolean(node.args["expression"]))
 
     def _is_null(self, node: exp.Is) -> Value:
         if not isinstance(node.expression, exp.Null) or _is_constant(node.this):
             raise NotAlike
-        return _call(pc.is_null, pa.bool_(), self.value(node.this))
+        return call(pc.is_null, pa.bool_(), self.value(node.this))
 
     def _between(self, node: exp.Between) -> Value:
         if node.args.get("symmetric"):
             raise NotAlike
         low = self._compared(pc.greater_equal, node.this, node.args["low"])
         high = self._compared(pc.less_equal, node.this, node.args["high"])
-        return _call(pc.and_kleene, pa.bool_(), low, high)
+        return call(pc.and_kleene, pa.bool_(), low, high)
 
     def _in(self, node: exp.In) -> Value:
         items = node.expressions
@@ -284,7 +265,7 @@ class Translation:
         one, *others = self._operands(node.this, *items)
         # Unlike `is_in` of PyArrow, this is null for a null.
         equal = [self._compared_values(pc.equal, one, other) for other in others]
-        return reduce(lambda a, b: _call(pc.or_kleene, pa.bool_(), a, b), equal)
+        return reduce(lambda a, b: call(pc.or_kleene, pa.bool_(), a, b), equal)
 
     def _arithmetic(self, node: exp.Expr) -> Value:
         if _is_number(node):
@@ -298,33 +279,33 @@ class Translation:
         if kind not in NUMBERS:
             raise NotAlike
         of_integers, of_doubles = ARITHMETIC[type(node)]
-        return _call(of_integers if kind in INTEGERS else of_doubles, kind, *values)
+        return call(of_integers if kind in INTEGERS else of_doubles, kind, *values)
 
     def _division(self, node: exp.Div) -> Value:
         if all(map(_is_constant, (node.this, node.expression))):
             raise NotAlike
         values = self._operands(node.this, node.expression)
-        dividend, divisor = (_cast(value, pa.float64()) for value in values)
-        self._doubt(pc.equal, divisor, _scalar(0.0, pa.float64()))
-        return _call(pc.divide, pa.float64(), dividend, divisor)
+        dividend, divisor = (cast(value, pa.float64()) for value in values)
+        self._doubt(pc.equal, divisor, scalar(0.0, pa.float64()))
+        return call(pc.divide, pa.float64(), dividend, divisor)
 
     def _cast(self, node: exp.Cast) -> Value:
         to = CAST_TYPES.get(node.to.this)
         if to is None or node.args.get("format") or node.to.expressions:
             raise NotAlike
         if isinstance(node.this, exp.Null):
-            return _scalar(None, to)
+            return scalar(None, to)
         if _is_number(node.this) and to in NUMBERS:
             return _constant(node.this, to)
         value = self.value(node.this)
         if value.type == pa.string() and to in INTEGERS:
-            self._doubt(_is_no_plain_integer, value)
-            return _call(pc.cast, to, value, target_type=to)
-        return _cast(value, to)
+            self._doubt(is_no_plain_integer, value)
+            return call(pc.cast, to, value, target_type=to)
+        return cast(value, to)
 
     def _coalesce(self, node: exp.Coalesce) -> Value:
         values = self._operands(node.this, *node.expressions)
-        return _call(pc.coalesce, values[0].type, *values)
+        return call(pc.coalesce, values[0].type, *values)
 
     def _if(self, node: exp.If) -> Value:
         return self._choice([(self.boolean(node.this), node.args["true"])], node.args.get("false"))
@@ -346,36 +327,36 @@ class Translation:
         nodes += [] if default is None or isinstance(default, exp.Null) else [default]
         values = self._operands(*nodes)
         kind = values[0].type
-        result = values[-1] if len(nodes) > len(choices) else _scalar(None, kind)
+        result = values[-1] if len(nodes) > len(choices) else scalar(None, kind)
         for (condition, _), value in reversed(list(zip(choices, values, strict=False))):
-            result = _choose(condition, value, result)
+            result = choose(condition, value, result)
         return result
 
     def _nullif(self, node: exp.Nullif) -> Value:
         value = self.value(node.this)
         equal = self._compared(pc.equal, node.this, node.expression)
-        return _choose(equal, _scalar(None, value.type), value)
+        return choose(equal, scalar(None, value.type), value)
 
     def _case_of_letters(self, node: exp.Upper | exp.Lower) -> Value:
         text = self._text(node.this)
         # Java and PyArrow have different tables of letters.
-        self._doubt(_is_not_ascii, text)
+        self._doubt(is_not_ascii, text)
         change = pc.ascii_upper if isinstance(node, exp.Upper) else pc.ascii_lower
-        return _call(change, pa.string(), text)
+        return call(change, pa.string(), text)
 
     def _concat(self, node: exp.Concat | exp.DPipe) -> Value:
         nodes = [node.this, node.expression] if isinstance(node, exp.DPipe) else node.expressions
         texts = [self._text(each) for each in nodes]
-        return _call(pc.binary_join_element_wise, pa.string(), *texts, _scalar("", pa.string()))
+        return call(pc.binary_join_element_wise, pa.string(), *texts, scalar("", pa.string()))
 
     def _trim(self, node: exp.Trim) -> Value:
         trim = TRIMS.get(node.args.get("position"))
         if trim is None or node.expression:
             raise NotAlike
-        return _call(trim, pa.string(), self._text(node.this), characters=" ")
+        return call(trim, pa.string(), self._text(node.this), characters=" ")
 
     def _length(self, node: exp.Length) -> Value:
-        return _call(pc.utf8_length, pa.int32(), self._text(node.this))
+        return call(pc.utf8_length, pa.int32(), self._text(node.this))
 
     def _substring(self, node: exp.Substring) -> Value:
         start, length = _count(node.args.get("start")), node.args.get("length")
@@ -389,87 +370,25 @@ class Translation:
 
     def _slice(self, node: exp.Expr, start: int, stop: int | None) -> Value:
         text = self._text(node)
-        return _call(pc.utf8_slice_codeunits, pa.string(), text, start=start, stop=stop)
+        return call(pc.utf8_slice_codeunits, pa.string(), text, start=start, stop=stop)
 
     def _replace(self, node: exp.Replace) -> Value:
         old, new = (_written(each) for each in (node.expression, node.args.get("replacement")))
         if not old:
             raise NotAlike
         text = self._text(node.this)
-        return _call(pc.replace_substring, pa.string(), text, pattern=old, replacement=new)
+        return call(pc.replace_substring, pa.string(), text, pattern=old, replacement=new)
 
     def _function(self, node: exp.Anonymous) -> Value:
         unit = TIMESTAMP_UNITS.get(str(node.this).lower())
         if unit is None or len(node.expressions) != 1:
             raise NotAlike
-        return _timestamp(self.value(node.expressions[0]), unit)
+        return timestamp(self.value(node.expressions[0]), unit)
 
     def _now(self, node: exp.CurrentTimestamp) -> Value:
         if node.this:
             raise NotAlike
-        return _scalar(datetime.now(timezone.utc), TIMESTAMP)
-
-
-def _call(function: Function, kind: pa.DataType, *values: Value, **options: Any) -> Value:
-    """Return the value that a function of PyArrow computes of others.
-
-    Args:
-        function: the function.
-        kind: the type of its results.
-        values: its arguments.
-        options: its options.
-    """
-    computes = [value.compute for value in values]
-    return Value(lambda rows: function(*(compute(rows) for compute in computes), **options), kind)
-
-
-def _scalar(value: Any, kind: pa.DataType) -> Value:
-    scalar = pa.scalar(value, kind)
-    return Value(lambda rows: scalar, kind)
-
-
-def _choose(condition: Value, value: Value, other: Value) -> Value:
-    """Return a value where a condition is true, and another where it is false or null."""
-    is_true = _call(pc.fill_null, pa.bool_(), condition, fill_value=False)
-    return _call(pc.if_else, value.type, is_true, value, other)
-
-
-def _is_not_ascii(texts: Any) -> Any:
-    return pc.invert(pc.string_is_ascii(texts))
-
-
-def _is_no_plain_integer(texts: Any) -> Any:
-    return pc.invert(pc.match_substring_regex(texts, PLAIN_INTEGER))
-
-
-def _cast(value: Value, to: pa.DataType) -> Value:
-    """Return a value as one of another type, if Spark and PyArrow cast it alike."""
-    if value.type == to:
-        return value
-    if to == TIMESTAMP:
-        return _timestamp(value, TIMESTAMP_UNITS["timestamp_seconds"])
-    numbers = value.type in INTEGERS and to in NUMBERS
-    texts = value.type in (*INTEGERS, pa.bool_()) and to == pa.string()
-    if not (numbers or texts):
-        raise NotAlike
-    return _call(pc.cast, to, value, target_type=to)
-
-
-def _timestamp(value: Value, unit: int) -> Value:
-    """Return integers in a unit of some microseconds as timestamps."""
-    if value.type not in INTEGERS:
-        raise NotAlike
-    count, of_unit = _cast(value, pa.int64()), _scalar(unit, pa.int64())
-    product = _call(pc.multiply_checked, pa.int64(), count, of_unit)
-    return _call(pc.cast, TIMESTAMP, product, target_type=TIMESTAMP)
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if one == other:
-        return one
-    if one not in NUMBERS or other not in NUMBERS:
-        raise NotAlike
-    return max(one, other, key=NUMBERS.index)
+        return scalar(datetime.now(timezone.utc), TIMESTAMP)
 
 
 def _without_parentheses(node: exp.Expr) -> exp.Expr:
@@ -511,9 +430,9 @@ def _constant(node: exp.Expr, kind: pa.DataType) -> Value:
     text = str(literal.this)
     is_integer = INTEGER.fullmatch(text) is not None
     if kind in INTEGERS and is_integer and int(text) < 2 ** (kind.bit_width - 1):
-        return _scalar(sign * int(text), kind)
+        return scalar(sign * int(text), kind)
     if kind == pa.float64() and NUMBER.fullmatch(text):
         if is_integer and int(text) > EXACT_DOUBLE:
             raise NotAlike
-        return _scalar(sign * float(text), kind)
+        return scalar(sign * float(text), kind)
     raise NotAlike

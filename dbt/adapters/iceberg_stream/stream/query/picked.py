@@ -18,10 +18,9 @@ from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
 from dbt.adapters.iceberg_stream.stream.query.expressions import (
     AMBIGUOUS_TEXT,
     Inputs,
-    NotAlike,
     Translation,
-    Value,
 )
+from dbt.adapters.iceberg_stream.stream.query.values import NotAlike, Value
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETED
 
 # Before the names of columns that only expressions need.
@@ -141,7 +140,7 @@ def pick(
             selects.conditions.append(selects.of_source().boolean(kept))
         of_query = Translation(columns, {""}, selects.inputs)
         if where and kept is not None:
-            return None
+            raise NotAlike  # it leaves changes out, which the other does not
         if where:
             selects.conditions.append(of_query.boolean(sqlglot.parse_one(where, dialect="spark")))
         deleted = of_query.boolean(sqlglot.parse_one(deletes, dialect="spark")) if deletes else None
