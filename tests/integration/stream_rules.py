@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,7 +17,7 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql, partition_values
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, recover
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
@@ -61,7 +62,8 @@ class StreamRules(SparkTable):
         changes = self._changes(data)
         at = data.draw(st.integers(0, len(changes)), "truncate before")
         self._land([*changes[:at], ("truncate", {0: None}), *changes[at:]])
-        self._drain(encoding, {})
+        # PyArrow writes all other batches.
+        self._drain(encoding, {"truncates": f"{OP} = 'truncate'"})
         self.table.rows = []
         self._apply_changes(changes[at:])
 
@@ -153,7 +155,6 @@ class StreamRules(SparkTable):
             self.sink_id,
             (self.table.key.name,),
             deletes=f"{OP} = 'delete'",
-            truncates=f"{OP} = 'truncate'",
             delete_encoding=encoding,
             **settings,
         )
@@ -181,6 +182,7 @@ class StreamRules(SparkTable):
             runner=in_process,
             bad_records=BadRecords(None, "", 0),
             schema=self.table.arrow([]).schema,
+            partitions=partial(partition_values, spec=target.spec, schema=target.schema),
         )
         stream = TableStream(writer, StreamStatus(self.name))
         Stream(lambda: self.place.spark, [stream], window=2).drain()

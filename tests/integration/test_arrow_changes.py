@@ -78,7 +78,6 @@ def query_of(columns: Sequence[str], where: str = "") -> StreamQuery:
 def arrow_changes(query: StreamQuery, schema: pa.Schema, decode: Any) -> pa.Table:
     """What the query makes of decoded rows."""
     picked = query.pick(schema, schema)
-    assert picked is not None
     selected: Iterator[pa.RecordBatch] = map(picked.select, decode(picked.columns))
     names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
     table = pa.Table.from_batches(selected)

@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
+from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
 
 CONSTANTS = {
     "id": ["0", "1", "-1", "999999999999999999", "2147483648"],
@@ -173,7 +174,6 @@ def test_spark_selects_the_same_rows(spark: Session) -> None:
     selected = 0
     for number, each in enumerate(conditions):
         picked = pick(f"select number from v where {each}", "v", SCHEMA)
-        assert picked is not None, each
         numbers = select(picked, rows)["number"].to_pylist()
         assert numbers == by_spark[f"c{number}"], each
         selected += len(numbers)
@@ -191,12 +191,9 @@ def test_spark_computes_the_same_values(
     texts = [expressions.any(3) for _ in range(EXPRESSIONS)]
     computed = 0
     for text in texts:
-        picked = pick(f"select {text} as x, number from v", "v", SCHEMA)
-        if picked is None:
-            continue
         try:
-            ours = select(picked, rows)["x"]
-        except ArrowFallback:
+            ours = select(pick(f"select {text} as x, number from v", "v", SCHEMA), rows)["x"]
+        except (NotAlike, ArrowFallback):
             continue
         try:
             theirs = spark.rows(f"select {text} as x, number from v", v=frame)["x"]

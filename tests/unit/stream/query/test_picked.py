@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.query.picked import pick
+from dbt.adapters.iceberg_stream.stream.query import picked as queries
+from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import get_change_sql
+from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
 from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 
 ROWS = pa.record_batch(
@@ -21,6 +25,13 @@ ROWS = pa.record_batch(
         "day": pa.array([0, 1, 2, 3, 4], pa.date32()),
     }
 )
+
+
+def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
+    """Return what a query selects; None if Spark has to compute it."""
+    with suppress(NotAlike):
+        return queries.pick(sql, view, schema)
+    return None
 
 
 def selected(condition: str, rows: pa.RecordBatch = ROWS) -> list[int] | None:
@@ -169,3 +180,22 @@ def test_types_that_pyarrow_cannot_compute_with() -> None:
     rows = pa.record_batch(dict.fromkeys(picked.columns, ids))
     with pytest.raises(ArrowFallback):
         picked.select(rows)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select id, upper(substr(name, id)) as x from v", "`SUBSTRING(name, id)`"),
+        ("select id * 1.5 as x from v", "`id * 1.5`"),
+        ("select id, sqrt(id) from v", "`SQRT(id)`, which has no name"),
+        ("select id, day as id from v", "id, which is selected twice"),
+        ("select absent from v", "`absent`"),
+        ("select v.* from v as w", "`v.*`"),
+        ("select id from v where name = 'a\\b'", "a query with a backslash or a double quote"),
+        ("select id from v limit 1", queries.MORE),
+    ],
+)
+def test_what_spark_has_to_compute(sql: str, said: str) -> None:
+    with pytest.raises(NotAlike) as raised:
+        queries.pick(sql, "v", ROWS.schema)
+    assert str(raised.value) == said

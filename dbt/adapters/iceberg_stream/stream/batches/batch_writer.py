@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
+from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
@@ -95,6 +96,7 @@ class BatchWriter:
     partitions: Partitions | None = None
     rewriter: Rewriter = in_threads
     _arrow_fallbacks: int = field(default=0, init=False)
+    _is_explained: bool = field(default=False, init=False)
 
     @property
     def reads_target(self) -> bool:
@@ -217,6 +219,12 @@ class BatchWriter:
             return None
         lower, upper = batch_range.lower, _end(batch_range)
         rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
+        if selection.not_alike and not self._is_explained:
+            self._is_explained = True
+            logger.debug(
+                f"Spark reads the changes of {'.'.join(self.sink.name)}: PyArrow, which is faster, "
+                f"does not compute {selection.not_alike}."
+            )
         return None if rows is None else map(selection.changes, rows)
 
     def _write_arrow(
@@ -439,6 +447,8 @@ class _Selection:
         self._target = target
         self._partitions = partitions
         self._picked = Picked({})
+        # What PyArrow does not compute.
+        self.not_alike = ""
         self.skipped = 0
 
     def skip(self, count: int) -> None:
@@ -447,11 +457,12 @@ class _Selection:
 
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""
-        picked = self._query.pick(schema, self._target)
-        if picked is None:
+        try:
+            self._picked = self._query.pick(schema, self._target)
+        except NotAlike as error:
+            self.not_alike = str(error)
             return None
-        self._picked = picked
-        return picked.columns
+        return self._picked.columns
 
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns that `StreamQuery.changes` returns."""

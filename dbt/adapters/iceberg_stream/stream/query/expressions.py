@@ -140,9 +140,15 @@ class Translation:
         Raises:
             NotAlike: Spark has to compute it.
         """
-        if (method := self._methods.get(type(node))) is None:
-            raise NotAlike
-        return method(node)
+        try:
+            if (method := self._methods.get(type(node))) is None:
+                raise NotAlike
+            return method(node)
+        except NotAlike as error:
+            # The innermost expression says most.
+            if error.args:
+                raise
+            raise NotAlike(f"`{node.sql(dialect='spark')}`") from None
 
     def boolean(self, node: exp.Expr) -> Value:
         """Translate a condition. Where SQL's is null, so is PyArrow's.
@@ -165,7 +171,7 @@ class Translation:
             NotAlike: it is not what the query reads.
         """
         if qualifier.lower() not in self._qualifiers:
-            raise NotAlike
+            raise NotAlike(f"`{qualifier}.*`")
         return dict(self._scope)
 
     def column(self, node: exp.Column) -> Value:
@@ -179,7 +185,7 @@ class Translation:
         """
         value = self._scope.get(node.name.lower())
         if value is None or node.table.lower() not in self._qualifiers:
-            raise NotAlike
+            raise NotAlike(f"`{node.sql(dialect='spark')}`")
         return value
 
     def _column(self, node: exp.Column) -> Value:

@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETE
 # Before the names of columns that only expressions need.
 COMPUTED_WITH = "__computed_with_"
 PLACEHOLDER = "__placeholder"
+MORE = "a query that does more than to select rows and columns of one other"
 
 
 @dataclass(frozen=True)
@@ -51,22 +52,23 @@ class Picked:
     of_rows: bool = False
     deletes: Value | None = None
 
-    def only(self, names: Sequence[str], types: pa.Schema) -> Picked | None:
+    def only(self, names: Sequence[str], types: pa.Schema) -> Picked:
         """Return some of the columns, by their names as they are written.
 
         Args:
             names: of the columns.
             types: what Spark says of the columns' types.
 
-        Returns:
-            The columns; None if one is missing, or computed as another type.
+        Raises:
+            NotAlike: one is missing, or computed as another type.
         """
         plain = {name: self.columns.get(name.lower()) for name in names}
         computed = {n: self.computed[n.lower()] for n in names if n.lower() in self.computed}
-        if len(computed) + sum(column is not None for column in plain.values()) < len(names):
-            return None
-        if any(value.type != types.field(name).type for name, value in computed.items()):
-            return None
+        for name in names:
+            if plain[name] is None and name not in computed:
+                raise NotAlike(f"`{name}`")
+            if name in computed and computed[name].type != types.field(name).type:
+                raise NotAlike(f"`{name}` as {types.field(name).type}")
         columns = {name: column for name, column in plain.items() if column is not None}
         needed = {n: column for n, column in self.columns.items() if n.startswith(COMPUTED_WITH)}
         return replace(self, columns=columns | needed, computed=computed)
@@ -114,7 +116,7 @@ def _with_deletes(rows: pa.RecordBatch, deleted: pa.Array) -> pa.RecordBatch:
 
 def pick(
     sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str | None = None
-) -> Picked | None:
+) -> Picked:
     """Return what a query selects, if PyArrow computes it as Spark does.
 
     Args:
@@ -124,34 +126,31 @@ def pick(
         where: a condition of the query's rows that are used; empty for all.
         deletes: a condition of the query's rows that are deletes.
 
-    Returns:
-        What it selects; None if the query does more, or if PyArrow may compute something
-        differently.
+    Raises:
+        NotAlike: the query does more, or PyArrow may compute something differently.
     """
     tree = sqlglot.parse_one(sql, dialect="spark")
     by_lower = {name.lower(): name for name in schema.names}
     if not isinstance(tree, exp.Select) or len(by_lower) < len(schema):
-        return None
+        raise NotAlike(MORE)
     kept = None if tree.args.get("where") else _condition_of_rows(tree, view)
     selects = _Selects(view, schema)
-    try:
-        columns = selects.columns(tree, tree.ctes)
-        if kept is not None:
-            selects.conditions.append(selects.of_source().boolean(kept))
-        of_query = Translation(columns, {""}, selects.inputs)
-        if where and kept is not None:
-            raise NotAlike  # it leaves changes out, which the other does not
+    columns = selects.columns(tree, tree.ctes)
+    if kept is not None:
+        selects.conditions.append(selects.of_source().boolean(kept))
         if where:
-            selects.conditions.append(of_query.boolean(sqlglot.parse_one(where, dialect="spark")))
-        deleted = of_query.boolean(sqlglot.parse_one(deletes, dialect="spark")) if deletes else None
-    except (NotAlike, ParseError):
-        return None
+            # It leaves changes out, where the query's filter makes them deletes.
+            raise NotAlike(f"`{where}`")
+    of_query = Translation(columns, {""}, selects.inputs)
+    if where:
+        selects.conditions.append(of_query.boolean(_parsed(where)))
+    deleted = of_query.boolean(_parsed(deletes)) if deletes else None
     plain = {name: value.column for name, value in columns.items() if value.column is not None}
     computed = {name: value for name, value in columns.items() if value.column is None}
     if not computed and not selects.conditions and not deleted:
         return Picked(plain)
     if AMBIGUOUS_TEXT.search(f"{sql} {where} {deletes}"):
-        return None
+        raise NotAlike("a query with a backslash or a double quote")
     needed = {_computed_with(name): name for name in sorted(selects.inputs.columns)}
     return Picked(
         plain | needed,
@@ -161,6 +160,13 @@ def pick(
         of_rows=kept is not None,
         deletes=deleted,
     )
+
+
+def _parsed(condition: str) -> exp.Expr:
+    try:
+        return sqlglot.parse_one(condition, dialect="spark")
+    except ParseError as error:
+        raise NotAlike(f"`{condition}`") from error
 
 
 def _computed_with(column: str) -> str:
@@ -228,8 +234,8 @@ class _Selects:
         columns: dict[str, Value] = {}
         for projection in select.expressions:
             selected = _selected(projection, scope, translation)
-            if columns.keys() & selected.keys():
-                raise NotAlike
+            if twice := columns.keys() & selected.keys():
+                raise NotAlike(f"{min(twice)}, which is selected twice")
             columns |= selected
         return columns
 
@@ -240,11 +246,11 @@ class _Selects:
                 return self._source
             names = [cte.alias.lower() for cte in before]
             if source.name.lower() not in names:
-                raise NotAlike
+                raise NotAlike(MORE)
             place = names.index(source.name.lower())
             query, before = before[place].this, before[:place]
         if not isinstance(query, exp.Select) or query.ctes:
-            raise NotAlike
+            raise NotAlike(MORE)
         return self.columns(query, before)
 
 
@@ -253,7 +259,7 @@ def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
     clause = select.args.get("from_")
     source = None if clause is None else clause.this
     if not isinstance(source, exp.Table | exp.Subquery):
-        raise NotAlike
+        raise NotAlike(MORE)
     # It may have an alias, but no sample, pivot, time, or names of columns.
     bare = type(source)(this=source.this.copy())
     if alias := source.args.get("alias"):
@@ -262,7 +268,7 @@ def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
     for name in ("where", "with_"):
         rest.set(name, None)
     if rest != exp.select("1").from_(bare):
-        raise NotAlike
+        raise NotAlike(MORE)
     return source
 
 
@@ -284,7 +290,7 @@ def _selected(
 
 def _name(projection: exp.Expr) -> str:
     if not isinstance(projection, exp.Alias):
-        raise NotAlike  # Spark names it
+        raise NotAlike(f"`{projection.sql(dialect='spark')}`, which has no name")
     return projection.alias.lower()
 
 

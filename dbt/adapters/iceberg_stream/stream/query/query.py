@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_versions_sql,
 )
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
+from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     CHANGE,
@@ -326,7 +327,7 @@ class StreamQuery:
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
-    def pick(self, schema: pa.Schema, target: pa.Schema) -> Picked | None:
+    def pick(self, schema: pa.Schema, target: pa.Schema) -> Picked:
         """Return the table's columns as PyArrow reads or computes them, and which rows are written.
 
         Args:
@@ -334,13 +335,17 @@ class StreamQuery:
             target: the table's columns, with the types that the query returns.
 
         Returns:
-            What the query selects, by the table's columns; None if the query or the options do
-            more, so that Spark has to compute the rows.
+            What the query selects, by the table's columns.
+
+        Raises:
+            NotAlike: Spark has to compute the rows.
         """
-        if self.options.truncates or self.reads_target:
-            return None
+        if self.options.truncates:
+            raise NotAlike("`apply_as_truncates`")
+        if self.reads_target:
+            raise NotAlike("changes that depend on rows of the table")
         picked = pick(self.change_sql, self.view, schema, self.where, self.options.deletes)
-        return None if picked is None else picked.only(self.columns, target)
+        return picked.only(self.columns, target)
 
     def changes(self) -> str:
         """Return SQL of the changes: the table's columns, order columns, whether they delete."""

@@ -22,7 +22,7 @@ PLAIN_INTEGER = r"^-?[0-9]{1,18}$"
 
 
 class NotAlike(Exception):
-    """PyArrow may compute an expression differently from Spark."""
+    """PyArrow may compute something differently from Spark; the message says what."""
 
 
 @dataclass(frozen=True)
