@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, in_threads
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_values
+from dbt.adapters.iceberg_stream.stream.query.partition_values import partition_values
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,

@@ -17,7 +17,10 @@ from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.errors import RolledBack, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql, partition_values
+from dbt.adapters.iceberg_stream.stream.query.partition_values import (
+    partition_sql,
+    partition_values,
+)
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, recover
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback

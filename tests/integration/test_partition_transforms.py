@@ -29,7 +29,7 @@ from pyiceberg.transforms import (
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql
+from dbt.adapters.iceberg_stream.stream.query.partition_values import partition_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch

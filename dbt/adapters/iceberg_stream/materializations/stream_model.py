@@ -31,7 +31,10 @@ from dbt.adapters.iceberg_stream.stream.options import (
     with_table_spelling,
 )
 from dbt.adapters.iceberg_stream.stream.query.key_lineage import source_key_columns
-from dbt.adapters.iceberg_stream.stream.query.partition_sql import partition_sql, partition_values
+from dbt.adapters.iceberg_stream.stream.query.partition_values import (
+    partition_sql,
+    partition_values,
+)
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     added_columns,
