@@ -142,7 +142,7 @@ class Execution:
         return request
 
     def _release(self) -> None:
-        """Let the server forget the execution. If this fails, it forgets it later by itself."""
+        """Release the execution on the server, which otherwise releases it itself, but later."""
         request = ReleaseExecuteRequest(
             session_id=self._request.session_id,
             user_context=self._request.user_context,

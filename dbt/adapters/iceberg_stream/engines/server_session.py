@@ -98,7 +98,7 @@ class ServerSession:
 
     @property
     def _spark(self) -> SparkSession:
-        """The session as Spark's own client has it; opened when it is first used."""
+        """The same session in Spark's own client, opened when it is first needed."""
         if self._opened_spark is None:
             with explain():
                 self._opened_spark = _open(self._endpoint, self._client.session_id)

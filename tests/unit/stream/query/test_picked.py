@@ -11,7 +11,7 @@ from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query import picked as queries
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import get_change_sql
-from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
+from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 
 ROWS = pa.record_batch(
@@ -29,7 +29,7 @@ ROWS = pa.record_batch(
 
 def pick(sql: str, view: str, schema: pa.Schema) -> Picked | None:
     """Return what a query selects; None if Spark has to compute it."""
-    with suppress(NotAlike):
+    with suppress(Unsupported):
         return queries.pick(sql, view, schema)
     return None
 
@@ -196,6 +196,6 @@ def test_types_that_pyarrow_cannot_compute_with() -> None:
     ],
 )
 def test_what_spark_has_to_compute(sql: str, said: str) -> None:
-    with pytest.raises(NotAlike) as raised:
+    with pytest.raises(Unsupported) as raised:
         queries.pick(sql, "v", ROWS.schema)
     assert str(raised.value) == said

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.stream.query.query import (
     get_change_sql,
     output_columns,
 )
-from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
+from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 
 KEYED = StreamOptions("s", keys=("id",))
@@ -139,7 +139,7 @@ def picked(
     query = StreamQuery(get_change_sql(sql, "v"), "v", "s.t", columns, options, partition)
     schema = pa.schema([("id", pa.int64()), ("Total", pa.int64()), ("note", pa.string())])
     target = pa.schema([("id", pa.int64()), ("total", pa.int64())])
-    with suppress(NotAlike):
+    with suppress(Unsupported):
         return replace(query, where=where).pick(schema, target)
     return None
 

@@ -30,7 +30,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
-from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
+from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
@@ -219,11 +219,12 @@ class BatchWriter:
             return None
         lower, upper = batch_range.lower, _end(batch_range)
         rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
-        if selection.not_alike and not self._is_explained:
+        if selection.unsupported and not self._is_explained:
             self._is_explained = True
             logger.debug(
-                f"Spark reads the changes of {'.'.join(self.sink.name)}: PyArrow, which is faster, "
-                f"does not compute {selection.not_alike}."
+                f"Spark reads the changes of {'.'.join(self.sink.name)}, which takes longer than "
+                f"PyArrow, because PyArrow does not compute {selection.unsupported}. Which queries "
+                "it computes is in docs/streams.md."
             )
         return None if rows is None else map(selection.changes, rows)
 
@@ -448,7 +449,7 @@ class _Selection:
         self._partitions = partitions
         self._picked = Picked({})
         # What PyArrow does not compute.
-        self.not_alike = ""
+        self.unsupported = ""
         self.skipped = 0
 
     def skip(self, count: int) -> None:
@@ -459,8 +460,8 @@ class _Selection:
         """Return the columns to read; see `Pick`."""
         try:
             self._picked = self._query.pick(schema, self._target)
-        except NotAlike as error:
-            self.not_alike = str(error)
+        except Unsupported as error:
+            self.unsupported = str(error)
             return None
         return self._picked.columns
 

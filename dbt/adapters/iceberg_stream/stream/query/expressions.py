@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.query.values import (
     NUMBERS,
     TIMESTAMP,
     Function,
-    NotAlike,
+    Unsupported,
     Value,
     call,
     cast,
@@ -73,7 +73,7 @@ MOST_ITEMS = 100
 
 @dataclass
 class Inputs:
-    """What the translated expressions of a query depend on.
+    """What the translated expressions of a query need, and where they may differ from Spark's.
 
     Attributes:
         columns: columns of the source.
@@ -138,26 +138,26 @@ class Translation:
             node: the expression.
 
         Raises:
-            NotAlike: Spark has to compute it.
+            Unsupported: Spark has to compute it.
         """
         try:
             if (method := self._methods.get(type(node))) is None:
-                raise NotAlike
+                raise Unsupported
             return method(node)
-        except NotAlike as error:
+        except Unsupported as error:
             # The innermost expression says most.
             if error.args:
                 raise
-            raise NotAlike(f"`{node.sql(dialect='spark')}`") from None
+            raise Unsupported(f"`{node.sql(dialect='spark')}`") from None
 
     def boolean(self, node: exp.Expr) -> Value:
-        """Translate a condition. Where SQL's is null, so is PyArrow's.
+        """Translate a condition. Its value is null where SQL's is.
 
         Args:
             node: the condition.
 
         Raises:
-            NotAlike: Spark has to compute it.
+            Unsupported: Spark has to compute it.
         """
         return self._of_type(node, pa.bool_())
 
@@ -168,24 +168,24 @@ class Translation:
             qualifier: what stands before the star that selects them.
 
         Raises:
-            NotAlike: it is not what the query reads.
+            Unsupported: it is not what the query reads.
         """
         if qualifier.lower() not in self._qualifiers:
-            raise NotAlike(f"`{qualifier}.*`")
+            raise Unsupported(f"`{qualifier}.*`")
         return dict(self._scope)
 
     def column(self, node: exp.Column) -> Value:
-        """Return the value of a column, which is not computed with.
+        """Return the value of a column that is selected as it is.
 
         Args:
             node: the column.
 
         Raises:
-            NotAlike: there is none of this name.
+            Unsupported: there is none of this name.
         """
         value = self._scope.get(node.name.lower())
         if value is None or node.table.lower() not in self._qualifiers:
-            raise NotAlike(f"`{node.sql(dialect='spark')}`")
+            raise Unsupported(f"`{node.sql(dialect='spark')}`")
         return value
 
     def _column(self, node: exp.Column) -> Value:
@@ -200,7 +200,7 @@ class Translation:
     def _of_type(self, node: exp.Expr, kind: pa.DataType) -> Value:
         value = self.value(node)
         if value.type != kind:
-            raise NotAlike
+            raise Unsupported
         return value
 
     def _text(self, node: exp.Expr) -> Value:
@@ -211,15 +211,15 @@ class Translation:
         if node.is_string:
             return scalar(text, pa.string())
         if not INTEGER.fullmatch(text):
-            raise NotAlike  # Spark's is a decimal
+            raise Unsupported  # Spark's is a decimal
         return _constant(node, pa.int32() if int(text) < 2**31 else pa.int64())
 
     def _operands(self, *nodes: exp.Expr) -> list[Value]:
-        """Translate expressions to values of their common type."""
+        """Translate expressions that meet, such as both sides of `+`, and cast them to one type."""
         nodes = tuple(_without_parentheses(node) for node in nodes)
         values = {n: self.value(node) for n, node in enumerate(nodes) if not _is_decimal(node)}
         if not values:
-            raise NotAlike
+            raise Unsupported
         common = reduce(wider, (value.type for value in values.values()))
         return [
             _constant(node, common) if _is_number(node) else cast(values[n], common)
@@ -228,12 +228,12 @@ class Translation:
 
     def _compared(self, compare: Function, *nodes: exp.Expr) -> Value:
         if all(map(_is_constant, nodes)):
-            raise NotAlike
+            raise Unsupported
         return self._compared_values(compare, *self._operands(*nodes))
 
     def _compared_values(self, compare: Function, one: Value, other: Value) -> Value:
         if one.type not in (*NUMBERS, pa.string(), pa.bool_()):
-            raise NotAlike
+            raise Unsupported
         if one.type == pa.float64():
             # In Spark, NaN equals itself and is larger than all numbers.
             self._doubt(pc.is_nan, one)
@@ -252,12 +252,12 @@ class Translation:
 
     def _is_null(self, node: exp.Is) -> Value:
         if not isinstance(node.expression, exp.Null) or _is_constant(node.this):
-            raise NotAlike
+            raise Unsupported
         return call(pc.is_null, pa.bool_(), self.value(node.this))
 
     def _between(self, node: exp.Between) -> Value:
         if node.args.get("symmetric"):
-            raise NotAlike
+            raise Unsupported
         low = self._compared(pc.greater_equal, node.this, node.args["low"])
         high = self._compared(pc.less_equal, node.this, node.args["high"])
         return call(pc.and_kleene, pa.bool_(), low, high)
@@ -265,9 +265,9 @@ class Translation:
     def _in(self, node: exp.In) -> Value:
         items = node.expressions
         if not items or len(items) > MOST_ITEMS or node.args.get("query") or node.args.get("field"):
-            raise NotAlike
+            raise Unsupported
         if all(map(_is_constant, (node.this, *items))):
-            raise NotAlike
+            raise Unsupported
         one, *others = self._operands(node.this, *items)
         # Unlike `is_in` of PyArrow, this is null for a null.
         equal = [self._compared_values(pc.equal, one, other) for other in others]
@@ -279,17 +279,17 @@ class Translation:
         operands = (node.this, node.args.get("expression"))
         nodes = [operand for operand in operands if operand is not None]
         if all(map(_is_constant, nodes)):
-            raise NotAlike
+            raise Unsupported
         values = self._operands(*nodes)
         kind = values[0].type
         if kind not in NUMBERS:
-            raise NotAlike
+            raise Unsupported
         of_integers, of_doubles = ARITHMETIC[type(node)]
         return call(of_integers if kind in INTEGERS else of_doubles, kind, *values)
 
     def _division(self, node: exp.Div) -> Value:
         if all(map(_is_constant, (node.this, node.expression))):
-            raise NotAlike
+            raise Unsupported
         values = self._operands(node.this, node.expression)
         dividend, divisor = (cast(value, pa.float64()) for value in values)
         self._doubt(pc.equal, divisor, scalar(0.0, pa.float64()))
@@ -298,7 +298,7 @@ class Translation:
     def _cast(self, node: exp.Cast) -> Value:
         to = CAST_TYPES.get(node.to.this)
         if to is None or node.args.get("format") or node.to.expressions:
-            raise NotAlike
+            raise Unsupported
         if isinstance(node.this, exp.Null):
             return scalar(None, to)
         if _is_number(node.this) and to in NUMBERS:
@@ -358,7 +358,7 @@ class Translation:
     def _trim(self, node: exp.Trim) -> Value:
         trim = TRIMS.get(node.args.get("position"))
         if trim is None or node.expression:
-            raise NotAlike
+            raise Unsupported
         return call(trim, pa.string(), self._text(node.this), characters=" ")
 
     def _length(self, node: exp.Length) -> Value:
@@ -367,7 +367,7 @@ class Translation:
     def _substring(self, node: exp.Substring) -> Value:
         start, length = _count(node.args.get("start")), node.args.get("length")
         if start < 1:
-            raise NotAlike
+            raise Unsupported
         stop = None if length is None else start - 1 + _count(length)
         return self._slice(node.this, start - 1, stop)
 
@@ -381,19 +381,19 @@ class Translation:
     def _replace(self, node: exp.Replace) -> Value:
         old, new = (_written(each) for each in (node.expression, node.args.get("replacement")))
         if not old:
-            raise NotAlike
+            raise Unsupported
         text = self._text(node.this)
         return call(pc.replace_substring, pa.string(), text, pattern=old, replacement=new)
 
     def _function(self, node: exp.Anonymous) -> Value:
         unit = TIMESTAMP_UNITS.get(str(node.this).lower())
         if unit is None or len(node.expressions) != 1:
-            raise NotAlike
+            raise Unsupported
         return timestamp(self.value(node.expressions[0]), unit)
 
     def _now(self, node: exp.CurrentTimestamp) -> Value:
         if node.this:
-            raise NotAlike
+            raise Unsupported
         return scalar(datetime.now(timezone.utc), TIMESTAMP)
 
 
@@ -419,14 +419,14 @@ def _is_constant(node: exp.Expr) -> bool:
 def _written(node: exp.Expr | None) -> str:
     """Return a text that is written out."""
     if not isinstance(node, exp.Literal) or not node.is_string:
-        raise NotAlike
+        raise Unsupported
     return str(node.this)
 
 
 def _count(node: exp.Expr | None) -> int:
     """Return a length or a position that is written out."""
     if not isinstance(node, exp.Literal) or node.is_string or not INTEGER.fullmatch(str(node.this)):
-        raise NotAlike
+        raise Unsupported
     return int(str(node.this))
 
 
@@ -439,6 +439,6 @@ def _constant(node: exp.Expr, kind: pa.DataType) -> Value:
         return scalar(sign * int(text), kind)
     if kind == pa.float64() and NUMBER.fullmatch(text):
         if is_integer and int(text) > EXACT_DOUBLE:
-            raise NotAlike
+            raise Unsupported
         return scalar(sign * float(text), kind)
-    raise NotAlike
+    raise Unsupported

@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.query.expressions import (
     Inputs,
     Translation,
 )
-from dbt.adapters.iceberg_stream.stream.query.values import NotAlike, Value
+from dbt.adapters.iceberg_stream.stream.query.values import Unsupported, Value
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETED
 
 # Before the names of columns that only expressions need.
@@ -60,15 +60,15 @@ class Picked:
             types: what Spark says of the columns' types.
 
         Raises:
-            NotAlike: one is missing, or computed as another type.
+            Unsupported: one is missing, or computed as another type.
         """
         plain = {name: self.columns.get(name.lower()) for name in names}
         computed = {n: self.computed[n.lower()] for n in names if n.lower() in self.computed}
         for name in names:
             if plain[name] is None and name not in computed:
-                raise NotAlike(f"`{name}`")
+                raise Unsupported(f"`{name}`")
             if name in computed and computed[name].type != types.field(name).type:
-                raise NotAlike(f"`{name}` as {types.field(name).type}")
+                raise Unsupported(f"`{name}` as {types.field(name).type}")
         columns = {name: column for name, column in plain.items() if column is not None}
         needed = {n: column for n, column in self.columns.items() if n.startswith(COMPUTED_WITH)}
         return replace(self, columns=columns | needed, computed=computed)
@@ -95,8 +95,10 @@ class Picked:
         if self.conditions:
             conditions = (condition.array(rows) for condition in self.conditions)
             is_kept = reduce(pc.and_kleene, conditions)
-            is_left_out = pc.invert(pc.fill_null(is_kept, False))
-            rows = _with_deletes(rows, is_left_out) if self.of_rows else rows.filter(is_kept)
+            if self.of_rows:
+                rows = _with_deletes(rows, pc.invert(pc.fill_null(is_kept, False)))
+            else:
+                rows = rows.filter(is_kept)
         if self.deletes is not None:
             rows = _with_deletes(rows, pc.fill_null(self.deletes.array(rows), False))
         columns = {
@@ -127,12 +129,12 @@ def pick(
         deletes: a condition of the query's rows that are deletes.
 
     Raises:
-        NotAlike: the query does more, or PyArrow may compute something differently.
+        Unsupported: the query does more, or PyArrow may compute something differently.
     """
     tree = sqlglot.parse_one(sql, dialect="spark")
     by_lower = {name.lower(): name for name in schema.names}
     if not isinstance(tree, exp.Select) or len(by_lower) < len(schema):
-        raise NotAlike(MORE)
+        raise Unsupported(MORE)
     kept = None if tree.args.get("where") else _condition_of_rows(tree, view)
     selects = _Selects(view, schema)
     columns = selects.columns(tree, tree.ctes)
@@ -140,7 +142,7 @@ def pick(
         selects.conditions.append(selects.of_source().boolean(kept))
         if where:
             # It leaves changes out, where the query's filter makes them deletes.
-            raise NotAlike(f"`{where}`")
+            raise Unsupported(f"`{where}`")
     of_query = Translation(columns, {""}, selects.inputs)
     if where:
         selects.conditions.append(of_query.boolean(_parsed(where)))
@@ -150,7 +152,7 @@ def pick(
     if not computed and not selects.conditions and not deleted:
         return Picked(plain)
     if AMBIGUOUS_TEXT.search(f"{sql} {where} {deletes}"):
-        raise NotAlike("a query with a backslash or a double quote")
+        raise Unsupported("a query with a backslash or a double quote")
     needed = {_computed_with(name): name for name in sorted(selects.inputs.columns)}
     return Picked(
         plain | needed,
@@ -166,7 +168,7 @@ def _parsed(condition: str) -> exp.Expr:
     try:
         return sqlglot.parse_one(condition, dialect="spark")
     except ParseError as error:
-        raise NotAlike(f"`{condition}`") from error
+        raise Unsupported(f"`{condition}`") from error
 
 
 def _computed_with(column: str) -> str:
@@ -223,7 +225,7 @@ class _Selects:
             before: the common table expressions that it may read.
 
         Raises:
-            NotAlike: it does more than to select and compute columns, and to filter rows.
+            Unsupported: it does more than to select and compute columns, and to filter rows.
         """
         source = _read_by(select)
         scope = self._columns_of(source, before)
@@ -235,7 +237,7 @@ class _Selects:
         for projection in select.expressions:
             selected = _selected(projection, scope, translation)
             if twice := columns.keys() & selected.keys():
-                raise NotAlike(f"{min(twice)}, which is selected twice")
+                raise Unsupported(f"{min(twice)}, which is selected twice")
             columns |= selected
         return columns
 
@@ -246,11 +248,11 @@ class _Selects:
                 return self._source
             names = [cte.alias.lower() for cte in before]
             if source.name.lower() not in names:
-                raise NotAlike(MORE)
+                raise Unsupported(MORE)
             place = names.index(source.name.lower())
             query, before = before[place].this, before[:place]
         if not isinstance(query, exp.Select) or query.ctes:
-            raise NotAlike(MORE)
+            raise Unsupported(MORE)
         return self.columns(query, before)
 
 
@@ -259,7 +261,7 @@ def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
     clause = select.args.get("from_")
     source = None if clause is None else clause.this
     if not isinstance(source, exp.Table | exp.Subquery):
-        raise NotAlike(MORE)
+        raise Unsupported(MORE)
     # It may have an alias, but no sample, pivot, time, or names of columns.
     bare = type(source)(this=source.this.copy())
     if alias := source.args.get("alias"):
@@ -268,7 +270,7 @@ def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
     for name in ("where", "with_"):
         rest.set(name, None)
     if rest != exp.select("1").from_(bare):
-        raise NotAlike(MORE)
+        raise Unsupported(MORE)
     return source
 
 
@@ -290,7 +292,7 @@ def _selected(
 
 def _name(projection: exp.Expr) -> str:
     if not isinstance(projection, exp.Alias):
-        raise NotAlike(f"`{projection.sql(dialect='spark')}`, which has no name")
+        raise Unsupported(f"`{projection.sql(dialect='spark')}`, which has no name")
     return projection.alias.lower()
 
 

@@ -30,7 +30,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_versions_sql,
 )
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
-from dbt.adapters.iceberg_stream.stream.query.values import NotAlike
+from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     CHANGE,
@@ -338,12 +338,12 @@ class StreamQuery:
             What the query selects, by the table's columns.
 
         Raises:
-            NotAlike: Spark has to compute the rows.
+            Unsupported: Spark has to compute the rows.
         """
         if self.options.truncates:
-            raise NotAlike("`apply_as_truncates`")
+            raise Unsupported("`apply_as_truncates`")
         if self.reads_target:
-            raise NotAlike("changes that depend on rows of the table")
+            raise Unsupported("changes that depend on rows of the table")
         picked = pick(self.change_sql, self.view, schema, self.where, self.options.deletes)
         return picked.only(self.columns, target)
 

@@ -21,7 +21,7 @@ MICROSECONDS = 1_000_000
 PLAIN_INTEGER = r"^-?[0-9]{1,18}$"
 
 
-class NotAlike(Exception):
+class Unsupported(Exception):
     """PyArrow may compute something differently from Spark; the message says what."""
 
 
@@ -107,7 +107,7 @@ def cast(value: Value, to: pa.DataType) -> Value:
         to: the type.
 
     Raises:
-        NotAlike: Spark and PyArrow may cast it differently.
+        Unsupported: Spark and PyArrow may cast it differently.
     """
     if value.type == to:
         return value
@@ -116,7 +116,7 @@ def cast(value: Value, to: pa.DataType) -> Value:
     numbers = value.type in INTEGERS and to in NUMBERS
     texts = value.type in (*INTEGERS, pa.bool_()) and to == pa.string()
     if not (numbers or texts):
-        raise NotAlike
+        raise Unsupported
     return call(pc.cast, to, value, target_type=to)
 
 
@@ -128,10 +128,10 @@ def timestamp(value: Value, unit: int) -> Value:
         unit: how many microseconds one is.
 
     Raises:
-        NotAlike: the value is no integer.
+        Unsupported: the value is no integer.
     """
     if value.type not in INTEGERS:
-        raise NotAlike
+        raise Unsupported
     count, of_unit = cast(value, pa.int64()), scalar(unit, pa.int64())
     product = call(pc.multiply_checked, pa.int64(), count, of_unit)
     return call(pc.cast, TIMESTAMP, product, target_type=TIMESTAMP)
@@ -141,10 +141,10 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return the type to which Spark casts values of two types that meet.
 
     Raises:
-        NotAlike: they are not the same, and not both numbers.
+        Unsupported: they are not the same, and not both numbers.
     """
     if one == other:
         return one
     if one not in NUMBERS or other not in NUMBERS:
-        raise NotAlike
+        raise Unsupported
     return max(one, other, key=NUMBERS.index)
