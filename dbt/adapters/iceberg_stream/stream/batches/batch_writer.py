@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_proces
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
@@ -187,7 +188,7 @@ class BatchWriter:
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
         source = self.source
-        selection = _Selection(self.query, self.schema, self.partitions)
+        selection = _Selection(self.query, self.schema, self.partitions, session.setting)
         arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
             with suppress(ArrowFallback):
@@ -442,9 +443,14 @@ class _Selection:
     """Selects the changes of a query among the rows that PyArrow reads."""
 
     def __init__(
-        self, query: StreamQuery, target: pa.Schema, partitions: Partitions | None
+        self,
+        query: StreamQuery,
+        target: pa.Schema,
+        partitions: Partitions | None,
+        setting: Setting,
     ) -> None:
         self._query = query
+        self._setting = setting
         self._target = target
         self._partitions = partitions
         self._picked = Picked({})
@@ -459,7 +465,7 @@ class _Selection:
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""
         try:
-            self._picked = self._query.pick(schema, self._target)
+            self._picked = self._query.pick(schema, self._target, self._setting)
         except Unsupported as error:
             self.unsupported = str(error)
             return None
