@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date, datetime, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +20,11 @@ from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
 from dbt.adapters.iceberg_stream.stream.query.values import TIMESTAMP, Unsupported
 
 CONSTANTS = {
-    "id": ["0", "1", "-1", "999999999999999999", "2147483648"],
+    "id": ["0", "1", "-1", "999999999999999999", "2147483648", "0.5", "1e3"],
     "more": ["0", "1", "-5"],
     "small": ["0", "1", "-1", "2147483648"],
     "name": ["''", "'a'", "'A'", "'é'", "'ab'", "'1'", "' '"],
-    "amount": ["0", "1.5", "-0.0", "1e300", "0.1", "-2", "9007199254740992"],
+    "amount": ["0", "1.5", "1e2", "-0.0", "1e300", "0.1", "-2", "9007199254740992"],
     "weight": ["0.0", "0.30000000000000004"],
     "done": ["true", "false"],
     "at": ["'2026-01-01'", "timestamp '1969-12-31 23:59:59.999999'", "date '2024-02-29'"],
@@ -133,6 +133,8 @@ TRUNCATED_TO = [
     *("year", "YYYY", "quarter", "MONTH", "mon", "mm", "week", "day", "DD", "hour", "minute"),
     *("second", "millisecond", "microsecond", "w"),
 ]
+# Rows of which all have one expression, and digits of their decimals.
+MANY, DIGITS = 5000, Context(prec=38)
 ROWS, CONDITIONS, EXPRESSIONS, AT_ONCE = 400, 300, 400, 25
 
 
@@ -199,6 +201,7 @@ class Expressions:
         forms = [f"{one} {self._chance.choice('+-*/')} ({number})", f"{number} * ({one})"]
         forms += [f"({self.integer(depth - 1)}) / ({self.integer(0)})", f"abs({one})", f"-({one})"]
         forms += [f"cast({self.decimal(depth - 1)} as double)"]
+        forms += [f"round({one}, {self._chance.randint(0, 3)})", f"round({one})"]
         return self._chance.choice([*forms, *self._chosen(one, other, depth)])
 
     def decimal(self, depth: int) -> str:
@@ -209,7 +212,9 @@ class Expressions:
         number = self._chance.choice([other, other, self.integer(0), "2", "-100"])
         kind = self._chance.choice(["(10, 2)", "(12,1)", "(18, 4)", "(5)", "", "(38, 6)", "(3, 3)"])
         number = self._chance.choice([number, self.integer(depth - 1)])
-        cast = self._chance.choice([one, one, self.integer(depth - 1), "digits"])
+        cast = self._chance.choice(
+            [one, one, self.integer(depth - 1), "digits", self.double(depth - 1)]
+        )
         forms = [f"{one} {self._chance.choice('+-*')} ({number})", f"{number} * ({one})"]
         forms += [f"-({one})", f"abs({one})", f"cast({cast} as decimal{kind})"] * 2
         forms += [f"round({one}, {self._chance.randint(0, 3)})", f"round({one})"]
@@ -229,6 +234,9 @@ class Expressions:
         forms += [f"cast({self.boolean(0)} as string)", f"concat_ws('-', {one}, {other})"]
         forms += [f"lpad({one}, {length}, '*')", f"rpad({one}, {length + 2})"]
         forms += [f"cast({self._chance.choice([self.timestamp, self.date])(depth - 1)} as string)"]
+        pattern = self._chance.choice(["yyyy-MM-dd", "yyyyMM", "HH:mm:ss", "dd/MM/yyyy HH"])
+        forms += [f"date_format({self.timestamp(depth - 1)}, '{pattern}')"]
+        forms += [f"date_format({self.date(depth - 1)}, '{pattern}')"]
         forms += ["cast(wall as string)", "tags[0]", "tags[1]", "labels['k']", f"least({one}, 'b')"]
         return self._chance.choice([*forms, *self._chosen(one, other, depth)])
 
@@ -244,7 +252,9 @@ class Expressions:
         if kind == self.decimal:
             other = self._chance.choice([other, self.integer(0), self.double(0)])
         text = self.text(depth - 1)
-        matches = [f"{text} like '{like}'" for like in ("%b%", "a_", "-%", "", "x%y")]
+        matches = [
+            f"{text} like '{like}'" for like in ("%b%", "a_", "_", "__%", "-%", "", "x%y", "x_y")
+        ]
         matches += [f"{text} not like 'A%'", f"startswith({text}, 'a')", f"endswith({text}, ' ')"]
         matches += [f"contains({text}, 'b')"]
         return self._chance.choice(
@@ -271,6 +281,7 @@ class Expressions:
         length = self._chance.choice(["1 day", "'36' hours", "90 minutes", "2 weeks", "1 second"])
         forms += [f"{one} {self._chance.choice('+-')} interval {length}"]
         forms += [f"cast({self.date(depth - 1)} as timestamp)", f"greatest({one}, {other})"]
+        other = self._chance.choice([other, self.date(depth - 1), "'2026-01-01 10:20:30.5'"])
         return self._chance.choice([*forms, *self._chosen(one, other, depth)])
 
     def date(self, depth: int) -> str:
@@ -386,3 +397,55 @@ def test_spark_computes_the_same_values(
         assert computed[text].type == theirs.type, text
         assert shown(computed[text]) == shown(theirs), text
     assert len(computed) > EXPRESSIONS * least
+
+
+def many_rows(chance: random.Random) -> pa.Table:
+    """Rows with numbers that are close to halves, and times of all years."""
+    first, last = (int(time.timestamp()) for time in (utc(1, 1, 2), utc(9999, 12, 30)))
+    scales = chance.choices([1, 10, 100, 1000, 10_000], k=MANY)
+    near_halves = [(chance.randint(-(10**7), 10**7) + 0.5) / scale for scale in scales]
+    doubles = [x + chance.choice([0, 0, 1e-9, -1e-12]) * abs(x) for x in near_halves]
+    sums = [chance.randint(0, 10**6) / 100 + chance.randint(0, 10**6) / 1000 for _ in range(MANY)]
+    micros = [chance.randint(first * 10**6, last * 10**6) for _ in range(MANY)]
+    recent = [chance.randint(-(10**9), 2 * 10**9) * 10**6 for _ in range(MANY)]
+    digits = [chance.randint(-(10**15) + 1, 10**15 - 1) for _ in range(MANY)]
+    more = [chance.randint(-(10**30) + 1, 10**30 - 1) for _ in range(MANY)]
+    return pa.table(
+        {
+            "number": pa.array(range(MANY)),
+            "x": pa.array(doubles),
+            "y": pa.array(sums),
+            "at": pa.array(micros).cast(TIMESTAMP),
+            "recent": pa.array(recent).cast(TIMESTAMP),
+            "short": pa.array([Decimal(n).scaleb(-4) for n in digits], pa.decimal128(15, 4)),
+            "long": pa.array([Decimal(n).scaleb(-9, DIGITS) for n in more], pa.decimal128(30, 9)),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("round(x)", "round(x, 2)", "round(y, 2)", "round(x * y, 1)", "round(x / 7, 3)"),
+        *("cast(x as decimal(12, 2))", "cast(x / 3 as decimal(16, 6))", "cast(y as decimal(9, 1))"),
+        *("cast(short as double)", "cast(long as double)", "cast(long as bigint) % 1000"),
+        *("round(short, 2)", "round(long, 3)", "cast(long as decimal(28, 4))", "floor(short)"),
+        *("floor(x)", "ceil(long)", "short * 100", "short + long", "short - 0.00001", "-long"),
+        *(f"date_trunc('{unit}', at)" for unit in ("quarter", "month", "week", "day", "hour")),
+        *(f"date_trunc('{unit}', recent)" for unit in ("minute", "second", "millisecond")),
+        *(f"{part}(at)" for part in ("year", "month", "day", "dayofweek", "weekofyear", "second")),
+        *("cast(at as date)", "cast(at as string)", "cast(cast(at as string) as timestamp)"),
+        *("trunc(at, 'week')", "trunc(at, 'quarter')", "date_add(at, -3)", "datediff(at, recent)"),
+        *("unix_millis(at)", "unix_seconds(at)", "cast(cast(at as date) as timestamp)"),
+        "cast(concat(date_format(at, 'yyyy-MM-dd HH:mm:ss'), '.123-09:30') as timestamp)",
+    ],
+)
+def test_spark_computes_the_same_values_of_many_rows(spark: Session, expression: str) -> None:
+    rows = many_rows(random.Random(expression))
+    spark.configure({TIME_ZONE: "+05:45"})
+    sql = f"select {expression} as x, number from v"
+    ours = select(pick(sql, "v", rows.schema, setting=spark.setting), rows)["x"]
+    frame = spark.spark.createDataFrame(rows)
+    [(_, theirs)] = computed_by_spark(spark, frame, [expression])
+    assert ours.type == theirs.type
+    assert shown(ours) == shown(theirs)

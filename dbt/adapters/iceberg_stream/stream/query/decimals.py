@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.stream.query.values import (
     Value,
     call,
     convert,
+    scalar,
 )
 
 MAX_PRECISION = 38
@@ -22,8 +23,10 @@ SPARK_DIGITS = {pa.int32(): 10, pa.int64(): 20}
 ARROW_DIGITS = {pa.int32(): 10, pa.int64(): 19}
 # Texts that Spark and PyArrow read as the same decimal.
 PLAIN_DECIMAL = r"^-?[0-9]{1,18}(\.[0-9]{1,18})?$"
-# Doubles have all integers of this many digits, and all powers of ten up to the other one.
+# Doubles have all decimals of this many digits, and all powers of ten up to the other one.
 EXACT_DIGITS, EXACT_POWER = 15, 22
+# What doubles are read as.
+OF_DOUBLES = pa.decimal128(MAX_PRECISION, 22)
 TO_INTEGER = {
     kind: pc.CastOptions(kind, allow_decimal_truncate=True, allow_int_overflow=False)
     for kind in INTEGERS
@@ -94,7 +97,7 @@ def to_decimal(value: Value, to: pa.Decimal128Type, inputs: Inputs) -> Value:
     """Cast a value to decimals, and round half up.
 
     Args:
-        value: an integer, a decimal or a text.
+        value: a number or a text.
         to: the type.
         inputs: doubts are added to it.
 
@@ -104,6 +107,8 @@ def to_decimal(value: Value, to: pa.Decimal128Type, inputs: Inputs) -> Value:
     if value.type == pa.string():
         inputs.doubt(is_no_plain_decimal, value)
         value = convert(value, pa.decimal128(MAX_PRECISION, MAX_PRECISION // 2 - 1))
+    elif value.type == pa.float64():
+        value = _of_double(value, to.scale, inputs)
     elif value.type in INTEGERS:
         value = convert(value, pa.decimal128(ARROW_DIGITS[value.type], 0))
     if not is_decimal(value.type):
@@ -122,6 +127,20 @@ def round_to(value: Value, scale: int) -> Value:
     scale = min(scale, before)
     kind = decimal_type(min(precision - before + 1 + scale, MAX_PRECISION), scale)
     return convert(_rounded(value, scale), kind)
+
+
+def round_double(value: Value, scale: int, inputs: Inputs) -> Value:
+    """Return a double, rounded as Spark's `round` does.
+
+    Args:
+        value: the double.
+        scale: how many digits follow the point afterwards, at most.
+        inputs: doubts are added to it.
+
+    Raises:
+        Unsupported: there are too many digits.
+    """
+    return to_double(_rounded(_of_double(value, scale, inputs), scale))
 
 
 def to_whole(function: Any, value: Value) -> Value:
@@ -154,22 +173,33 @@ def to_double(value: Value) -> Value:
 
     Args:
         value: the decimal.
-
-    Raises:
-        Unsupported: it has too many digits for a division that rounds once.
     """
     precision, scale = _digits(value.type)
     if precision > EXACT_DIGITS or scale > EXACT_POWER:
-        raise Unsupported
-    numerator = convert(
-        convert(call(_unscaled, pa.decimal128(precision, 0), value), pa.int64()), pa.float64()
-    )
-    return call(lambda each: pc.divide(each, 10.0**scale), pa.float64(), numerator)
+        return convert(convert(value, pa.string()), pa.float64())
+    # PyArrow's own cast may return a neighbour. A division rounds once.
+    unscaled = call(_unscaled, pa.decimal128(precision, 0), value)
+    dividend = convert(convert(unscaled, pa.int64()), pa.float64())
+    return call(pc.divide, pa.float64(), dividend, scalar(10.0**scale, pa.float64()))
 
 
 def is_no_plain_decimal(texts: Any) -> Any:
     """Return which texts Spark and PyArrow may read as different decimals, or refuse."""
     return pc.invert(pc.match_substring_regex(texts, PLAIN_DECIMAL))
+
+
+def _of_double(value: Value, scale: int, inputs: Inputs) -> Value:
+    """Return doubles as the decimals that they are as texts, to be rounded, as Spark does.
+
+    Java's texts may be longer than PyArrow's, but no number of EXACT_DIGITS digits is between them.
+    """
+    whole = EXACT_DIGITS - 1 - scale
+    if whole < 1:
+        raise Unsupported
+    digits = convert(value, pa.string())
+    pattern = rf"^-?[0-9]{{1,{whole}}}(\.[0-9]{{1,{OF_DOUBLES.scale}}})?$"
+    inputs.doubt(lambda texts: pc.invert(pc.match_substring_regex(texts, pattern)), digits)
+    return convert(digits, OF_DOUBLES)
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int]:

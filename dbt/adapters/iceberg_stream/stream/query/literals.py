@@ -81,6 +81,8 @@ def number(node: exp.Expr) -> Value:
         return constant(node, pa.int32() if int(text) < 2**31 else pa.int64())
     if DECIMAL.fullmatch(text):
         return _decimal(sign * Decimal(text))
+    if "e" not in text.lower():
+        raise Unsupported
     return constant(node, pa.float64())
 
 

@@ -124,11 +124,15 @@ def _whole(translator: Translator, node: exp.Floor | exp.Ceil) -> Value:
 
 
 def _round(translator: Translator, node: exp.Round) -> Value:
-    value, places = translator.value(node.this), node.args.get("decimals")
-    # Spark rounds doubles by what they are as texts.
-    if is_constant(node.this) or not is_decimal(value.type):
+    if is_constant(node.this) or node.args.get("truncate"):
         raise Unsupported
-    return decimals.round_to(value, 0 if places is None else count(places))
+    value, places = translator.value(node.this), node.args.get("decimals")
+    scale = 0 if places is None else count(places)
+    if value.type == pa.float64():
+        return decimals.round_double(value, scale, translator.inputs)
+    if not is_decimal(value.type):
+        raise Unsupported
+    return decimals.round_to(value, scale)
 
 
 def _extreme(translator: Translator, node: exp.Greatest | exp.Least, function: Any) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -12,6 +13,7 @@ from sqlglot import exp
 
 from dbt.adapters.iceberg_stream.stream.query.casts import cast
 from dbt.adapters.iceberg_stream.stream.query.literals import INTEGER, written
+from dbt.adapters.iceberg_stream.stream.query.texts import joined
 from dbt.adapters.iceberg_stream.stream.query.times import (
     MICROSECONDS,
     UNIX_UNITS,
@@ -65,6 +67,12 @@ TIME_UNITS = {
     **dict.fromkeys(("day", "dd"), "day"),
     **{unit: unit for unit in ("hour", "minute", *UNIX_UNITS)},
 }
+# Where the parts of a pattern are in a timestamp's text.
+PATTERN_PARTS = {
+    **{"yyyy": (0, 4), "MM": (5, 7), "dd": (8, 10)},
+    **{"HH": (11, 13), "mm": (14, 16), "ss": (17, 19)},
+}
+PATTERN = re.compile(r"(yyyy(?!y)|MM(?!M)|dd(?!d)|HH(?!H)|mm(?!m)|ss(?!s)|[-/.: ])")
 INTERVALS = {
     f"{unit}{plural}": timedelta(**{f"{unit}s": 1})
     for unit in ("week", "day", "hour", "minute", "second")
@@ -103,6 +111,26 @@ def _date_trunc(translator: Translator, arguments: list[exp.Expr]) -> Value:
         raise Unsupported
     inputs = translator.inputs
     return from_local(floor(local(cast(value, TIMESTAMP, inputs), inputs), unit), inputs)
+
+
+def _date_format(translator: Translator, arguments: list[exp.Expr]) -> Value:
+    [value] = _times(translator, arguments[:1], 1)
+    if len(arguments) != 2 or value.type == TIMESTAMP_NTZ:
+        raise Unsupported
+    between, parts = PATTERN.split(written(arguments[1])), []
+    if any(between[::2]):
+        raise Unsupported
+    clock = local(cast(value, TIMESTAMP, translator.inputs), translator.inputs)
+    text = convert(clock, pa.string())
+    for part in between[1::2]:
+        if place := PATTERN_PARTS.get(part):
+            start, stop = place
+            parts.append(call(pc.utf8_slice_codeunits, text.type, text, start=start, stop=stop))
+        else:
+            parts.append(scalar(part, pa.string()))
+    if not parts:
+        raise Unsupported
+    return joined(*parts)
 
 
 def _add_days(translator: Translator, arguments: list[exp.Expr], add: Function) -> Value:
@@ -187,6 +215,7 @@ NAMED: Mapping[str, TranslateCall] = {
     **{name: partial(_time_part, part=part) for name, part in TIME_PARTS.items()},
     "trunc": _trunc,
     "date_trunc": _date_trunc,
+    "date_format": _date_format,
     "date_add": partial(_add_days, add=pc.add_checked),
     "date_sub": partial(_add_days, add=pc.subtract_checked),
     "datediff": _days_between,
