@@ -174,6 +174,7 @@ class Expressions:
         forms += [self.part_of_time(depth - 1) for _ in range(6)]
         forms += [f"cast({self.decimal(depth - 1)} as {self._chance.choice(['int', 'bigint'])})"]
         forms += [f"floor({self.double(depth - 1)})", f"ceil({one})"]
+        forms += [f"cast({self.double(depth - 1)} as {self._chance.choice(['int', 'bigint'])})"]
         forms += [f"instr({self.text(depth - 1)}, 'b')", f"locate(' ', {self.text(depth - 1)})"]
         forms += ["payload.customer.id", "v.payload.Customer.ID", "size(tags)"]
         return self._chance.choice([*forms, *self._chosen(one, other, depth)])
@@ -216,6 +217,7 @@ class Expressions:
             [one, one, self.integer(depth - 1), "digits", self.double(depth - 1)]
         )
         forms = [f"{one} {self._chance.choice('+-*')} ({number})", f"{number} * ({one})"]
+        forms += [f"{one} / nullif({number}, 0)", f"{number} / 8"]
         forms += [f"-({one})", f"abs({one})", f"cast({cast} as decimal{kind})"] * 2
         forms += [f"round({one}, {self._chance.randint(0, 3)})", f"round({one})"]
         forms += [f"floor({one})", f"ceil({one})", f"greatest({one}, {other})"]
@@ -417,6 +419,15 @@ def many_rows(chance: random.Random) -> pa.Table:
             "y": pa.array(sums),
             "at": pa.array(micros).cast(TIMESTAMP),
             "recent": pa.array(recent).cast(TIMESTAMP),
+            "cents": pa.array(chance.choices(range(1, 10**5), k=MANY), pa.int32()),
+            "price": pa.array(
+                [Decimal(chance.randint(1, 10**5)).scaleb(-2) for _ in range(MANY)],
+                pa.decimal128(8, 2),
+            ),
+            "wide": pa.array(
+                [Decimal(chance.randint(1, 10**12)).scaleb(-1) for _ in range(MANY)],
+                pa.decimal128(12, 1),
+            ),
             "short": pa.array([Decimal(n).scaleb(-4) for n in digits], pa.decimal128(15, 4)),
             "long": pa.array([Decimal(n).scaleb(-9, DIGITS) for n in more], pa.decimal128(30, 9)),
         }
@@ -426,10 +437,12 @@ def many_rows(chance: random.Random) -> pa.Table:
 @pytest.mark.parametrize(
     "expression",
     [
-        *("round(x)", "round(x, 2)", "round(y, 2)", "round(x * y, 1)", "round(x / 7, 3)"),
+        *("round(x)", "round(x, 2)", "round(y, 2)", "round(x * 7, 1)", "round(x / 7, 3)"),
         *("cast(x as decimal(12, 2))", "cast(x / 3 as decimal(16, 6))", "cast(y as decimal(9, 1))"),
-        *("cast(short as double)", "cast(long as double)", "cast(long as bigint) % 1000"),
+        *("cast(short as double)", "cast(long as double)", "cast(short as bigint) % 1000"),
         *("round(short, 2)", "round(long, 3)", "cast(long as decimal(28, 4))", "floor(short)"),
+        *("short / 100", "short / 7", "long / 3.0", "1 / nullif(short, 0)", "cents / 3.01"),
+        *("cents / price", "price / cents", "price / wide", "cast(x as int)", "cast(y as bigint)"),
         *("floor(x)", "ceil(long)", "short * 100", "short + long", "short - 0.00001", "-long"),
         *(f"date_trunc('{unit}', at)" for unit in ("quarter", "month", "week", "day", "hour")),
         *(f"date_trunc('{unit}', recent)" for unit in ("minute", "second", "millisecond")),

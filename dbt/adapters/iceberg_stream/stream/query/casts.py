@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.stream.query.values import (
     TIMESTAMP_NTZ,
     Unsupported,
     Value,
+    call,
     convert,
 )
 
@@ -99,9 +100,11 @@ def _to_number(value: Value, to: pa.DataType, inputs: Inputs) -> Value:
         return convert(value, to)
     if value.type == TIMESTAMP and to == pa.int64():
         return unix_time(value, "second", inputs)
-    if value.type in INTEGERS:
-        return convert(value, to)
-    raise Unsupported
+    if value.type == pa.float64():
+        value = call(pc.trunc, pa.float64(), value)
+    if value.type not in NUMBERS:
+        raise Unsupported
+    return convert(value, to)
 
 
 def is_no_plain_integer(texts: Any) -> Any:

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.stream.query.values import (
 )
 
 MAX_PRECISION = 38
+LEAST_QUOTIENT_SCALE = 6
 # Digits of all integers of a type, as Spark counts them, and those that PyArrow requires.
 SPARK_DIGITS = {pa.int32(): 10, pa.int64(): 20}
 ARROW_DIGITS = {pa.int32(): 10, pa.int64(): 19}
@@ -91,6 +92,32 @@ def multiply(one: Value, other: Value) -> Value:
     """
     (p1, s1), (p2, s2) = _digits(one.type), _digits(other.type)
     return call(pc.multiply, decimal_type(p1 + p2 + 1, s1 + s2), _decimal(one), _decimal(other))
+
+
+def divide(one: Value, other: Value) -> Value:
+    """Return a quotient, of which one side is a decimal.
+
+    Spark rounds it half up twice, first to 38 digits after the point. PyArrow cuts it off, so that
+    it needs one digit more to be rounded.
+
+    Args:
+        one: a decimal or an integer.
+        other: the other one.
+
+    Raises:
+        Unsupported: the type has too many digits, or the first rounding may make a half.
+    """
+    (p1, s1), (p2, s2) = _digits(one.type), _digits(other.type)
+    scale = max(LEAST_QUOTIENT_SCALE, s1 + p2 + 1)
+    kind = decimal_type(p1 - s1 + s2 + scale, scale)
+    if scale + p2 >= MAX_PRECISION:
+        raise Unsupported
+    # PyArrow gives the quotient `dividend.scale + p2 - s2 + 1` digits after the point.
+    before = scale + s2 - p2
+    dividend = convert(_decimal(one), decimal_type(p1 - s1 + before, before))
+    cut = decimal_type(kind.precision + 1, scale + 1)
+    quotient = call(pc.divide, cut, dividend, _decimal(other))
+    return convert(_rounded(quotient, scale), kind)
 
 
 def to_decimal(value: Value, to: pa.Decimal128Type, inputs: Inputs) -> Value:

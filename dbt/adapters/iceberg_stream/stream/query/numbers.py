@@ -52,19 +52,12 @@ def _arithmetic(translator: Translator, node: exp.Expr) -> Value:
     of_integers, of_others = ARITHMETIC[type(node)]
     operands = (node.this, node.args.get("expression"))
     nodes = [without_parentheses(operand) for operand in operands if operand is not None]
-    if all(map(is_constant, nodes)):
-        raise Unsupported
     if isinstance(nodes[-1], exp.Interval) and isinstance(node, exp.Add | exp.Sub):
         return add_interval(translator.value(nodes[0]), nodes[-1], of_integers, translator)
-    values = [translator.value(each) for each in nodes]
-    kinds = [value.type for value in values]
-    if any(map(is_decimal, kinds)) and pa.float64() not in kinds:
-        shortest = [as_operand(*each) for each in zip(nodes, values, strict=True)]
-        return _of_decimals(node, of_others, shortest)
-    values = translator.operands(*nodes)
+    values = _numbers(translator, nodes)
     kind = values[0].type
-    if kind not in NUMBERS:
-        raise Unsupported
+    if is_decimal(kind) or is_decimal(values[-1].type):
+        return _of_decimals(node, of_others, values)
     return call(of_integers if kind in INTEGERS else of_others, kind, *values)
 
 
@@ -77,14 +70,27 @@ def _of_decimals(node: exp.Expr, function: Function, values: list[Value]) -> Val
 
 
 def _division(translator: Translator, node: exp.Div) -> Value:
-    if all(map(is_constant, (node.this, node.expression))):
-        raise Unsupported
-    values = translator.operands(node.this, node.expression)
-    if values[0].type not in NUMBERS:
-        raise Unsupported
+    nodes = [without_parentheses(each) for each in (node.this, node.expression)]
+    values = _numbers(translator, nodes)
+    if any(is_decimal(value.type) for value in values):
+        return decimals.divide(*values)
     dividend, divisor = (convert(value, pa.float64()) for value in values)
     translator.inputs.doubt(pc.equal, divisor, scalar(0.0, pa.float64()))
     return call(pc.divide, pa.float64(), dividend, divisor)
+
+
+def _numbers(translator: Translator, nodes: list[exp.Expr]) -> list[Value]:
+    """Translate operands that are numbers: of one type, unless they are decimals and integers."""
+    if all(map(is_constant, nodes)):
+        raise Unsupported
+    values = [translator.value(each) for each in nodes]
+    kinds = [value.type for value in values]
+    if any(map(is_decimal, kinds)) and pa.float64() not in kinds:
+        return [as_operand(*each) for each in zip(nodes, values, strict=True)]
+    values = translator.operands(*nodes)
+    if values[0].type not in NUMBERS:
+        raise Unsupported
+    return values
 
 
 def _whole_division(translator: Translator, node: exp.IntDiv) -> Value:
