@@ -187,7 +187,18 @@ class Translation:
             Unsupported: Spark has to compute one of them, or their types do not meet.
         """
         nodes = tuple(without_parentheses(node) for node in nodes)
-        values = [self.value(node) for node in nodes]
+        return self.unify(nodes, [self.value(node) for node in nodes])
+
+    def unify(self, nodes: Sequence[exp.Expr], values: Sequence[Value]) -> list[Value]:
+        """Cast the values of expressions that meet to one type.
+
+        Args:
+            nodes: the expressions, without parentheses.
+            values: their values.
+
+        Raises:
+            Unsupported: their types do not meet.
+        """
         kinds = [value.type for value in values]
         # Texts that are written out are times where they meet times.
         typed = [kind for kind, node in zip(kinds, nodes, strict=True) if not is_text(node)]

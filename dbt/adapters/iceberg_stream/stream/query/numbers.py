@@ -87,7 +87,7 @@ def _numbers(translator: Translator, nodes: list[exp.Expr]) -> list[Value]:
     kinds = [value.type for value in values]
     if any(map(is_decimal, kinds)) and pa.float64() not in kinds:
         return [as_operand(*each) for each in zip(nodes, values, strict=True)]
-    values = translator.operands(*nodes)
+    values = translator.unify(nodes, values)
     if values[0].type not in NUMBERS:
         raise Unsupported
     return values
@@ -99,11 +99,13 @@ def _whole_division(translator: Translator, node: exp.IntDiv) -> Value:
 
 
 def _remainder(translator: Translator, node: exp.Mod) -> Value:
-    """Translate `%`, whose result has the dividend's sign, as PyArrow's quotients suggest."""
-    dividend, divisor = _integers(translator, node)
-    kind = dividend.type
-    quotient = call(pc.divide_checked, kind, dividend, divisor)
-    return call(pc.subtract, kind, dividend, call(pc.multiply, kind, quotient, divisor))
+    values = _integers(translator, node)
+    return call(_remainders, values[0].type, *values)
+
+
+def _remainders(dividends: Any, divisors: Any) -> Any:
+    """Return remainders of quotients that are cut off, as in Java."""
+    return pc.subtract(dividends, pc.multiply(pc.divide_checked(dividends, divisors), divisors))
 
 
 def _integers(translator: Translator, node: exp.Binary) -> list[Value]:

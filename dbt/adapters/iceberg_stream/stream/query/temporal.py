@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,6 @@ from sqlglot import exp
 
 from dbt.adapters.iceberg_stream.stream.query.casts import cast
 from dbt.adapters.iceberg_stream.stream.query.literals import INTEGER, written
-from dbt.adapters.iceberg_stream.stream.query.texts import joined
 from dbt.adapters.iceberg_stream.stream.query.times import (
     MICROSECONDS,
     UNIX_UNITS,
@@ -117,20 +117,20 @@ def _date_format(translator: Translator, arguments: list[exp.Expr]) -> Value:
     [value] = _times(translator, arguments[:1], 1)
     if len(arguments) != 2 or value.type == TIMESTAMP_NTZ:
         raise Unsupported
-    between, parts = PATTERN.split(written(arguments[1])), []
-    if any(between[::2]):
+    between = PATTERN.split(written(arguments[1]))
+    if any(between[::2]) or len(between) == 1:
         raise Unsupported
     clock = local(cast(value, TIMESTAMP, translator.inputs), translator.inputs)
-    text = convert(clock, pa.string())
-    for part in between[1::2]:
-        if place := PATTERN_PARTS.get(part):
-            start, stop = place
-            parts.append(call(pc.utf8_slice_codeunits, text.type, text, start=start, stop=stop))
-        else:
-            parts.append(scalar(part, pa.string()))
-    if not parts:
-        raise Unsupported
-    return joined(*parts)
+    return call(_formatted, pa.string(), convert(clock, pa.string()), parts=between[1::2])
+
+
+def _formatted(texts: Any, parts: list[str]) -> Any:
+    """Return parts of the texts of timestamps, and what is between them in a pattern."""
+    pieces = [
+        pc.utf8_slice_codeunits(texts, *PATTERN_PARTS[part]) if part in PATTERN_PARTS else part
+        for part in parts
+    ]
+    return pc.binary_join_element_wise(*pieces, "")
 
 
 def _add_days(translator: Translator, arguments: list[exp.Expr], add: Function) -> Value:

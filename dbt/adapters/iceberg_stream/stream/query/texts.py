@@ -38,10 +38,10 @@ def _case_of_letters(translator: Translator, node: exp.Upper | exp.Lower) -> Val
 def _concat(translator: Translator, node: exp.Concat | exp.DPipe) -> Value:
     nodes = [node.this, node.expression] if isinstance(node, exp.DPipe) else node.expressions
     texts = [text(translator, each) for each in nodes]
-    return joined(*texts)
+    return _joined(*texts)
 
 
-def joined(*texts: Value) -> Value:
+def _joined(*texts: Value) -> Value:
     """Return texts one after the other; null if one is.
 
     Args:
@@ -57,9 +57,9 @@ def _concat_ws(translator: Translator, node: exp.ConcatWs) -> Value:
     if not texts:
         raise Unsupported
     between, nothing = written(separator), scalar("", pa.string())
-    separated = [joined(scalar(between, pa.string()), each) for each in texts]
+    separated = [_joined(scalar(between, pa.string()), each) for each in texts]
     present = [call(pc.coalesce, pa.string(), each, nothing) for each in separated]
-    return _slice(joined(*present), len(between), None)
+    return _slice(_joined(*present), len(between), None)
 
 
 def _trim(translator: Translator, node: exp.Trim) -> Value:

@@ -55,7 +55,7 @@ def local(value: Value, inputs: Inputs) -> Value:
         raise Unsupported
     clock = convert(value, TIMESTAMP_NTZ)
     if value.type == TIMESTAMP and inputs.offset:
-        clock = call(pc.add_checked, TIMESTAMP_NTZ, clock, _duration(inputs))
+        clock = call(pc.add_checked, TIMESTAMP_NTZ, clock, _offset(inputs))
     inputs.doubt(is_out_of_years, clock)
     return clock
 
@@ -68,7 +68,7 @@ def from_local(clock: Value, inputs: Inputs) -> Value:
         inputs: what this depends on is added to it.
     """
     if inputs.offset:
-        clock = call(pc.subtract_checked, TIMESTAMP_NTZ, clock, _duration(inputs))
+        clock = call(pc.subtract_checked, TIMESTAMP_NTZ, clock, _offset(inputs))
     return convert(clock, TIMESTAMP)
 
 
@@ -158,11 +158,7 @@ def timestamp_of_text(value: Value, inputs: Inputs) -> Value:
         inputs: what this depends on is added to it.
     """
     inputs.doubt(is_no_plain_timestamp, value)
-    has_zone = call(pc.match_substring_regex, pa.bool_(), value, pattern=f"{ZONE}$")
-    without = call(lambda has, texts: pc.if_else(has, NO_TEXT, texts), pa.string(), has_zone, value)
-    zoned = call(lambda has, texts: pc.if_else(has, texts, NO_TEXT), pa.string(), has_zone, value)
-    clock = from_local(convert(without, TIMESTAMP_NTZ), inputs)
-    return call(pc.coalesce, TIMESTAMP, convert(zoned, TIMESTAMP), clock)
+    return call(_timestamps, TIMESTAMP, value, _offset(inputs))
 
 
 def text_of(value: Value, inputs: Inputs) -> Value:
@@ -196,5 +192,13 @@ def is_no_plain_timestamp(texts: Any) -> Any:
     return pc.invert(pc.match_substring_regex(texts, PLAIN_TIMESTAMP))
 
 
-def _duration(inputs: Inputs) -> Value:
+def _timestamps(texts: Any, offset: pa.Scalar) -> Any:
+    """Return texts as timestamps; those without a zone are `offset` ahead of UTC."""
+    has_zone = pc.match_substring_regex(texts, f"{ZONE}$")
+    zoned = pc.cast(pc.if_else(has_zone, texts, NO_TEXT), TIMESTAMP)
+    clock = pc.cast(pc.if_else(has_zone, NO_TEXT, texts), TIMESTAMP_NTZ)
+    return pc.coalesce(zoned, pc.cast(pc.subtract_checked(clock, offset), TIMESTAMP))
+
+
+def _offset(inputs: Inputs) -> Value:
     return scalar(timedelta(minutes=inputs.offset), pa.duration("us"))

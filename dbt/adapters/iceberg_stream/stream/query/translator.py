@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -39,6 +39,17 @@ class Translator(Protocol):
 
         Raises:
             Unsupported: Spark has to compute one of them, or their types do not meet.
+        """
+
+    def unify(self, nodes: Sequence[exp.Expr], values: Sequence[Value]) -> list[Value]:
+        """Cast the values of expressions that meet to one type.
+
+        Args:
+            nodes: the expressions, without parentheses.
+            values: their values.
+
+        Raises:
+            Unsupported: their types do not meet.
         """
 
 
