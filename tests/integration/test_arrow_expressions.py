@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
 from dbt.adapters.iceberg_stream.stream.query.values import TIMESTAMP, Unsupported
 
 CONSTANTS = {
-    "id": ["0", "1", "-1", "999999999999999999", "2147483648", "0.5", "1e3"],
+    "id": ["0", "1", "-1", "999999999999999999", "2147483648", "0.5"],
     "more": ["0", "1", "-5"],
     "small": ["0", "1", "-1", "2147483648"],
     "name": ["''", "'a'", "'A'", "'é'", "'ab'", "'1'", "' '"],
@@ -379,8 +379,8 @@ def computed_by_spark(
         yield from zip(some, map(in_utc, rows.columns), strict=True)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "+05:30", "-11:00"])
-@pytest.mark.parametrize(("values", "least"), [(TAME, 0.55), (VALUES, 0.2)], ids=["tame", "wild"])
+@pytest.mark.parametrize("zone", ["UTC", "-09:30"])
+@pytest.mark.parametrize(("values", "least"), [(TAME, 0.5), (VALUES, 0.3)], ids=["tame", "wild"])
 def test_spark_computes_the_same_values(
     spark: Session, values: dict[str, list[Any]], least: float, zone: str
 ) -> None:
@@ -389,16 +389,16 @@ def test_spark_computes_the_same_values(
     spark.configure({TIME_ZONE: zone})
     frame = spark.spark.createDataFrame(rows)
     expressions = Expressions(chance)
+    texts = {expressions.any(3) for _ in range(EXPRESSIONS)}
     computed = {}
-    for _ in range(EXPRESSIONS):
-        text = expressions.any(3)
+    for text in sorted(texts):
         with suppress(Unsupported, ArrowFallback):
             sql = f"select {text} as x, number from v"
             computed[text] = select(pick(sql, "v", SCHEMA, setting=spark.setting), rows)["x"]
     for text, theirs in computed_by_spark(spark, frame, list(computed)):
         assert computed[text].type == theirs.type, text
         assert shown(computed[text]) == shown(theirs), text
-    assert len(computed) > EXPRESSIONS * least
+    assert len(computed) > len(texts) * least
 
 
 def many_rows(chance: random.Random) -> pa.Table:
