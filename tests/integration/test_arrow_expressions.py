@@ -462,3 +462,68 @@ def test_spark_computes_the_same_values_of_many_rows(spark: Session, expression:
     [(_, theirs)] = computed_by_spark(spark, frame, [expression])
     assert ours.type == theirs.type
     assert shown(ours) == shown(theirs)
+
+
+LETTERS = "ab.%_([+^$|*é\n\U0001f600 "
+
+
+def test_spark_searches_texts_alike(spark: Session) -> None:
+    chance = random.Random(3)
+
+    def word(most: int, letters: str = LETTERS) -> str:
+        return "".join(chance.choices(letters, k=chance.randint(0, most)))
+
+    rows = pa.table({"s": [None, *(word(5) for _ in range(2000))], "number": range(2001)})
+    forms = ["startswith(s, '{}')", "endswith(s, '{}')", "contains(s, '{}')", "instr(s, '{}')"]
+    forms += ["concat_ws('{}', s, 'x', s)", "replace(s, '{}', 'z')", "concat(s, '{}', s)"]
+    searches = [form.format(word(2)) for form in forms for _ in range(20)]
+    searches += [f"s like '{word(4, LETTERS + '%%__')}'" for _ in range(150)]
+    for pad, width in ((pad, width) for pad in ("lpad", "rpad") for width in range(8)):
+        searches.append(f"{pad}(s, {width}, '{chance.choice(LETTERS)}')")
+    computed = {}
+    for text in searches:
+        with suppress(Unsupported, ArrowFallback):
+            computed[text] = select(pick(f"select {text} as x from v", "v", rows.schema), rows)["x"]
+    frame = spark.spark.createDataFrame(rows)
+    for text, theirs in computed_by_spark(spark, frame, list(computed)):
+        assert shown(computed[text]) == shown(theirs), text
+    assert len(computed) > 150
+
+
+CAST_TEXTS = [
+    *("2024-02-29", "2024-02-29 23:59:59", "2024-02-29T00:00:00.123456Z", "0001-01-01T00:00:00"),
+    *(
+        "1969-12-31 12:34:56.5+05:30",
+        "9999-12-31T23:59:59.999999-17:59",
+        "1900-02-28T01:02:03-00:01",
+    ),
+    *("12.345", "-0.005", "123456789012345678.123456789012345678", "0", "-7", "+1", ".5", "5."),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"), [("date", 90), ("timestamp", 60), ("decimal(20, 3)", 90), ("bigint", 40)]
+)
+def test_spark_casts_the_same_texts(spark: Session, kind: str, least: int) -> None:
+    """Each text is a batch of its own, because one that is in doubt leaves the batch to Spark."""
+    chance = random.Random(kind)
+    texts = list(CAST_TEXTS)
+    for _ in range(1500):
+        text = list(chance.choice(CAST_TEXTS))
+        for _ in range(chance.randint(1, 2)):
+            place = chance.randrange(len(text) + 1)
+            text[place : place + chance.randint(0, 1)] = chance.choice("0123456789-:. TZ+e\n")
+        texts.append("".join(text))
+    rows = pa.table({"s": texts, "number": range(len(texts))})
+    spark.configure({TIME_ZONE: "+01:00"})
+    frame = spark.spark.createDataFrame(rows)
+    [theirs] = spark.rows(f"select try_cast(s as {kind}) as x from v", v=frame).columns
+    sql = f"select cast(s as {kind}) as x, number from v"
+    picked = pick(sql, "v", rows.schema, setting=spark.setting)
+    values = 0
+    for number, text in enumerate(texts):
+        with suppress(ArrowFallback):
+            ours = select(picked, rows.slice(number, 1))["x"]
+            assert shown(ours) == shown(in_utc(theirs.slice(number, 1))), repr(text)
+            values += 1
+    assert values > least

@@ -102,6 +102,7 @@ def test_conditions(condition: str, expected: list[int]) -> None:
         "id in (select 1)",
         "id = null",
         "name like concat('a', name)",
+        "name like '%\U0001f600'",
         "id % 2 > 1e0 % 2",
         r"name = 'a\\b'",
         'name = "a"',

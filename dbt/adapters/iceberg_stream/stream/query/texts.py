@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.query.values import (
 )
 
 TRIMS = {None: pc.ascii_trim, "LEADING": pc.ascii_ltrim, "TRAILING": pc.ascii_rtrim}
+LAST_CHARACTER = "\uffff"
 SEARCHES: dict[type[exp.Expr], Function] = {
     exp.StartsWith: pc.starts_with,
     exp.EndsWith: pc.ends_with,
@@ -115,6 +116,9 @@ def _search(translator: Translator, node: exp.Func) -> Value:
 
 def _like(translator: Translator, node: exp.Like) -> Value:
     pattern = written(node.expression)
+    # Java has two characters for each of the others, which Spark looks for one by one.
+    if any(letter > LAST_CHARACTER for letter in pattern):
+        raise Unsupported
     matches = call(pc.match_like, pa.bool_(), text(translator, node.this), pattern=pattern)
     return call(pc.invert, pa.bool_(), matches) if node.args.get("negate") else matches
 
