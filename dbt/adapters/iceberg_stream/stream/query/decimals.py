@@ -167,7 +167,8 @@ def round_double(value: Value, scale: int, inputs: Inputs) -> Value:
     Raises:
         Unsupported: there are too many digits.
     """
-    return to_double(_rounded(_of_double(value, scale, inputs), scale))
+    rounded = _rounded(_of_double(value, scale, inputs), scale)
+    return to_double(convert(rounded, decimal_type(EXACT_DIGITS, scale)))
 
 
 def to_whole(function: Any, value: Value) -> Value:
