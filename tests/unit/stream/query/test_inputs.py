@@ -51,3 +51,28 @@ def test_times_that_do_not_depend_on_the_session() -> None:
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("seen", pa.timestamp("us", "UTC"))])
     sql = "select unix_millis(at) as x from v where at > seen and at is not null"
     assert pick(sql, "v", schema).computed["x"].type == pa.int64()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "at + interval 999999999 days",
+        "at + interval 1 month",
+        "at + interval 1 day 2 hours",
+        "at - interval '-1' day",
+        "date_format(at, '-')",
+        "date_format(at, 'yyyyy')",
+        "date_format(at, 'YYYY')",
+        "date_format(at, 'MMM')",
+        "date_trunc('d', at)",
+        "date_trunc('q', at)",
+        "extract(week from at)",
+        "trunc(at, 'day')",
+        "to_date(at, 'yyyy')",
+        "datediff(day, at, at)",
+    ],
+)
+def test_times_that_are_left_to_spark(expression: str) -> None:
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("day", pa.string())])
+    with pytest.raises(Unsupported):
+        pick(f"select {expression} as x from v", "v", schema, setting=DEFAULTS.__getitem__)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from dbt.adapters.iceberg_stream.stream.query.casts import cast
-from dbt.adapters.iceberg_stream.stream.query.literals import INTEGER, written
+from dbt.adapters.iceberg_stream.stream.query.literals import written
 from dbt.adapters.iceberg_stream.stream.query.times import (
     MICROSECONDS,
     UNIX_UNITS,
@@ -73,6 +73,8 @@ PATTERN_PARTS = {
     **{"HH": (11, 13), "mm": (14, 16), "ss": (17, 19)},
 }
 PATTERN = re.compile(r"(yyyy(?!y)|MM(?!M)|dd(?!d)|HH(?!H)|mm(?!m)|ss(?!s)|[-/.: ])")
+# How many units an interval may have.
+COUNT = re.compile(r"\d{1,6}")
 INTERVALS = {
     f"{unit}{plural}": timedelta(**{f"{unit}s": 1})
     for unit in ("week", "day", "hour", "minute", "second")
@@ -118,7 +120,7 @@ def _date_format(translator: Translator, arguments: list[exp.Expr]) -> Value:
     if len(arguments) != 2 or value.type == TIMESTAMP_NTZ:
         raise Unsupported
     between = PATTERN.split(written(arguments[1]))
-    if any(between[::2]) or len(between) == 1:
+    if any(between[::2]) or PATTERN_PARTS.keys().isdisjoint(between):
         raise Unsupported
     clock = local(cast(value, TIMESTAMP, translator.inputs), translator.inputs)
     return call(_formatted, pa.string(), convert(clock, pa.string()), parts=between[1::2])
@@ -185,14 +187,11 @@ def add_interval(value: Value, node: exp.Interval, add: Function, translator: Tr
     """
     length = INTERVALS.get(node.text("unit").lower())
     count = node.text("this")
-    if value.type != TIMESTAMP or length is None or not INTEGER.fullmatch(count):
+    if value.type != TIMESTAMP or length is None or not COUNT.fullmatch(count):
         raise Unsupported
-    # Days are as long in time zones that are supported only.
+    # All days have 24 hours in the time zones for which there is such a clock.
     clock = local(value, translator.inputs)
-    try:
-        duration = scalar(int(count) * length, pa.duration("us"))
-    except OverflowError:
-        raise Unsupported from None
+    duration = scalar(int(count) * length, pa.duration("us"))
     return from_local(call(add, TIMESTAMP_NTZ, clock, duration), translator.inputs)
 
 
