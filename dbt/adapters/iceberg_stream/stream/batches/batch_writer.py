@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     Rewriter,
     in_threads,
 )
+from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.batches.located_rows import with_located_rows
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
@@ -50,6 +51,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     ClosableSource,
     FileSource,
     Frontier,
+    MessageSource,
     MixedSource,
     PartitionedSource,
     Source,
@@ -182,23 +184,55 @@ class BatchWriter:
     def _write_readable(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
-        source = self.source
+        if self.runner is in_process and self._fallbacks.allow_arrow():
+            try:
+                batch = self._write_decoded(session, batch_range, write_id, late)
+                self._fallbacks.end()
+            except ArrowFallback:
+                batch = None
+                self._fallbacks.add()
+            if batch is not None:
+                return batch
+        frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
+        return self._write_frame(session, batch_range, write_id, late, frame)
+
+    def _write_decoded(
+        self, session: Session, batch_range: BatchRange, write_id: str, late: bool
+    ) -> WrittenBatch | None:
+        """Write a batch whose records PyArrow reads; return None if Spark has to read them.
+
+        Raises:
+            ArrowFallback: Spark has to read them; nothing was written.
+        """
         selection = Selection(self.query, self.schema, self.partitions)
         arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
-            with suppress(ArrowFallback):
-                batch = self._write_arrow(arrow_changes, batch_range, write_id)
-                self._fallbacks.end()
-                return replace(batch, skipped=selection.skipped)
-            self._fallbacks.add()
-        frame = source.read(session.spark, batch_range.lower, _end(batch_range))
+            batch = self._write_arrow(arrow_changes, batch_range, write_id)
+            return replace(batch, skipped=selection.skipped)
+        if not isinstance(self.source, MessageSource):
+            return None
+        with DecodedRecords() as records:
+            frame = records.read(session, self.source, batch_range)
+            if frame is None:
+                return None
+            batch = self._write_frame(session, batch_range, write_id, late, frame)
+            return replace(batch, skipped=records.skipped)
+
+    def _write_frame(
+        self,
+        session: Session,
+        batch_range: BatchRange,
+        write_id: str,
+        late: bool,
+        frame: DataFrame,
+    ) -> WrittenBatch:
         if not self.query.reads_target:
-            counted = with_observation(frame, source)
+            counted = with_observation(frame, self.source)
             return self._write(session, batch_range, write_id, late, *counted)
         # The query reads the batch several times.
         frame = frame.persist()
         try:
-            counted = with_counts(session, frame, source)
+            counted = with_counts(session, frame, self.source)
             return self._write(session, batch_range, write_id, late, *counted)
         finally:
             frame.unpersist()
@@ -210,11 +244,7 @@ class BatchWriter:
         source = self.source
         if not isinstance(source, ArrowSource):
             return None
-        if self.reads_target or self.runner is not in_process:
-            return None
-        if self.query.partition and self.partitions is None:
-            return None
-        if not self._fallbacks.allow_arrow():
+        if self.reads_target or (self.query.partition and self.partitions is None):
             return None
         lower, upper = batch_range.lower, _end(batch_range)
         rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
