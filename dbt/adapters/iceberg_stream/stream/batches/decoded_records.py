@@ -104,7 +104,9 @@ def _frame(session: Session, source: MessageSource, path: Path, schema: pa.Schem
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    rows = session.spark.read.schema(columns).parquet(f"file://{path}")
+    # PyArrow counts days as the proleptic Gregorian calendar does, whatever the session expects.
+    reader = session.spark.read.schema(columns).option("datetimeRebaseMode", "CORRECTED")
+    rows = reader.parquet(path.as_uri())
     hidden = (MAJOR, MINOR, ROW_DELETED)
     deleted = ROW_DELETED if ROW_DELETED in schema.names else "false"
     change = (
