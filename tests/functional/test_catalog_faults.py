@@ -95,6 +95,20 @@ class TestCatalogFaults:
         assert len(found) == len(set(found))
         return set(found)
 
+    def test_a_small_table_takes_few_requests(self, project: Any, proxy: FaultProxy) -> None:
+        """The right to write, the size, the version to replace, the commit, and Spark's refresh."""
+        run_dbt(["run", "--select", "rebuilt"])
+        requests = []
+
+        def note(method: str, path: str) -> bool:
+            if path.split("?")[0].endswith("/tables/rebuilt"):
+                requests.append(method)
+            return False
+
+        proxy.faults = [Fault(note)]
+        run_dbt(["run", "--select", "rebuilt"])
+        assert sorted(requests) == ["GET"] * 3 + ["POST"] * 2
+
     @pytest.mark.parametrize("kind", ["table", "view"])
     def test_a_switch_that_is_refused_leaves_nothing(
         self, project: Any, proxy: FaultProxy, kind: str

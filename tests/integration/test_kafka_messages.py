@@ -57,6 +57,11 @@ COMPUTED = (
     "select id + 0 as id, case when name = 'a' then 'one' else coalesce(trim(name), '-') end as name "
     "from (select * from v where id > 5) as w"
 )
+REVERSED = "select id, reverse(name) as name from v"
+JOINED = (
+    "select v.id, concat(v.name, coalesce(l.mark, '')) as name "
+    "from v left join (select id, '*' as mark from range(3)) l on l.id = v.id"
+)
 FILTERED = "select * from v where id > 20 and (name is null or name <> 'a')"
 DDL = "id bigint, name string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -248,6 +253,11 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
             **{"keys": ("id",), "sql": COMPUTED, "sequence_by": ("name",)},
             "layout": "partitioned by (truncate(1, name))",
         },
+        # Only Spark computes these.
+        {"sql": JOINED},
+        {"keys": ("id",), "sql": REVERSED, "layout": "partitioned by (name)"},
+        {"keys": ("id",), "ignore_null_updates": True},
+        {"keys": ("id",), "delete_encoding": "copy_on_write"},
     ],
 )
 def test_the_same_table_as_spark_makes(
@@ -306,6 +316,43 @@ def test_filters_expressions_and_partitions_need_no_spark(
     topic = Topic(broker, 1)
     topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
     monkeypatch.setattr(KafkaSource, "read", None)
+    assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("sql", "layout", "options", "expected"),
+    [
+        (REVERSED, "", {}, [(n, f"{n % 2}n") for n in range(10)]),
+        (JOINED, "", {}, [(n, f"n{n % 2}*" if n < 3 else f"n{n % 2}") for n in range(10)]),
+        (
+            "select id % 4 as id, nullif(name, 'n1') as name from v",
+            "partitioned by (id)",
+            {"keys": ("id",), "ignore_null_updates": True},
+            [(0, "n0", "{0}"), (1, None, "{1}"), (2, "n0", "{2}"), (3, None, "{3}")],
+        ),
+        (
+            "select id % 4 as id, name from v",
+            "",
+            {"keys": ("id",), "deletes": "name = 'n1'", "delete_encoding": "copy_on_write"},
+            [(0, "n0"), (2, "n0")],
+        ),
+    ],
+)
+def test_spark_reads_no_messages(
+    broker: Broker,
+    lake: IcebergCatalog,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    layout: str,
+    options: dict[str, Any],
+    expected: list[Any],
+) -> None:
+    """Where it has to compute the query."""
+    topic = Topic(broker, 1)
+    topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
+    monkeypatch.setattr(KafkaSource, "read", None)
+    options = {"batch_rows": 4, **options}
     assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
 
 

@@ -22,6 +22,7 @@ from dbt_common.exceptions import DbtDatabaseError
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.engines.embedded import status
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
@@ -112,12 +113,13 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         handle.refresh_token()
         return handle.prepare(sql)
 
-    def few_rows(self, query: str, written: QualifiedName) -> pa.Table | None:
+    def few_rows(self, query: str, written: Metadata | None) -> pa.Table | None:
         """Run a query whose rows are written to a table, and return its rows if they are few.
 
         Args:
             query: the query.
-            written: the table. If its last write changed many rows, the query is not run.
+            written: metadata of the table. If its last write changed many rows, the query is not
+                run.
 
         Returns:
             The rows; None if Spark should keep them.

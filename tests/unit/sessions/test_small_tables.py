@@ -17,12 +17,21 @@ CREATE = f"create or replace table lake.s.t using iceberg as {QUERY}"
 
 
 SMALL = {"total-records": "100", "total-files-size": "2000"}
+# Of a table that Spark has created without any.
+LAYOUT = {
+    "format-version": 2,
+    "schemas": [{"type": "struct", "schema-id": 0, "fields": []}],
+    "current-schema-id": 0,
+    "partition-specs": [{"spec-id": 0, "fields": []}],
+    "default-spec-id": 0,
+    "default-sort-order-id": 0,
+}
 
 
-def tables(summary: dict[str, str]) -> SmallTables:
+def tables(summary: dict[str, str], **layout: int) -> SmallTables:
     """Return what replaces small tables, in a catalog whose tables' snapshots have a summary."""
     snapshot = {"snapshot-id": 1, "timestamp-ms": 0, "summary": summary}
-    metadata = {"current-snapshot-id": 1, "snapshots": [snapshot]}
+    metadata = {"current-snapshot-id": 1, "snapshots": [snapshot], **LAYOUT, **layout}
     catalogs: Any = SimpleNamespace(
         metadata=lambda _: metadata, split=lambda name: (SimpleNamespace(name="lake"), name)
     )
@@ -52,6 +61,14 @@ def test_by_the_summary_of_the_last_snapshot(
 ) -> None:
     monkeypatch.setattr(small_tables, "TABLES_OF_SPARK", 0)
     assert query_of(tables(summary)) == (QUERY if is_small else None)
+
+
+@pytest.mark.parametrize("layout", [{"default-sort-order-id": 1}, {"format-version": 3}])
+def test_not_if_the_old_table_has_a_layout(
+    layout: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_tables, "WRITER", "pytest")
+    assert query_of(tables(SMALL, **layout)) is None
 
 
 def test_spark_writes_the_first_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:

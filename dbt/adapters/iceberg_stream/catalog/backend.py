@@ -65,8 +65,14 @@ class CatalogBackend(Protocol):
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
 
-    def metadata(self, namespace: str, name: str) -> Metadata | None:
-        """Return the current metadata of a table or view; None if there is neither."""
+    def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
+        """Return the current metadata of a table or view; None if there is neither.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the relation's identifier.
+            history: as for `load`.
+        """
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         """Load the current version of a table, with its storage credentials.

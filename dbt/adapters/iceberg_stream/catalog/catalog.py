@@ -100,16 +100,17 @@ class IcebergCatalog:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._backend.relations(namespace)
 
-    def metadata(self, name: Name) -> Metadata | None:
+    def metadata(self, name: Name, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view, as JSON.
 
         Args:
             name: namespace and identifier.
+            history: as for `load`.
 
         Returns:
             The metadata; None if there is neither a table nor a view of this name.
         """
-        return self._backend.metadata(*name)
+        return self._backend.metadata(*name, history=history)
 
     def load(self, name: Name, history: bool = True) -> LoadedTable | None:
         """Load the current version of a table.
@@ -298,12 +299,12 @@ class IcebergCatalog:
 
     def columns(self, name: Name) -> list[Column]:
         """Return the columns of a table or view; empty if there is neither."""
-        metadata = self.metadata(name)
+        metadata = self.metadata(name, history=False)
         return [] if metadata is None else columns(metadata)
 
     def comment(self, name: Name) -> str | None:
         """Return the comment of a table or view; None if there is no comment or relation."""
-        metadata = self.metadata(name)
+        metadata = self.metadata(name, history=False)
         return None if metadata is None else _comment(metadata)
 
     def snapshots(self, name: Name) -> Iterator[SnapshotSummary]:

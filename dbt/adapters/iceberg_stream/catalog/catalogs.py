@@ -132,14 +132,15 @@ class Catalogs:
         catalog = self.get(name[0]) if len(name) == 3 else self.own
         return catalog, (name[-2], name[-1])
 
-    def metadata(self, name: QualifiedName) -> Metadata | None:
+    def metadata(self, name: QualifiedName, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view, as JSON; None if there is neither.
 
         Args:
             name: the relation.
+            history: as for `IcebergCatalog.load`.
         """
         catalog, own_name = self.split(name)
-        return catalog.metadata(own_name)
+        return catalog.metadata(own_name, history)
 
     def snapshots(self, name: QualifiedName) -> Iterator[SnapshotSummary]:
         """Return the snapshots of a table, newest first; empty if it does not exist.

@@ -1,4 +1,4 @@
-"""Empty commits, which check whether a user may write before anything is computed."""
+"""Commits that change nothing, and check whether a user may write before rows are computed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from pyiceberg.table.update import (
 )
 
 
-def empty_commit(
-    table: Table, rows_only: bool
+def rows_unchanged(
+    table: Table,
 ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Return requirements and updates of a commit that leaves the table as it is.
+    """Return requirements and updates of a commit that sets main to its current snapshot.
 
-    A catalog may require the right to change properties for a commit without updates. So with
-    `rows_only` the commit sets the branch main to its current snapshot.
+    For a commit without updates, a catalog may require the right to change properties.
+
+    Args:
+        table: the table.
     """
     metadata = table.metadata
     requirements: tuple[TableRequirement, ...] = (AssertTableUUID(uuid=metadata.table_uuid),)
     main = metadata.refs.get(MAIN_BRANCH)
-    if not rows_only or main is None:
+    if main is None:
         return requirements, ()
     main_json = main.model_dump(mode="json", by_alias=True, exclude_none=True)
     set_main = SetSnapshotRefUpdate.model_validate(

@@ -44,7 +44,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.probes import empty_commit
+from dbt.adapters.iceberg_stream.catalog.probes import rows_unchanged
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.tables import (
@@ -140,12 +140,12 @@ class RemoteBackend:
 
         return self.ask(f"list the tables of {namespace}", names)
 
-    def metadata(self, namespace: str, name: str) -> Metadata | None:
+    def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""
 
         def load(catalog: Catalog) -> Metadata | None:
             try:
-                return as_json(catalog.load_table((namespace, name)).metadata)
+                return as_json(_load_table(catalog, (namespace, name), history).metadata)
             except NoSuchTableError:
                 pass
             try:
@@ -160,10 +160,7 @@ class RemoteBackend:
 
         def load(catalog: Catalog) -> LoadedTable | None:
             try:
-                if history or not isinstance(catalog, RestClient):
-                    table = catalog.load_table((namespace, name))
-                else:
-                    table = _load_head(catalog, (namespace, name))
+                table = _load_table(catalog, (namespace, name), history)
             except NoSuchTableError:
                 return None
             metadata, location = as_json(table.metadata), table.metadata_location
@@ -333,10 +330,13 @@ class RemoteBackend:
         """Check that the user may write to a table; a missing table passes."""
 
         def commit_nothing(catalog: Catalog) -> None:
+            assert isinstance(catalog, RestClient), "only REST catalogs have rights"
             try:
-                table = catalog.load_table((namespace, name))
-                requirements, updates = empty_commit(table, rows_only)
-                catalog.commit_table(table, requirements, updates)
+                if rows_only:
+                    table = _load_table(catalog, (namespace, name), history=False)
+                    catalog.commit_table(table, *rows_unchanged(table))
+                else:
+                    catalog.commit_nothing((namespace, name))
             except (UnauthorizedError, AuthorizationExpiredError):
                 raise
             except (NoSuchTableError, CommitFailedException, RESTError) as error:
@@ -446,7 +446,9 @@ class RemoteBackend:
             raise CatalogError(f"{catalog} failed to {operation}: {_reason(error)}") from error
 
 
-def _load_head(catalog: RestClient, name: tuple[str, str]) -> Table:
+def _load_table(catalog: Catalog, name: tuple[str, str], history: bool) -> Table:
+    if history or not isinstance(catalog, RestClient):
+        return catalog.load_table(name)
     try:
         return catalog.load_head(name)
     except BadRequestError:

@@ -112,6 +112,30 @@ class RestClient(RestCatalog):
         parsed = TableResponse.model_validate_json(response.text)
         return self._response_to_table(self.identifier_to_tuple(identifier), parsed)
 
+    def commit_nothing(self, identifier: tuple[str, str]) -> None:
+        """Commit no updates to a table, which the catalog allows only to who may write to it.
+
+        Args:
+            identifier: namespace and identifier.
+
+        Raises:
+            NoSuchTableError: the table does not exist.
+            RESTError: the catalog refuses, or does not accept an empty commit.
+        """
+        namespace, name = identifier
+        request = CommitTableRequest(
+            identifier=TableIdentifier(namespace=Namespace([namespace]), name=name),
+            requirements=(),
+            updates=(),
+        )
+        path = self._split_identifier_for_path(identifier)
+        url = self.url(Endpoints.update_table, prefixed=True, **path)
+        response = self._session.post(url, data=request.model_dump_json().encode())
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            _handle_non_200_response(error, {404: NoSuchTableError})
+
     def commit_one(self, commit: TableCommit) -> None:
         """Commit to one table. The response, which has all its snapshots, is not parsed.
 

@@ -231,7 +231,7 @@ class SqliteBackend:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._rows(RELATIONS, namespace=namespace)
 
-    def metadata(self, namespace: str, name: str) -> Metadata | None:
+    def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""
         while location := self._location(namespace, name):
             try:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
@@ -35,8 +36,8 @@ class MaterializationContext:
             in it.
         has_default_settings: returns whether this thread's session has its initial settings.
         execute: runs a SQL statement as dbt does, and returns its response.
-        few_rows: runs a query whose rows are written to the table that the second argument names,
-            and returns them; None if they are too many for this process, or Spark is a cluster.
+        few_rows: runs a query whose rows are written to the table with the given metadata, and
+            returns them; None if they are too many for this process, or Spark is a cluster.
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
         check_canceled: raises StatementError if the command was canceled.
@@ -54,7 +55,7 @@ class MaterializationContext:
     discard_session: Callable[[], None]
     has_default_settings: Callable[[], bool]
     execute: Callable[[str], IcebergStreamResponse]
-    few_rows: Callable[[str, QualifiedName], pa.Table | None]
+    few_rows: Callable[[str, Metadata | None], pa.Table | None]
     database_errors: Callable[[str], AbstractContextManager[None]]
     check_canceled: Callable[[], None]
     after_commit: Callable[[Name, Outcome], None]

@@ -96,4 +96,4 @@ def _why_spark(
         return "Spark is a cluster, closer to the storage"
     if not layout.is_default or config.get("contract", {}).get("enforced"):
         return "it has a layout or a contract"
-    return why_spark_replaces(rows.column_names, context.catalog.metadata(name))
+    return why_spark_replaces(rows.column_names, context.catalog.metadata(name, history=False))

@@ -9,6 +9,8 @@ from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import columns as columns_of
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -63,7 +65,8 @@ def merge_by_rewrite(
         return _run_by_spark("merge_engine is spark")
     if engine == "auto" and context.is_remote:
         return _run_by_spark(REMOTE_REASON)
-    merge_plan = _merge_plan(context, relation, plan, unique_key, options)
+    metadata = context.catalog.metadata(table_name(relation), history=False)
+    merge_plan = _merge_plan(metadata, plan, unique_key, options)
     query = f"select * from {staging}"
     result = _merge(context, relation, merge_plan, options, query)
     if result.spark_because:
@@ -104,16 +107,16 @@ def merge_few_rows(
     options = model["config"]
     if context.is_remote or options.get("merge_engine") == "spark" or len(split(query)) != 1:
         return None
-    qualified = context.catalogs.qualified(context.catalog.name, table_name(relation))
+    metadata = context.catalog.metadata(table_name(relation), history=False)
 
     def stream() -> Iterator[Any]:
-        rows = context.few_rows(query, qualified)
+        rows = context.few_rows(query, metadata)
         if rows is None:
             raise _ManyRows
         yield rows.schema
         yield from rows.to_batches()
 
-    merge_plan = _merge_plan(context, relation, plan, unique_key, options)
+    merge_plan = _merge_plan(metadata, plan, unique_key, options)
     try:
         result = _merge(context, relation, merge_plan, options, query, stream)
     except _ManyRows:
@@ -126,13 +129,12 @@ class _ManyRows(Exception):
 
 
 def _merge_plan(
-    context: MaterializationContext,
-    relation: BaseRelation,
+    metadata: Metadata | None,
     plan: Mapping[str, Any],
     unique_key: str | Sequence[str],
     options: Mapping[str, Any],
 ) -> MergePlan:
-    columns = _Columns(context, relation)
+    columns = _Columns(metadata)
     return MergePlan(
         columns.keys(unique_key),
         tuple(columns.spelling(column.name) for column in plan["updated"]),
@@ -161,7 +163,7 @@ def change_rows(
         DbtRuntimeError: the query has no column to update.
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
-    columns = _Columns(context, relation)
+    columns = _Columns(context.catalog.metadata(table_name(relation), history=False))
     keys = columns.keys(unique_key)
     queries = split(query)
     if not keys or len(queries) != 1:
@@ -270,9 +272,9 @@ def _merge(
 class _Columns:
     """The columns of a table, by their names in any letter case."""
 
-    def __init__(self, context: MaterializationContext, relation: BaseRelation) -> None:
-        columns = context.catalog.columns(table_name(relation))
-        self._columns = {column.name.lower(): column for column in columns}
+    def __init__(self, metadata: Metadata | None) -> None:
+        all_columns = [] if metadata is None else columns_of(metadata)
+        self._columns = {column.name.lower(): column for column in all_columns}
 
     def spelling(self, name: str) -> str:
         """Return a column's name in the table's letter case."""

@@ -25,6 +25,7 @@ from tenacity import (
 from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.sessions.table_sizes import BYTES_PER_ROW, TableSizes
@@ -84,7 +85,7 @@ class SmallTables:
             return None
         try:
             # A build stages a table that it has not built yet without rows.
-            metadata = self.catalogs.metadata(without_build(name))
+            metadata = self.catalogs.metadata(without_build(name), history=False)
             if not self.reach.includes(self.catalogs.split(name)[0].name, metadata):
                 return None
             is_small = (
@@ -94,7 +95,9 @@ class SmallTables:
             )
         except CatalogError:
             return None  # Spark's statement fails, too, and says why
-        return query if is_small and self._is_worth_importing() else None
+        if not is_small or not self._is_worth_importing():
+            return None
+        return None if _is_left_to_spark(name, (), metadata) else query
 
     def _is_worth_importing(self) -> bool:
         """Return whether this process should write a small table, rather than Spark.
@@ -148,9 +151,9 @@ class SmallTables:
         """
         label = ".".join(name)
         catalog, table = self.catalogs.split(name)
-        fetched = self.fetch(session, query, views) if self._may_replace(name) else None
+        fetched = self.fetch(session, query, views)
         if fetched is None:
-            logger.debug(f"Spark writes {label}: it is too large, or has a layout")
+            logger.debug(f"Spark writes {label}: it is too large")
             return None
         rows, schema = fetched
         if (kind := _unwritten_column(schema)) is not None:
@@ -166,15 +169,6 @@ class SmallTables:
             session.refresh(".".join(map(quote, (catalog.name, *table))))
         return outcome
 
-    def _may_replace(self, name: QualifiedName, columns: Sequence[str] = ()) -> bool:
-        """Return whether a table that this process writes is the one that Spark would write."""
-        from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
-
-        try:
-            return why_spark_replaces(columns, self.catalogs.metadata(name)) is None
-        except CatalogError as error:
-            raise StatementError(str(error)) from error
-
     def _write(
         self,
         name: QualifiedName,
@@ -188,6 +182,11 @@ class SmallTables:
         from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
         catalog, table = self.catalogs.split(name)
+
+        def check_base(metadata: Metadata | None) -> None:
+            if _is_left_to_spark(name, rows.column_names, metadata):
+                raise _LeftToSpark
+
         try:
             # Whatever another writer does to the table meanwhile, the statement replaces it.
             for attempt in Retrying(
@@ -197,8 +196,6 @@ class SmallTables:
                 reraise=True,
             ):
                 with attempt:
-                    if not self._may_replace(name, rows.column_names):
-                        return None
                     ingested = ingest(
                         catalog,
                         table,
@@ -209,8 +206,11 @@ class SmallTables:
                         # Those of the columns that the query selects, as Spark's new table has.
                         comments=comments,
                         snapshot_properties=properties,
+                        check_base=check_base,
                         confirm=confirm,
                     )
+        except _LeftToSpark:
+            return None
         except (ColumnError, StorageError) as error:
             if isinstance(error, StorageError):
                 # Spark may have what PyArrow lacks for this storage.
@@ -232,6 +232,10 @@ class SmallTables:
             return properties  # a container may run as a user without a name
 
 
+class _LeftToSpark(Exception):
+    """Spark must replace the table."""
+
+
 def writes_as_spark(settings: Mapping[str, Any]) -> bool:
     """Return whether this process writes tables as Spark does with settings.
 
@@ -239,6 +243,18 @@ def writes_as_spark(settings: Mapping[str, Any]) -> bool:
         settings: of the Spark session.
     """
     return not any(name.startswith(WRITE_SETTINGS) for name in settings)
+
+
+def _is_left_to_spark(
+    name: QualifiedName, columns: Sequence[str], metadata: Metadata | None
+) -> bool:
+    """Return whether a table that this process writes would not be the one that Spark would."""
+    from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
+
+    if (reason := why_spark_replaces(columns, metadata)) is None:
+        return False
+    logger.debug(f"Spark writes {'.'.join(name)}: {reason}")
+    return True
 
 
 def _comment(field: DataType.StructField) -> str | None:

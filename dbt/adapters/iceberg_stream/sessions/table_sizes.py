@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
@@ -46,13 +45,12 @@ class TableSizes:
         size = _total(metadata, "total-files-size")
         return _rows(metadata) <= self.most_rows and size <= self.most_rows * BYTES_PER_ROW
 
-    def had_few_changes(self, name: QualifiedName) -> bool:
+    def had_few_changes(self, metadata: Metadata | None) -> bool:
         """Return whether the last write to a table changed few rows, so that the next one may, too.
 
         Args:
-            name: the table.
+            metadata: of the table; None if it does not exist.
         """
-        metadata = self.catalogs.metadata(without_build(name))
         if metadata is None or "versions" in metadata:
             return False
         snapshot = current_snapshot(metadata)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,11 @@ import pyarrow as pa
 from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.batches.arrow_batches import (
+    Fallbacks,
+    Partitions,
+    Selection,
+)
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
     BadRecords,
     RecordCounts,
@@ -23,16 +28,13 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     Rewriter,
     in_threads,
 )
+from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.batches.located_rows import with_located_rows
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
-from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
-from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
@@ -45,13 +47,11 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
-    MAJOR,
-    MINOR,
-    ROW_DELETED,
     ArrowSource,
     ClosableSource,
     FileSource,
     Frontier,
+    MessageSource,
     MixedSource,
     PartitionedSource,
     Source,
@@ -64,9 +64,6 @@ if TYPE_CHECKING:
 
 # Makes a batch one sub-batch, in which rows are deleted by position and not by equality deletes.
 ALL_KEYS = 1 << 62
-# Batches in a row that fell back to Spark, after which PyArrow is not tried any more.
-MAX_ARROW_FALLBACKS = 3
-Partitions = Callable[[pa.RecordBatch], pa.StructArray]
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -96,7 +93,7 @@ class BatchWriter:
     schema: pa.Schema
     partitions: Partitions | None = None
     rewriter: Rewriter = in_threads
-    _arrow_fallbacks: int = field(default=0, init=False)
+    _fallbacks: Fallbacks = field(default_factory=Fallbacks, init=False)
     _is_explained: bool = field(default=False, init=False)
 
     @property
@@ -187,36 +184,67 @@ class BatchWriter:
     def _write_readable(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
-        source = self.source
-        selection = _Selection(self.query, self.schema, self.partitions, session.setting)
+        if self.runner is in_process and self._fallbacks.allow_arrow():
+            try:
+                batch = self._write_decoded(session, batch_range, write_id, late)
+                self._fallbacks.end()
+            except ArrowFallback:
+                batch = None
+                self._fallbacks.add()
+            if batch is not None:
+                return batch
+        frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
+        return self._write_frame(session, batch_range, write_id, late, frame)
+
+    def _write_decoded(
+        self, session: Session, batch_range: BatchRange, write_id: str, late: bool
+    ) -> WrittenBatch | None:
+        """Write a batch whose records PyArrow reads; return None if Spark has to read them.
+
+        Raises:
+            ArrowFallback: Spark has to read them; nothing was written.
+        """
+        selection = Selection(self.query, self.schema, self.partitions, session.setting)
         arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
-            with suppress(ArrowFallback):
-                batch = self._write_arrow(arrow_changes, batch_range, write_id)
-                return replace(batch, skipped=selection.skipped)
-            self._arrow_fallbacks += 1
-        frame = source.read(session.spark, batch_range.lower, _end(batch_range))
+            batch = self._write_arrow(arrow_changes, batch_range, write_id)
+            return replace(batch, skipped=selection.skipped)
+        if not isinstance(self.source, MessageSource):
+            return None
+        with DecodedRecords() as records:
+            frame = records.read(session, self.source, batch_range)
+            if frame is None:
+                return None
+            batch = self._write_frame(session, batch_range, write_id, late, frame)
+            return replace(batch, skipped=records.skipped)
+
+    def _write_frame(
+        self,
+        session: Session,
+        batch_range: BatchRange,
+        write_id: str,
+        late: bool,
+        frame: DataFrame,
+    ) -> WrittenBatch:
         if not self.query.reads_target:
-            counted = with_observation(frame, source)
+            counted = with_observation(frame, self.source)
             return self._write(session, batch_range, write_id, late, *counted)
         # The query reads the batch several times.
         frame = frame.persist()
         try:
-            counted = with_counts(session, frame, source)
+            counted = with_counts(session, frame, self.source)
             return self._write(session, batch_range, write_id, late, *counted)
         finally:
             frame.unpersist()
 
     def _arrow_changes(
-        self, session: Session, batch_range: BatchRange, selection: _Selection
+        self, session: Session, batch_range: BatchRange, selection: Selection
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
-        if not isinstance(source, ArrowSource) or self._arrow_fallbacks >= MAX_ARROW_FALLBACKS:
+        if not isinstance(source, ArrowSource):
             return None
-        if self.reads_target or self.runner is not in_process:
-            return None
-        if self.query.partition and self.partitions is None:
+        if self.reads_target or (self.query.partition and self.partitions is None):
             return None
         lower, upper = batch_range.lower, _end(batch_range)
         rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
@@ -239,7 +267,6 @@ class BatchWriter:
             delta = write_here(plan, changes)
         except TooManyKeys as error:
             raise ArrowFallback from error
-        self._arrow_fallbacks = 0
         return self._batch(batch_range, [delta])
 
     def _write(
@@ -437,55 +464,6 @@ class BatchWriter:
             return ALL_KEYS
         choice = self.options.sequence_numbers
         return self.options.max_keys if choice == "one" or (choice == "auto" and not ordered) else 0
-
-
-class _Selection:
-    """Selects the changes of a query among the rows that PyArrow reads."""
-
-    def __init__(
-        self,
-        query: StreamQuery,
-        target: pa.Schema,
-        partitions: Partitions | None,
-        setting: Setting,
-    ) -> None:
-        self._query = query
-        self._setting = setting
-        self._target = target
-        self._partitions = partitions
-        self._picked = Picked({})
-        # What PyArrow does not compute.
-        self.unsupported = ""
-        self.skipped = 0
-
-    def skip(self, count: int) -> None:
-        """Count records of other types."""
-        self.skipped += count
-
-    def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
-        """Return the columns to read; see `Pick`."""
-        try:
-            self._picked = self._query.pick(schema, self._target, self._setting)
-        except Unsupported as error:
-            self.unsupported = str(error)
-            return None
-        return self._picked.columns
-
-    def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the columns that `StreamQuery.changes` returns."""
-        rows = self._picked.select(rows)
-        hidden = (MAJOR, MINOR, ROW_DELETED)
-        columns = {name: rows[name] for name in rows.schema.names if name not in hidden}
-        # Their places in the batch say which of them counts most.
-        for number, name in enumerate((*self._query.options.sequence_by, MAJOR, MINOR)):
-            columns[f"{ORDER}{number}"] = rows[name]
-        if ROW_DELETED in rows.schema.names:
-            columns[DELETED] = rows[ROW_DELETED]
-        else:
-            columns[DELETED] = pa.repeat(pa.scalar(False), rows.num_rows)
-        if self._query.partition and self._partitions is not None:
-            columns[PARTITION] = self._partitions(rows)
-        return pa.record_batch(columns)
 
 
 def _end(batch_range: BatchRange) -> Frontier:

@@ -36,6 +36,10 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopi
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    REASON,
+    SKIPPED,
+    WHERE,
     Frontier,
     Lag,
     OnSkip,
@@ -140,6 +144,11 @@ class KafkaSource:
     @property
     def has_skipped(self) -> bool:
         return self.schemas is not None
+
+    @property
+    def record_columns(self) -> tuple[str, ...]:
+        skipped = (SKIPPED,) if self.has_skipped else ()
+        return (BAD, REASON, WHERE, *skipped) if self.has_bad else ()
 
     @property
     def of_rows(self) -> bool:

@@ -8,7 +8,7 @@ partitions, names of files, or a snapshot id), and it is stored in the table tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -199,6 +199,15 @@ class ArrowSource(Protocol):
         Raises:
             ArrowFallback: Spark has to read the batch; raised while the rows are read.
         """
+
+
+@runtime_checkable
+class MessageSource(ArrowSource, Protocol):
+    """A source of messages, which PyArrow decodes in less time than Spark."""
+
+    @property
+    def record_columns(self) -> Sequence[str]:
+        """Return which of RECORD_COLUMNS `read` returns, in their order."""
 
 
 @runtime_checkable

@@ -76,6 +76,7 @@ def ingest(
     comments: Mapping[str, str] | None = None,
     snapshot_properties: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
+    check_base: Callable[[Metadata | None], None] | None = None,
     confirm: Callable[[], None] | None = None,
 ) -> Ingested:
     """Write record batches to a table in one snapshot: all rows become visible at once, or none.
@@ -92,6 +93,8 @@ def ingest(
         comments: of columns of a new or replaced table; None to keep those that it has.
         snapshot_properties: properties of the snapshot's summary.
         progress: is called with the number of rows written so far.
+        check_base: is called before anything is written, with the metadata of the table that the
+            rows go to, or None for a new table; raises to cancel the write.
         confirm: is called when all files are written; raises to cancel the commit.
 
     Raises:
@@ -102,7 +105,10 @@ def ingest(
         StorageError: a file cannot be written or read.
     """
     write_id = new_write_id()
-    base, updates = _base(catalog, name, data.schema, mode, dict(properties or {}), comments)
+    table = catalog.load(name, history=False)
+    if check_base is not None:
+        check_base(None if table is None else table.metadata)
+    base, updates = _base(catalog, name, table, data.schema, mode, dict(properties or {}), comments)
     summary = {**(snapshot_properties or {}), WRITE_ID: write_id}
     source = _Source(data, progress)
     try:
@@ -136,13 +142,14 @@ def ingest(
 def _base(
     catalog: IcebergCatalog,
     name: Name,
+    table: LoadedTable | None,
     arrow: pa.Schema,
     mode: Mode,
     properties: dict[str, str],
     comments: Mapping[str, str] | None,
 ) -> tuple[LoadedTable, tuple[TableUpdate, ...]]:
     """Return the table, or a staged one, and the updates of its schema."""
-    table, table_name = catalog.load(name, history=False), ".".join(name)
+    table_name = ".".join(name)
     if table is None:
         if mode is Mode.APPEND:
             raise CatalogError(

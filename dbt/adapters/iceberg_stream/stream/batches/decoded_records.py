@@ -1,0 +1,118 @@
+"""Records that this process decodes for Spark, if only Spark computes the query.
+
+PyArrow decodes them into a Parquet file. Spark reads that in less time than it needs to decode the
+messages of a topic itself.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    MAJOR,
+    MINOR,
+    REASON,
+    ROW_DELETED,
+    SKIPPED,
+    WHERE,
+    MessageSource,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+# A decoder yields good records only.
+GOOD = {
+    BAD: "cast(null as string)",
+    REASON: "cast(null as string)",
+    WHERE: "cast(null as string)",
+    SKIPPED: "false",
+}
+
+
+class DecodedRecords:
+    """The records of one batch, in a file of a temporary folder.
+
+    Attributes:
+        skipped: how many records of other types were left out.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-records-")
+        self.skipped = 0
+
+    def __enter__(self) -> DecodedRecords:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def read(self, session: Session, source: MessageSource, batch: BatchRange) -> DataFrame | None:
+        """Decode a batch, and return it as `Source.read` does.
+
+        Args:
+            session: of the engine, which runs on this machine.
+            source: of the records.
+            batch: the range of the source.
+
+        Returns:
+            The frame; None if Spark has to decode the batch, or it has no records.
+
+        Raises:
+            ArrowFallback: Spark has to decode the batch.
+        """
+        assert batch.upper is not None, "a batch without an end is not read"
+        rows = source.arrow_rows(session, batch.lower, batch.upper, _all_columns, self._skip)
+        path = Path(self._folder.name) / "records.parquet"
+        schema = None if rows is None else _write(rows, path)
+        return None if schema is None else _frame(session, source, path, schema)
+
+    def _skip(self, count: int) -> None:
+        self.skipped += count
+
+
+def _all_columns(schema: pa.Schema) -> Mapping[str, str]:
+    return {name: name for name in schema.names}
+
+
+def _write(rows: Iterator[pa.RecordBatch], path: Path) -> pa.Schema | None:
+    """Write rows to a file, and return their schema; None if there are none."""
+    first = next(rows, None)
+    if first is None:
+        return None
+    # The file is read once, at once.
+    options = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
+    with pq.ParquetWriter(path, first.schema, **options) as writer:
+        writer.write_batch(first)
+        for batch in rows:
+            writer.write_batch(batch)
+    return first.schema
+
+
+def _frame(session: Session, source: MessageSource, path: Path, schema: pa.Schema) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    # PyArrow counts days as the proleptic Gregorian calendar does, whatever the session expects.
+    reader = session.spark.read.schema(columns).option("datetimeRebaseMode", "CORRECTED")
+    rows = reader.parquet(path.as_uri())
+    hidden = (MAJOR, MINOR, ROW_DELETED)
+    deleted = ROW_DELETED if ROW_DELETED in schema.names else "false"
+    change = (
+        f"named_struct('major', {MAJOR}, 'minor', {MINOR}, 'deleted', {deleted}, "
+        f"'truncated', false) as {CHANGE}"
+    )
+    names = [quote(name) for name in schema.names if name not in hidden]
+    constants = [f"{GOOD[name]} as {name}" for name in source.record_columns]
+    return rows.selectExpr(*names, change, *constants)
