@@ -285,6 +285,52 @@ HOOK = """
 """
 
 
+PRICED = """
+{{ config(materialized='stream'%s) }}
+select id, date_trunc('day', ordered_at) as day, cast(amount * 1.2 as decimal(10, 2)) as gross
+from {{ stream(source('landing', 'orders')) }} where ordered_at >= '2026-06-30T22:30:00Z'
+"""
+
+
+class TestTimesAndDecimals:
+    """PyArrow computes them, unless the time zone has daylight saving."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        columns = "columns: id bigint, status string, amount double, op string, at bigint"
+        source = SOURCES.replace("format: json", "format: parquet").replace(columns, "")
+        zone = ", pre_hook='set spark.sql.session.timeZone = Europe/Berlin'"
+        return {"utc.sql": PRICED % "", "berlin.sql": PRICED % zone, "sources.yml": source}
+
+    def test_the_session_decides(self, project: Any) -> None:
+        times = [datetime(2026, 6, day, hour, 30) for day, hour in ((30, 22), (30, 21), (30, 23))]
+        orders = pa.table(
+            {
+                "id": [1, 2, 3],
+                "ordered_at": pa.array(times).cast(pa.timestamp("us", "UTC")),
+                "amount": pa.array([10, 20, 30]).cast(pa.decimal128(19, 0)),
+            }
+        )
+        folder = Path(project.project_root) / "landing/orders"
+        folder.mkdir(parents=True)
+        pq.write_table(orders, folder / "1.parquet")
+        results = {}
+        for name, reason in (("utc", ""), ("berlin", "times in the time zone Europe/Berlin")):
+            _, output = run_dbt_and_capture(["--debug", "run", "-s", name])
+            assert ("PyArrow does not compute" in output) == bool(reason)
+            assert reason in output
+            sql = f"select id, cast(day as string), cast(gross as string) from {{schema}}.{name}"
+            results[name] = sorted(rows(project, sql))
+        assert results["utc"] == [
+            (1, "2026-06-30 00:00:00", "12.00"),
+            (3, "2026-06-30 00:00:00", "36.00"),
+        ]
+        assert results["berlin"] == [
+            (1, "2026-06-30 22:00:00", "12.00"),
+            (3, "2026-06-30 22:00:00", "36.00"),
+        ]
+
+
 class TestHookOfTheProject:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
@@ -48,9 +49,14 @@ class Selection:
     """Selects the changes of a query among the rows that PyArrow reads."""
 
     def __init__(
-        self, query: StreamQuery, target: pa.Schema, partitions: Partitions | None
+        self,
+        query: StreamQuery,
+        target: pa.Schema,
+        partitions: Partitions | None,
+        setting: Setting,
     ) -> None:
         self._query = query
+        self._setting = setting
         self._target = target
         self._partitions = partitions
         self._picked = Picked({})
@@ -65,7 +71,7 @@ class Selection:
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""
         try:
-            self._picked = self._query.pick(schema, self._target)
+            self._picked = self._query.pick(schema, self._target, self._setting)
         except Unsupported as error:
             self.unsupported = str(error)
             return None

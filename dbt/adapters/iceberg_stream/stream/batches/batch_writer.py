@@ -204,7 +204,7 @@ class BatchWriter:
         Raises:
             ArrowFallback: Spark has to read them; nothing was written.
         """
-        selection = Selection(self.query, self.schema, self.partitions)
+        selection = Selection(self.query, self.schema, self.partitions, session.setting)
         arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
         if arrow_changes is not None:
             batch = self._write_arrow(arrow_changes, batch_range, write_id)

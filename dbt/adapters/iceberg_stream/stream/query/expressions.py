@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
 
+from dbt.adapters.iceberg_stream.stream.query import nested, numbers, temporal, texts
+from dbt.adapters.iceberg_stream.stream.query.casts import cast, wider
+from dbt.adapters.iceberg_stream.stream.query.decimals import decimal_type, is_decimal
+from dbt.adapters.iceberg_stream.stream.query.inputs import Inputs
+from dbt.adapters.iceberg_stream.stream.query.literals import (
+    constant,
+    count,
+    is_constant,
+    is_number,
+    is_text,
+    number,
+    without_parentheses,
+)
+from dbt.adapters.iceberg_stream.stream.query.nested import field_of
+from dbt.adapters.iceberg_stream.stream.query.translator import of_type
 from dbt.adapters.iceberg_stream.stream.query.values import (
-    INTEGERS,
-    MICROSECONDS,
+    DATE,
     NUMBERS,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     Function,
     Unsupported,
     Value,
     call,
-    cast,
     choose,
-    is_no_plain_integer,
-    is_not_ascii,
     scalar,
-    timestamp,
-    wider,
 )
 
 COMPARISONS: dict[type[exp.Expr], Function] = {
@@ -39,57 +49,41 @@ COMPARISONS: dict[type[exp.Expr], Function] = {
     exp.GT: pc.greater,
     exp.GTE: pc.greater_equal,
 }
-# For integers, which must not overflow, and for doubles.
-ARITHMETIC: dict[type[exp.Expr], tuple[Function, Function]] = {
-    exp.Add: (pc.add_checked, pc.add),
-    exp.Sub: (pc.subtract_checked, pc.subtract),
-    exp.Mul: (pc.multiply_checked, pc.multiply),
-    exp.Neg: (pc.negate_checked, pc.negate),
-    exp.Abs: (pc.abs_checked, pc.abs),
-}
-TRIMS = {None: pc.ascii_trim, "LEADING": pc.ascii_ltrim, "TRAILING": pc.ascii_rtrim}
+COMPARED = (*NUMBERS, pa.string(), pa.bool_(), DATE, TIMESTAMP, TIMESTAMP_NTZ)
 CAST_TYPES = {
     exp.DataType.Type.TEXT: pa.string(),
     exp.DataType.Type.INT: pa.int32(),
     exp.DataType.Type.BIGINT: pa.int64(),
     exp.DataType.Type.DOUBLE: pa.float64(),
     exp.DataType.Type.BOOLEAN: pa.bool_(),
+    exp.DataType.Type.DATE: DATE,
+    # What `timestamp` is in most sessions; `Inputs.offset` checks it where it matters.
+    exp.DataType.Type.TIMESTAMP: TIMESTAMP,
     exp.DataType.Type.TIMESTAMPTZ: TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPLTZ: TIMESTAMP,
 }
-# Functions of Spark that sqlglot has no class for, and how many microseconds their units have.
-TIMESTAMP_UNITS = {
-    "timestamp_seconds": MICROSECONDS,
-    "timestamp_millis": 1000,
-    "timestamp_micros": 1,
-}
+FUNCTIONS = {**numbers.FUNCTIONS, **texts.FUNCTIONS, **temporal.FUNCTIONS, **nested.FUNCTIONS}
 # Spark may read these differently from sqlglot, depending on its settings.
 AMBIGUOUS_TEXT = re.compile(r"[\\\"]")
-INTEGER = re.compile(r"\d{1,18}")
-NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
-# Doubles have all integers up to this one.
-EXACT_DOUBLE = 2**53
 MOST_ITEMS = 100
 
 
-@dataclass
-class Inputs:
-    """What the translated expressions of a query need, and where they may differ from Spark's.
+class AsWritten(Spark):
+    """Spark's SQL, of which some functions keep the name and the arguments that the text has."""
 
-    Attributes:
-        columns: columns of the source.
-        doubts: conditions of rows for which Spark may have another result.
-    """
-
-    columns: set[str] = field(default_factory=set)
-    doubts: list[Value] = field(default_factory=list)
+    class Parser(SparkParser):
+        FUNCTIONS = {
+            name: build
+            for name, build in SparkParser.FUNCTIONS.items()
+            if name.lower() not in temporal.NAMED
+        }
 
 
 class Translation:
     """Translates expressions of SQL to functions of PyArrow with Spark's results and types.
 
-    Integers, doubles, texts, booleans, and timestamps made of integers are computed. Where PyArrow
-    might differ for some values only, those are doubts. Expressions that Spark refuses, such as
-    integers that overflow, raise pa.ArrowInvalid when they are computed.
+    Where PyArrow might differ for some values only, those are doubts. Expressions that Spark
+    refuses, such as integers that overflow, raise pa.ArrowInvalid when they are computed.
 
     Args:
         scope: the columns that the expressions refer to, by their names in lower case.
@@ -100,16 +94,13 @@ class Translation:
     def __init__(
         self, scope: Mapping[str, Value], qualifiers: Collection[str], inputs: Inputs
     ) -> None:
+        self.inputs = inputs
         self._scope = scope
         self._qualifiers = qualifiers
-        self._inputs = inputs
-        self._methods: dict[type[exp.Expr], Callable[[Any], Value]] = {
+        own: dict[type[exp.Expr], Callable[[Any], Value]] = {
             **dict.fromkeys(COMPARISONS, self._comparison),
-            **dict.fromkeys(ARITHMETIC, self._arithmetic),
             **dict.fromkeys((exp.Cast, exp.TryCast), self._cast),
             **dict.fromkeys((exp.And, exp.Or, exp.Not), self._logic),
-            **dict.fromkeys((exp.Upper, exp.Lower), self._case_of_letters),
-            **dict.fromkeys((exp.Concat, exp.DPipe), self._concat),
             exp.Paren: lambda node: self.value(node.this),
             exp.Column: self._column,
             exp.Literal: self._literal,
@@ -117,19 +108,13 @@ class Translation:
             exp.Is: self._is_null,
             exp.Between: self._between,
             exp.In: self._in,
-            exp.Div: self._division,
             exp.Coalesce: self._coalesce,
             exp.If: self._if,
             exp.Case: self._case,
             exp.Nullif: self._nullif,
-            exp.Trim: self._trim,
-            exp.Length: self._length,
-            exp.Substring: self._substring,
-            exp.Left: self._left,
-            exp.Replace: self._replace,
-            exp.Anonymous: self._function,
-            exp.CurrentTimestamp: self._now,
+            exp.Anonymous: self._named,
         }
+        self._methods = {kind: partial(each, self) for kind, each in FUNCTIONS.items()} | own
 
     def value(self, node: exp.Expr) -> Value:
         """Translate an expression.
@@ -159,7 +144,7 @@ class Translation:
         Raises:
             Unsupported: Spark has to compute it.
         """
-        return self._of_type(node, pa.bool_())
+        return of_type(self, node, pa.bool_())
 
     def columns(self, qualifier: str) -> dict[str, Value]:
         """Return all columns, by their names in lower case.
@@ -175,7 +160,7 @@ class Translation:
         return dict(self._scope)
 
     def column(self, node: exp.Column) -> Value:
-        """Return the value of a column that is selected as it is.
+        """Return the value of a column that is selected as it is, or of a field in it.
 
         Args:
             node: the column.
@@ -183,61 +168,85 @@ class Translation:
         Raises:
             Unsupported: there is none of this name.
         """
-        value = self._scope.get(node.name.lower())
-        if value is None or node.table.lower() not in self._qualifiers:
+        value, fields = self._resolved(node)
+        if not fields:
+            return value
+        self._read(value)
+        try:
+            return reduce(field_of, fields, value)
+        except Unsupported:
+            raise Unsupported(f"`{node.sql(dialect='spark')}`") from None
+
+    def operands(self, *nodes: exp.Expr) -> list[Value]:
+        """Translate expressions that meet, such as both sides of `=`, and cast them to one type.
+
+        Args:
+            nodes: the expressions.
+
+        Raises:
+            Unsupported: Spark has to compute one of them, or their types do not meet.
+        """
+        nodes = tuple(without_parentheses(node) for node in nodes)
+        return self.unify(nodes, [self.value(node) for node in nodes])
+
+    def unify(self, nodes: Sequence[exp.Expr], values: Sequence[Value]) -> list[Value]:
+        """Cast the values of expressions that meet to one type.
+
+        Args:
+            nodes: the expressions, without parentheses.
+            values: their values.
+
+        Raises:
+            Unsupported: their types do not meet.
+        """
+        kinds = [value.type for value in values]
+        # Texts that are written out are times where they meet times.
+        typed = [kind for kind, node in zip(kinds, nodes, strict=True) if not is_text(node)]
+        if typed and typed[0] in (DATE, TIMESTAMP) and len(typed) < len(kinds):
+            self.inputs.require_times()
+            kinds = typed
+        common = reduce(wider, kinds)
+        return [
+            constant(node, common)
+            if is_number(node) and common in NUMBERS
+            else cast(value, common, self.inputs)
+            for node, value in zip(nodes, values, strict=True)
+        ]
+
+    def _resolved(self, node: exp.Column) -> tuple[Value, list[str]]:
+        """Return the column of a name, and the fields in it that the name goes on with."""
+        names = [part.name for part in node.parts]
+        lower = [name.lower() for name in names]
+        if len(names) > 1 and lower[0] in self._qualifiers and lower[1] in self._scope:
+            return self._scope[lower[1]], names[2:]
+        if "" not in self._qualifiers or lower[0] not in self._scope:
             raise Unsupported(f"`{node.sql(dialect='spark')}`")
-        return value
+        return self._scope[lower[0]], names[1:]
 
     def _column(self, node: exp.Column) -> Value:
         value = self.column(node)
+        self._read(value)
+        return value
+
+    def _read(self, value: Value) -> None:
         if value.column is not None:
-            self._inputs.columns.add(value.column)
-        return value
-
-    def _doubt(self, function: Function, *values: Value) -> None:
-        self._inputs.doubts.append(call(function, pa.bool_(), *values))
-
-    def _of_type(self, node: exp.Expr, kind: pa.DataType) -> Value:
-        value = self.value(node)
-        if value.type != kind:
-            raise Unsupported
-        return value
-
-    def _text(self, node: exp.Expr) -> Value:
-        return self._of_type(node, pa.string())
+            self.inputs.columns.add(value.column)
 
     def _literal(self, node: exp.Literal) -> Value:
-        text = str(node.this)
-        if node.is_string:
-            return scalar(text, pa.string())
-        if not INTEGER.fullmatch(text):
-            raise Unsupported  # Spark's is a decimal
-        return _constant(node, pa.int32() if int(text) < 2**31 else pa.int64())
-
-    def _operands(self, *nodes: exp.Expr) -> list[Value]:
-        """Translate expressions that meet, such as both sides of `+`, and cast them to one type."""
-        nodes = tuple(_without_parentheses(node) for node in nodes)
-        values = {n: self.value(node) for n, node in enumerate(nodes) if not _is_decimal(node)}
-        if not values:
-            raise Unsupported
-        common = reduce(wider, (value.type for value in values.values()))
-        return [
-            _constant(node, common) if _is_number(node) else cast(values[n], common)
-            for n, node in enumerate(nodes)
-        ]
+        return scalar(str(node.this), pa.string()) if node.is_string else number(node)
 
     def _compared(self, compare: Function, *nodes: exp.Expr) -> Value:
-        if all(map(_is_constant, nodes)):
+        if all(map(is_constant, nodes)):
             raise Unsupported
-        return self._compared_values(compare, *self._operands(*nodes))
+        return self._compared_values(compare, *self.operands(*nodes))
 
     def _compared_values(self, compare: Function, one: Value, other: Value) -> Value:
-        if one.type not in (*NUMBERS, pa.string(), pa.bool_()):
+        if one.type not in COMPARED and not is_decimal(one.type):
             raise Unsupported
         if one.type == pa.float64():
             # In Spark, NaN equals itself and is larger than all numbers.
-            self._doubt(pc.is_nan, one)
-            self._doubt(pc.is_nan, other)
+            self.inputs.doubt(pc.is_nan, one)
+            self.inputs.doubt(pc.is_nan, other)
         return call(compare, pa.bool_(), one, other)
 
     def _comparison(self, node: exp.Binary) -> Value:
@@ -251,7 +260,7 @@ class Translation:
         return call(function, pa.bool_(), one, self.boolean(node.args["expression"]))
 
     def _is_null(self, node: exp.Is) -> Value:
-        if not isinstance(node.expression, exp.Null) or _is_constant(node.this):
+        if not isinstance(node.expression, exp.Null) or is_constant(node.this):
             raise Unsupported
         return call(pc.is_null, pa.bool_(), self.value(node.this))
 
@@ -266,51 +275,25 @@ class Translation:
         items = node.expressions
         if not items or len(items) > MOST_ITEMS or node.args.get("query") or node.args.get("field"):
             raise Unsupported
-        if all(map(_is_constant, (node.this, *items))):
+        if all(map(is_constant, (node.this, *items))):
             raise Unsupported
-        one, *others = self._operands(node.this, *items)
+        one, *others = self.operands(node.this, *items)
         # Unlike `is_in` of PyArrow, this is null for a null.
         equal = [self._compared_values(pc.equal, one, other) for other in others]
         return reduce(lambda a, b: call(pc.or_kleene, pa.bool_(), a, b), equal)
 
-    def _arithmetic(self, node: exp.Expr) -> Value:
-        if _is_number(node):
-            return _constant(node, self._literal(node.this).type)
-        operands = (node.this, node.args.get("expression"))
-        nodes = [operand for operand in operands if operand is not None]
-        if all(map(_is_constant, nodes)):
-            raise Unsupported
-        values = self._operands(*nodes)
-        kind = values[0].type
-        if kind not in NUMBERS:
-            raise Unsupported
-        of_integers, of_doubles = ARITHMETIC[type(node)]
-        return call(of_integers if kind in INTEGERS else of_doubles, kind, *values)
-
-    def _division(self, node: exp.Div) -> Value:
-        if all(map(_is_constant, (node.this, node.expression))):
-            raise Unsupported
-        values = self._operands(node.this, node.expression)
-        dividend, divisor = (cast(value, pa.float64()) for value in values)
-        self._doubt(pc.equal, divisor, scalar(0.0, pa.float64()))
-        return call(pc.divide, pa.float64(), dividend, divisor)
-
     def _cast(self, node: exp.Cast) -> Value:
-        to = CAST_TYPES.get(node.to.this)
-        if to is None or node.args.get("format") or node.to.expressions:
+        to = _cast_type(node.to)
+        if node.args.get("format"):
             raise Unsupported
         if isinstance(node.this, exp.Null):
             return scalar(None, to)
-        if _is_number(node.this) and to in NUMBERS:
-            return _constant(node.this, to)
-        value = self.value(node.this)
-        if value.type == pa.string() and to in INTEGERS:
-            self._doubt(is_no_plain_integer, value)
-            return call(pc.cast, to, value, target_type=to)
-        return cast(value, to)
+        if is_number(node.this) and to in NUMBERS:
+            return constant(node.this, to)
+        return cast(self.value(node.this), to, self.inputs)
 
     def _coalesce(self, node: exp.Coalesce) -> Value:
-        values = self._operands(node.this, *node.expressions)
+        values = self.operands(node.this, *node.expressions)
         return call(pc.coalesce, values[0].type, *values)
 
     def _if(self, node: exp.If) -> Value:
@@ -331,7 +314,7 @@ class Translation:
     def _choice(self, choices: Sequence[tuple[Value, exp.Expr]], default: exp.Expr | None) -> Value:
         nodes = [node for _, node in choices]
         nodes += [] if default is None or isinstance(default, exp.Null) else [default]
-        values = self._operands(*nodes)
+        values = self.operands(*nodes)
         kind = values[0].type
         result = values[-1] if len(nodes) > len(choices) else scalar(None, kind)
         for (condition, _), value in reversed(list(zip(choices, values, strict=False))):
@@ -343,102 +326,17 @@ class Translation:
         equal = self._compared(pc.equal, node.this, node.expression)
         return choose(equal, scalar(None, value.type), value)
 
-    def _case_of_letters(self, node: exp.Upper | exp.Lower) -> Value:
-        text = self._text(node.this)
-        # Java and PyArrow have different tables of letters.
-        self._doubt(is_not_ascii, text)
-        change = pc.ascii_upper if isinstance(node, exp.Upper) else pc.ascii_lower
-        return call(change, pa.string(), text)
-
-    def _concat(self, node: exp.Concat | exp.DPipe) -> Value:
-        nodes = [node.this, node.expression] if isinstance(node, exp.DPipe) else node.expressions
-        texts = [self._text(each) for each in nodes]
-        return call(pc.binary_join_element_wise, pa.string(), *texts, scalar("", pa.string()))
-
-    def _trim(self, node: exp.Trim) -> Value:
-        trim = TRIMS.get(node.args.get("position"))
-        if trim is None or node.expression:
+    def _named(self, node: exp.Anonymous) -> Value:
+        if (function := temporal.NAMED.get(str(node.this).lower())) is None:
             raise Unsupported
-        return call(trim, pa.string(), self._text(node.this), characters=" ")
-
-    def _length(self, node: exp.Length) -> Value:
-        return call(pc.utf8_length, pa.int32(), self._text(node.this))
-
-    def _substring(self, node: exp.Substring) -> Value:
-        start, length = _count(node.args.get("start")), node.args.get("length")
-        if start < 1:
-            raise Unsupported
-        stop = None if length is None else start - 1 + _count(length)
-        return self._slice(node.this, start - 1, stop)
-
-    def _left(self, node: exp.Left) -> Value:
-        return self._slice(node.this, 0, _count(node.expression))
-
-    def _slice(self, node: exp.Expr, start: int, stop: int | None) -> Value:
-        text = self._text(node)
-        return call(pc.utf8_slice_codeunits, pa.string(), text, start=start, stop=stop)
-
-    def _replace(self, node: exp.Replace) -> Value:
-        old, new = (_written(each) for each in (node.expression, node.args.get("replacement")))
-        if not old:
-            raise Unsupported
-        text = self._text(node.this)
-        return call(pc.replace_substring, pa.string(), text, pattern=old, replacement=new)
-
-    def _function(self, node: exp.Anonymous) -> Value:
-        unit = TIMESTAMP_UNITS.get(str(node.this).lower())
-        if unit is None or len(node.expressions) != 1:
-            raise Unsupported
-        return timestamp(self.value(node.expressions[0]), unit)
-
-    def _now(self, node: exp.CurrentTimestamp) -> Value:
-        if node.this:
-            raise Unsupported
-        return scalar(datetime.now(timezone.utc), TIMESTAMP)
+        return function(self, node.expressions)
 
 
-def _without_parentheses(node: exp.Expr) -> exp.Expr:
-    return _without_parentheses(node.this) if isinstance(node, exp.Paren) else node
-
-
-def _is_number(node: exp.Expr) -> bool:
-    """Return whether an expression is a number, written out."""
-    literal = node.this if isinstance(node, exp.Neg) else node
-    return isinstance(literal, exp.Literal) and not literal.is_string
-
-
-def _is_decimal(node: exp.Expr) -> bool:
-    literal = node.this if isinstance(node, exp.Neg) else node
-    return _is_number(node) and INTEGER.fullmatch(str(literal.this)) is None
-
-
-def _is_constant(node: exp.Expr) -> bool:
-    return not any(node.find_all(exp.Column))
-
-
-def _written(node: exp.Expr | None) -> str:
-    """Return a text that is written out."""
-    if not isinstance(node, exp.Literal) or not node.is_string:
+def _cast_type(node: exp.DataType) -> pa.DataType:
+    if node.this == exp.DataType.Type.DECIMAL:
+        digits = [count(parameter.this) for parameter in node.expressions]
+        return decimal_type(*(*digits, *(10, 0)[len(digits) :]))
+    to = CAST_TYPES.get(node.this)
+    if to is None or node.expressions:
         raise Unsupported
-    return str(node.this)
-
-
-def _count(node: exp.Expr | None) -> int:
-    """Return a length or a position that is written out."""
-    if not isinstance(node, exp.Literal) or node.is_string or not INTEGER.fullmatch(str(node.this)):
-        raise Unsupported
-    return int(str(node.this))
-
-
-def _constant(node: exp.Expr, kind: pa.DataType) -> Value:
-    """Return a number as a constant of a type to which Spark casts it exactly."""
-    sign, literal = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
-    text = str(literal.this)
-    is_integer = INTEGER.fullmatch(text) is not None
-    if kind in INTEGERS and is_integer and int(text) < 2 ** (kind.bit_width - 1):
-        return scalar(sign * int(text), kind)
-    if kind == pa.float64() and NUMBER.fullmatch(text):
-        if is_integer and int(text) > EXACT_DOUBLE:
-            raise Unsupported
-        return scalar(sign * float(text), kind)
-    raise Unsupported
+    return to

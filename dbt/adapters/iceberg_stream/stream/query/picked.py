@@ -17,9 +17,10 @@ from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
 from dbt.adapters.iceberg_stream.stream.query.expressions import (
     AMBIGUOUS_TEXT,
-    Inputs,
+    AsWritten,
     Translation,
 )
+from dbt.adapters.iceberg_stream.stream.query.inputs import Inputs, Setting
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported, Value
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETED
 
@@ -117,7 +118,12 @@ def _with_deletes(rows: pa.RecordBatch, deleted: pa.Array) -> pa.RecordBatch:
 
 
 def pick(
-    sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str | None = None
+    sql: str,
+    view: str,
+    schema: pa.Schema,
+    where: str = "",
+    deletes: str | None = None,
+    setting: Setting | None = None,
 ) -> Picked:
     """Return what a query selects, if PyArrow computes it as Spark does.
 
@@ -127,16 +133,17 @@ def pick(
         schema: the source's columns.
         where: a condition of the query's rows that are used; empty for all.
         deletes: a condition of the query's rows that are deletes.
+        setting: reads a setting of the session; without it, Spark computes what depends on one.
 
     Raises:
         Unsupported: the query does more, or PyArrow may compute something differently.
     """
-    tree = sqlglot.parse_one(sql, dialect="spark")
+    tree = sqlglot.parse_one(sql, dialect=AsWritten)
     by_lower = {name.lower(): name for name in schema.names}
     if not isinstance(tree, exp.Select) or len(by_lower) < len(schema):
         raise Unsupported(MORE)
     kept = None if tree.args.get("where") else _condition_of_rows(tree, view)
-    selects = _Selects(view, schema)
+    selects = _Selects(view, schema, Inputs(setting))
     columns = selects.columns(tree, tree.ctes)
     if kept is not None:
         selects.conditions.append(selects.of_source().boolean(kept))
@@ -166,7 +173,7 @@ def pick(
 
 def _parsed(condition: str) -> exp.Expr:
     try:
-        return sqlglot.parse_one(condition, dialect="spark")
+        return sqlglot.parse_one(condition, dialect=AsWritten)
     except ParseError as error:
         raise Unsupported(f"`{condition}`") from error
 
@@ -182,7 +189,7 @@ def _condition_of_rows(tree: exp.Select, view: str) -> exp.Expr | None:
     if negated is None:
         return None
     condition = negated.this
-    written = sqlglot.parse_one(change_of_row(view, PLACEHOLDER), dialect="spark")
+    written = sqlglot.parse_one(change_of_row(view, PLACEHOLDER), dialect=AsWritten)
     next(c for c in written.find_all(exp.Column) if c.name == PLACEHOLDER).replace(condition.copy())
     if change.unalias() != written:
         return None
@@ -196,14 +203,15 @@ class _Selects:
     Args:
         view: the name that the source has in the query.
         schema: the source's columns.
+        inputs: what the expressions depend on is added to it.
 
     Attributes:
         inputs: what the expressions depend on.
         conditions: of the rows that the query returns.
     """
 
-    def __init__(self, view: str, schema: pa.Schema) -> None:
-        self.inputs = Inputs()
+    def __init__(self, view: str, schema: pa.Schema, inputs: Inputs) -> None:
+        self.inputs = inputs
         self.conditions: list[Value] = []
         self._view = view
         self._source = {

@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
+from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
@@ -327,12 +328,13 @@ class StreamQuery:
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
-    def pick(self, schema: pa.Schema, target: pa.Schema) -> Picked:
+    def pick(self, schema: pa.Schema, target: pa.Schema, setting: Setting | None = None) -> Picked:
         """Return the table's columns as PyArrow reads or computes them, and which rows are written.
 
         Args:
             schema: the source's columns.
             target: the table's columns, with the types that the query returns.
+            setting: reads a setting of the session; without it, Spark computes what depends on one.
 
         Returns:
             What the query selects, by the table's columns.
@@ -344,7 +346,8 @@ class StreamQuery:
             raise Unsupported("`apply_as_truncates`")
         if self.reads_target:
             raise Unsupported("changes that depend on rows of the table")
-        picked = pick(self.change_sql, self.view, schema, self.where, self.options.deletes)
+        deletes = self.options.deletes
+        picked = pick(self.change_sql, self.view, schema, self.where, deletes, setting)
         return picked.only(self.columns, target)
 
     def changes(self) -> str:

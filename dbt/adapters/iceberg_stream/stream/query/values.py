@@ -15,10 +15,10 @@ Function = Callable[..., Any]
 # Each type is cast to those that follow it.
 NUMBERS = (pa.int32(), pa.int64(), pa.float64())
 INTEGERS = NUMBERS[:2]
+DATE = pa.date32()
 TIMESTAMP = pa.timestamp("us", "UTC")
-MICROSECONDS = 1_000_000
-# Texts that Spark and PyArrow read as the same integer.
-PLAIN_INTEGER = r"^-?[0-9]{1,18}$"
+# Without a zone.
+TIMESTAMP_NTZ = pa.timestamp("us")
 
 
 class Unsupported(Exception):
@@ -77,6 +77,16 @@ def scalar(value: Any, kind: pa.DataType) -> Value:
     return Value(lambda rows: scalar, kind)
 
 
+def convert(value: Value, to: pa.DataType) -> Value:
+    """Return a value as PyArrow casts it to another type.
+
+    Args:
+        value: the value.
+        to: the type.
+    """
+    return value if value.type == to else call(pc.cast, to, value, target_type=to)
+
+
 def choose(condition: Value, value: Value, other: Value) -> Value:
     """Return a value where a condition is true, and another where it is false or null.
 
@@ -87,64 +97,3 @@ def choose(condition: Value, value: Value, other: Value) -> Value:
     """
     is_true = call(pc.fill_null, pa.bool_(), condition, fill_value=False)
     return call(pc.if_else, value.type, is_true, value, other)
-
-
-def is_not_ascii(texts: Any) -> Any:
-    """Return which texts have letters other than those of ASCII."""
-    return pc.invert(pc.string_is_ascii(texts))
-
-
-def is_no_plain_integer(texts: Any) -> Any:
-    """Return which texts Spark and PyArrow may read as different integers, or refuse."""
-    return pc.invert(pc.match_substring_regex(texts, PLAIN_INTEGER))
-
-
-def cast(value: Value, to: pa.DataType) -> Value:
-    """Return a value as one of another type.
-
-    Args:
-        value: the value.
-        to: the type.
-
-    Raises:
-        Unsupported: Spark and PyArrow may cast it differently.
-    """
-    if value.type == to:
-        return value
-    if to == TIMESTAMP:
-        return timestamp(value, MICROSECONDS)
-    numbers = value.type in INTEGERS and to in NUMBERS
-    texts = value.type in (*INTEGERS, pa.bool_()) and to == pa.string()
-    if not (numbers or texts):
-        raise Unsupported
-    return call(pc.cast, to, value, target_type=to)
-
-
-def timestamp(value: Value, unit: int) -> Value:
-    """Return integers as timestamps.
-
-    Args:
-        value: the integers.
-        unit: how many microseconds one is.
-
-    Raises:
-        Unsupported: the value is no integer.
-    """
-    if value.type not in INTEGERS:
-        raise Unsupported
-    count, of_unit = cast(value, pa.int64()), scalar(unit, pa.int64())
-    product = call(pc.multiply_checked, pa.int64(), count, of_unit)
-    return call(pc.cast, TIMESTAMP, product, target_type=TIMESTAMP)
-
-
-def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type to which Spark casts values of two types that meet.
-
-    Raises:
-        Unsupported: they are not the same, and not both numbers.
-    """
-    if one == other:
-        return one
-    if one not in NUMBERS or other not in NUMBERS:
-        raise Unsupported
-    return max(one, other, key=NUMBERS.index)
