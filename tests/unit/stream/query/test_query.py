@@ -76,6 +76,12 @@ def test_expressions_stay_as_they_are(expression: str, of_rows: bool) -> None:
     assert change_sql.count(expression) == 2
 
 
+def test_a_query_that_is_written_again_keeps_the_units_of_times() -> None:
+    # sqlglot's `'WEEK'` is a unit in Spark, and `'w'` is none.
+    change_sql = get_change_sql("select date_trunc('w', at) as w from (v)", "v")
+    assert change_sql == "SELECT DATE_TRUNC('w', at) AS w, v.__stream FROM (v)"
+
+
 @pytest.mark.parametrize(
     ("sql", "because"),
     [

@@ -29,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
+from dbt.adapters.iceberg_stream.stream.query.expressions import AsWritten
 from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
@@ -69,7 +70,7 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
         StreamError: the query cannot be parsed, or does more than select row by row.
     """
     try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
+        tree = sqlglot.parse_one(sql, dialect=AsWritten)
     except ParseError as error:
         raise StreamError(f"The query of the stream cannot be parsed: {error}") from error
     streams = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
@@ -84,7 +85,7 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
     change_sql = insert_change_column(sql, view, steps)
     # The edited text keeps what the user wrote; it is used if it parses to the edited tree.
     with suppress(ParseError):
-        if change_sql is not None and sqlglot.parse_one(change_sql, dialect="spark") == tree:
+        if change_sql is not None and sqlglot.parse_one(change_sql, dialect=AsWritten) == tree:
             return change_sql
     return str(tree.sql(dialect="spark"))
 
