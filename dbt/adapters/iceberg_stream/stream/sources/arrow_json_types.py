@@ -49,9 +49,9 @@ IS_INSTANT = f"^{MINUTE}{SECOND}{OFFSET}$"
 IS_LOCAL = f"^(?:{MINUTE}(?:{SECOND})?|{DAY})$"
 # Of a longer text, Spark reads the date.
 IS_DAY = f"^{DAY}(?:[ T].*)?$"
-DAY_LENGTH = len("2026-11-26")
+DAY_LENGTH, MILLISECONDS_LENGTH = len("2026-11-26"), len("2026-11-26T10:11:12.131Z")
 # Spark leaves out digits beyond microseconds, which PyArrow refuses.
-BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+FINER = r"(\.\d{6})\d+"
 
 
 def json_arrow_schema(columns: Iterable[t.StructField]) -> pa.Schema | None:
@@ -133,10 +133,10 @@ def require_numbers_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
     """
     if has_decimals(records.schema):
         small = texts.filter(pc.match_substring_regex(texts, SMALL_EXPONENT))
-        if pc.any(pc.match_substring_regex(small, SMALL_NUMBER)).as_py():
+        if _is_any(pc.match_substring_regex(small, SMALL_NUMBER)):
             raise ArrowFallback
     has_odd = any(map(_has_odd_floats, records.itercolumns()))
-    if has_odd and pc.any(pc.match_substring_regex(texts, ODD_FLOAT)).as_py():
+    if has_odd and _is_any(pc.match_substring_regex(texts, ODD_FLOAT)):
         raise ArrowFallback
 
 
@@ -216,10 +216,10 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
 
 
 def _times(texts: pa.StringArray, kind: pa.TimestampType) -> pa.Array:
-    try:
-        return texts.cast(kind)
-    except pa.ArrowInvalid:
-        return pc.replace_substring_regex(texts, BEYOND_MICROSECONDS, r"\1").cast(kind)
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest > MILLISECONDS_LENGTH and _is_any(pc.match_substring_regex(texts, FINER)):
+        texts = pc.replace_substring_regex(texts, FINER, r"\1")
+    return texts.cast(kind)
 
 
 def _require_all(conditions: pa.BooleanArray) -> None:
@@ -230,3 +230,7 @@ def _require_all(conditions: pa.BooleanArray) -> None:
 def _are_all(conditions: pa.BooleanArray) -> bool:
     """Return whether no condition is false; none are, of no values but nulls."""
     return bool(pc.all(conditions, min_count=0).as_py())
+
+
+def _is_any(conditions: pa.BooleanArray) -> bool:
+    return bool(pc.any(conditions).as_py())
