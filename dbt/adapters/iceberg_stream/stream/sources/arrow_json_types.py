@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
@@ -29,14 +28,14 @@ SCALARS = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 UTC = frozenset({"UTC", "Etc/UTC"})
-# PyArrow checks the digits of a number, and then moves its point to the scale of the type without
-# a check. It has room for twice as many digits as these types. No column has one of them.
+# What PyArrow reads for decimals. It counts a number's digits, and then moves its point to the type's
+# scale without a check. There is room for twice the digits of these types, which no column has.
 SHORT, LONG = pa.decimal128(19, 19), pa.decimal256(38, 38)
 ROOM = {SHORT: pa.decimal128(38, SHORT.scale), LONG: pa.decimal256(76, LONG.scale)}
-# Exponents for which PyArrow looks beyond its table of powers of ten; the rest of a number.
+# With such an exponent, PyArrow reads beyond its table of powers of ten. Texts have `e-30`, too.
 SMALL_EXPONENT = r"[eE]-0*(?:[3-9]\d|[1-9]\d\d)"
 SMALL_NUMBER = rf'[:,\[]\s*"?[-+]?[\d.]+{SMALL_EXPONENT}\d*"?\s*[,}}\]]'
-# Minus zero as an integer, which Spark reads as 0; and numbers that only PyArrow reads.
+# The integer minus zero, which Spark reads as 0, and numbers that only PyArrow reads.
 ODD_FLOAT = r"(?:-0|-NaN|Inf)\s*[,}\]]"
 
 DAY = r"\d{4}-\d\d-\d\d"
@@ -135,23 +134,25 @@ def require_numbers_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
         small = texts.filter(pc.match_substring_regex(texts, SMALL_EXPONENT))
         if _is_any(pc.match_substring_regex(small, SMALL_NUMBER)):
             raise ArrowFallback
-    has_odd = any(map(_has_odd_floats, records.itercolumns()))
+    arrays = (chunk for column in records.itercolumns() for chunk in column.chunks)
+    has_odd = any(map(_has_odd_floats, arrays))
     if has_odd and _is_any(pc.match_substring_regex(texts, ODD_FLOAT)):
         raise ArrowFallback
 
 
-def _has_odd_floats(values: pa.Array | pa.ChunkedArray) -> bool:
+def _has_odd_floats(values: pa.Array) -> bool:
     """Return whether values are, or contain, floats that ODD_FLOAT may match."""
     kind = values.type
     if pa.types.is_struct(kind):
         return any(map(_has_odd_floats, values.flatten()))
     if pa.types.is_list(kind):
-        return _has_odd_floats(pc.list_flatten(values))
+        return _has_odd_floats(values.flatten())
     if not pa.types.is_floating(kind):
         return False
-    numbers = pc.fill_null(values, 1).to_numpy()
-    is_odd = ~np.isfinite(numbers) | (np.signbit(numbers) & (numbers == 0))
-    return bool(is_odd.any())
+    bits = pa.int64() if kind == pa.float64() else pa.int32()
+    # The bits of minus zero are those of the lowest integer.
+    has_minus_zero = pc.min(values.view(bits)).as_py() == -(2 ** (kind.bit_width - 1))
+    return has_minus_zero or not _are_all(pc.is_finite(values))
 
 
 def of_column(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
