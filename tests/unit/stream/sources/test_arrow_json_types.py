@@ -85,6 +85,32 @@ def test_decimals_of_which_pyarrow_may_lose_digits(precision: int, texts: list[s
             values(pa.decimal128(precision, precision // 2), text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e-100000000",
+        "-0.5E-00100000000",
+        '"1e-100000000"',
+        r'"1\u0065-100000000"',
+        r'"\u0031e-1\u003000000000"',
+        r'"1E\u002d100000000"',
+        '[1, {"d": 1e-2000000000 \n}]',
+    ],
+)
+def test_decimals_at_which_pyarrow_crashes(text: str) -> None:
+    for kind in (pa.decimal128(5, 2), pa.list_(pa.struct([("d", pa.decimal128(38, 9))]))):
+        with pytest.raises(ArrowFallback):
+            values(kind, text)
+
+
+def test_texts_that_are_no_small_numbers() -> None:
+    schema = pa.schema([("d", pa.decimal128(5, 2)), ("name", pa.string())])
+    names = ["123e-4567-89ab", "e-100", r"1\u00e9", r"\u003e5", r"12\u002b5x", "x, 1e-31 y"]
+    texts = [f'{{"d": 1e-09, "name": "{name}", "f": 1.5e-29}}' for name in names]
+    decoded = decode_objects(pa.array([text.encode() for text in texts]), schema)
+    assert decoded["d"].to_pylist() == [Decimal("0.00")] * len(names)
+
+
 @pytest.mark.parametrize("text", ["1000", "999.995", "1234567", '"1,000"', '""', "NaN", "true"])
 def test_decimals_that_have_no_room(text: str) -> None:
     assert values(pa.decimal128(5, 2), "999.994") == [Decimal("999.99")]

@@ -16,7 +16,8 @@ from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import (
     of_column,
     read_type,
-    require_numbers_of_spark,
+    require_floats_of_spark,
+    require_readable_decimals,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_values
@@ -72,6 +73,7 @@ def decode_objects(values: pa.Array, schema: pa.Schema, zone: str = "UTC") -> pa
         texts = values.cast(pa.string())
         if not _are_objects(texts):
             raise ArrowFallback
+        require_readable_decimals(texts, schema)
         # Each message is a line. An object that does not end runs into the next line: an error.
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         records = pj.read_json(
@@ -81,7 +83,7 @@ def decode_objects(values: pa.Array, schema: pa.Schema, zone: str = "UTC") -> pa
         )
         if records.num_rows != len(values):
             raise ArrowFallback
-        require_numbers_of_spark(texts, records)
+        require_floats_of_spark(texts, records)
         if read == schema:
             return records
         columns = [

@@ -28,13 +28,17 @@ SCALARS = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 UTC = frozenset({"UTC", "Etc/UTC"})
-# What PyArrow reads for decimals. It counts a number's digits, and then moves its point to the type's
-# scale without a check. There is room for twice the digits of these types, which no column has.
+# What PyArrow reads for decimals. It counts the digits of a number, and then moves its point to the
+# scale of the type without a check. Twice the digits of these types fit, and no column has them.
 SHORT, LONG = pa.decimal128(19, 19), pa.decimal256(38, 38)
 ROOM = {SHORT: pa.decimal128(38, SHORT.scale), LONG: pa.decimal256(76, LONG.scale)}
-# With such an exponent, PyArrow reads beyond its table of powers of ten. Texts have `e-30`, too.
+# With such an exponent, PyArrow reads beyond its table of powers of ten, and may crash. All texts are
+# searched for the first pattern, and those that match, such as `size-30`, for the second one.
 SMALL_EXPONENT = r"[eE]-0*(?:[3-9]\d|[1-9]\d\d)"
 SMALL_NUMBER = rf'[:,\[]\s*"?[-+]?[\d.]+{SMALL_EXPONENT}\d*"?\s*[,}}\]]'
+# Characters of numbers that are escaped, behind which such an exponent may be.
+ESCAPE = r"\\u00(?:2[bBdDeE]|3\d|[46]5)"
+ESCAPED_NUMBER = rf'"[-+.\deE]*{ESCAPE}(?:[-+.\deE]|{ESCAPE})*"'
 # The integer minus zero, which Spark reads as 0, and numbers that only PyArrow reads.
 ODD_FLOAT = r"(?:-0|-NaN|Inf)\s*[,}\]]"
 
@@ -90,11 +94,6 @@ def has_times(schema: pa.Schema) -> bool:
     return any(pa.types.is_temporal(kind) for kind in _leaf_types(schema))
 
 
-def has_decimals(schema: pa.Schema) -> bool:
-    """Return whether values of a schema are decimals, or contain some."""
-    return any(pa.types.is_decimal(kind) for kind in _leaf_types(schema))
-
-
 def _leaf_types(fields: Iterable[pa.Field]) -> Iterator[pa.DataType]:
     for field in fields:
         if field.type.num_fields:
@@ -120,8 +119,26 @@ def read_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def require_numbers_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
-    """Check that Spark reads the same numbers as PyArrow.
+def require_readable_decimals(texts: pa.StringArray, schema: pa.Schema) -> None:
+    """Check that PyArrow can read the decimals of JSON.
+
+    Args:
+        texts: the JSON.
+        schema: of the records.
+
+    Raises:
+        ArrowFallback: it may crash, or read a wrong number.
+    """
+    if not any(pa.types.is_decimal(kind) for kind in _leaf_types(schema)):
+        return
+    for part, number in ((SMALL_EXPONENT, SMALL_NUMBER), (ESCAPE, ESCAPED_NUMBER)):
+        suspects = texts.filter(pc.match_substring_regex(texts, part))
+        if _is_any(pc.match_substring_regex(suspects, number)):
+            raise ArrowFallback
+
+
+def require_floats_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
+    """Check that Spark reads the same floats as PyArrow.
 
     Args:
         texts: the JSON.
@@ -130,10 +147,6 @@ def require_numbers_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
     Raises:
         ArrowFallback: it may not.
     """
-    if has_decimals(records.schema):
-        small = texts.filter(pc.match_substring_regex(texts, SMALL_EXPONENT))
-        if _is_any(pc.match_substring_regex(small, SMALL_NUMBER)):
-            raise ArrowFallback
     arrays = (chunk for column in records.itercolumns() for chunk in column.chunks)
     has_odd = any(map(_has_odd_floats, arrays))
     if has_odd and _is_any(pc.match_substring_regex(texts, ODD_FLOAT)):
