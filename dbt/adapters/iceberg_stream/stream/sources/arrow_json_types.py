@@ -32,8 +32,8 @@ UTC = frozenset({"UTC", "Etc/UTC"})
 # scale of the type without a check. Twice the digits of these types fit, and no column has them.
 SHORT, LONG = pa.decimal128(19, 19), pa.decimal256(38, 38)
 ROOM = {SHORT: pa.decimal128(38, SHORT.scale), LONG: pa.decimal256(76, LONG.scale)}
-# With such an exponent, PyArrow reads beyond its table of powers of ten, and may crash. All texts are
-# searched for the first pattern, and those that match, such as `size-30`, for the second one.
+# With such an exponent, PyArrow reads beyond its table of powers of ten, and may crash. All texts
+# are searched for the first pattern; those that match, such as `size-30`, for the second one.
 SMALL_EXPONENT = r"[eE]-0*(?:[3-9]\d|[1-9]\d\d)"
 SMALL_NUMBER = rf'[:,\[]\s*"?[-+]?[\d.]+{SMALL_EXPONENT}\d*"?\s*[,}}\]]'
 # Characters of numbers that are escaped, behind which such an exponent may be.
