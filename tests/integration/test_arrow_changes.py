@@ -33,7 +33,12 @@ from tests.unit.stream.sources.avro_rows import (
 )
 
 DAMAGED = 100
-JSON = Envelope("debezium", "id bigint, small int, name string, amount double, done boolean")
+JSON = Envelope(
+    "debezium",
+    "id bigint, small int, name string, amount double, done boolean, price decimal(6,2), "
+    "at timestamp, day date, lines array<struct<n: smallint, price: decimal(6,2)>>",
+)
+LINE = pa.struct([("n", pa.int16()), ("price", pa.decimal128(6, 2))])
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
@@ -41,6 +46,10 @@ SCHEMA = pa.schema(
         ("name", pa.string()),
         ("amount", pa.float64()),
         ("done", pa.bool_()),
+        ("price", pa.decimal128(6, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("lines", pa.list_(pa.field("element", LINE))),
     ]
 )
 VALUES: Mapping[str, Sequence[Any]] = {
@@ -49,6 +58,15 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "name": [None, "", "a", "é"],
     "amount": [None, 0.5, -0.0, 1e300],
     "done": [None, True, False],
+    "price": [None, 0.5, "-1.005", 1e-05],
+    "at": [
+        None,
+        "2026-11-26T10:11:12.1319999Z",
+        "2026-11-26 10:11:12",
+        "1969-12-31T23:59:59-03:30",
+    ],
+    "day": [None, "2026-11-26", "0001-01-01T00:00:00Z"],
+    "lines": [None, [], [None, {}, {"n": 7, "price": "1.5"}]],
 }
 FILTERS = [
     "id > 0",
@@ -102,6 +120,7 @@ def test_json(spark: Session, where: str) -> None:
     expected = spark.rows(query.changes(), v=frame).sort_by(f"{ORDER}1")
     batches = messages.select(["value", "offset"]).to_batches()
     actual = arrow_changes(query, SCHEMA, lambda picked: decode_debezium(batches, SCHEMA, picked))
+    assert actual.schema.types == expected.select(actual.schema.names).schema.types
     assert numbered(actual) == numbered(expected.select(actual.schema.names))
     deleted = actual[DELETED].to_pylist()
     assert 40 < sum(deleted) < 250

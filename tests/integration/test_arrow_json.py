@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -11,8 +11,11 @@ import pytest
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_messages
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import json_arrow_schema
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON
+from tests.unit.stream.sources.avro_rows import numbered
+from tests.unit.stream.sources.json_texts import ODD, ORDINARY, array, nullable, record
 
 DDL = "id bigint, small int, name string, amount double, done boolean"
 SCHEMA = pa.schema(
@@ -36,14 +39,45 @@ RECORDS = [
 ]
 PARTS = ["null", "{", "}", "[", "]", ",", ":", '"', "1", "-", "true", "e", ".", " ", "\n", '"id"']
 SPOILED = 3000
+COUNT = 500
+# A column of each type, and nested ones.
+INNER = "struct<n: int, price: decimal(4,2), at: timestamp, days: array<date>>"
+NESTED_DDL = (
+    f"id bigint, one {INNER}, several array<{INNER}>, counts array<bigint>, "
+    "times array<array<timestamp_ntz>>, deep struct<x: struct<y: array<float>, done: boolean>>"
+)
 
 
-def messages() -> list[str]:
+def inner(chance: random.Random) -> str:
+    of = ORDINARY
+    days = array(nullable(of["date"]))
+    return record(
+        chance, {"n": of["int"], "price": of["decimal(4,2)"], "at": of["timestamp"], "days": days}
+    )
+
+
+def nested(chance: random.Random) -> str:
+    deepest = {"y": array(ORDINARY["float"]), "done": ORDINARY["boolean"]}
+    times = array(nullable(ORDINARY["timestamp_ntz"]))
+    return record(
+        chance,
+        {
+            "id": ORDINARY["bigint"],
+            "one": inner,
+            "several": array(nullable(inner)),
+            "counts": array(nullable(ORDINARY["bigint"])),
+            "times": array(nullable(times)),
+            "deep": lambda chance: record(chance, {"x": lambda one: record(one, deepest)}),
+        },
+    )
+
+
+def spoiled(records: Sequence[str]) -> list[str]:
     """Records, and such as have been spoiled in one or two places."""
     chance = random.Random(5)
-    made = list(RECORDS)
+    made = list(records)
     for _ in range(SPOILED):
-        text = chance.choice(RECORDS)
+        text = chance.choice(records)
         for _ in range(chance.randint(1, 2)):
             place = chance.randrange(len(text))
             cut = chance.choice([0, 0, 1, 3])
@@ -52,18 +86,8 @@ def messages() -> list[str]:
     return made
 
 
-def arrow_record(text: str) -> dict[str, object] | None:
-    batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})
-    try:
-        [record] = pa.Table.from_batches(decode_messages([batch], SCHEMA, COLUMNS)).to_pylist()
-    except ArrowFallback:
-        return None
-    return {name: record[name] for name in SCHEMA.names}
-
-
-def test_spark_decodes_the_same(spark: Session) -> None:
-    texts = messages()
-    rows = pa.table(
+def messages_of(texts: Sequence[str]) -> pa.Table:
+    return pa.table(
         {
             "key": pa.nulls(len(texts), pa.binary()),
             "value": pa.array([text.encode() for text in texts]),
@@ -71,18 +95,115 @@ def test_spark_decodes_the_same(spark: Session) -> None:
             "offset": pa.array(range(len(texts)), pa.int64()),
         }
     )
-    frame = envelope({"columns": DDL}).unpack(spark.spark, spark.spark.createDataFrame(rows))
-    sql = f"select {', '.join(SCHEMA.names)}, {BAD} as bad from v order by __stream.minor"
-    expected = spark.rows(sql, v=frame).to_pylist()
-    count = 0
-    for text, row in zip(texts, expected, strict=True):
-        here = arrow_record(text)
-        if here is not None:
-            count += 1
-            bad = row.pop("bad")
-            assert bad is None, text
-            assert json.dumps(here) == json.dumps(row), text  # NaN is not equal to itself
+
+
+def spark_records(spark: Session, ddl: str, texts: Sequence[str]) -> pa.Table:
+    """What Spark decodes, and which messages are bad."""
+    source = envelope({"columns": ddl})
+    frame = source.unpack(spark.spark, spark.spark.createDataFrame(messages_of(texts)))
+    names = ", ".join(field.name for field in source.fields(spark.spark))
+    sql = f"select {names}, {BAD} is not null as bad from v order by __stream.minor"
+    return spark.rows(sql, v=frame)
+
+
+def arrow_schema(spark: Session, ddl: str) -> pa.Schema:
+    schema = json_arrow_schema(envelope({"columns": ddl}).fields(spark.spark))
+    assert schema is not None
+    return schema
+
+
+def arrow_records(schema: pa.Schema, texts: Sequence[str], zone: str = "UTC") -> pa.Table:
+    batches = messages_of(texts).select(["value", "offset"]).to_batches()
+    columns = {name: name for name in schema.names}
+    decoded = decode_messages(batches, schema, columns, zone=zone)
+    return pa.Table.from_batches(decoded).select(schema.names)
+
+
+def count_decoded(schema: pa.Schema, texts: Sequence[str], expected: pa.Table) -> int:
+    """Compare messages, each of which PyArrow decodes or leaves to Spark."""
+    count, bad = 0, expected["bad"].to_pylist()
+    for place, text in enumerate(texts):
+        try:
+            decoded = arrow_records(schema, [text])
+        except ArrowFallback:
+            continue
+        count += 1
+        assert not bad[place], text
+        row = expected.slice(place, 1).drop_columns(["bad"])
+        assert decoded.schema == row.schema
+        assert numbered(decoded) == numbered(row), text
+    return count
+
+
+def test_spark_decodes_the_same(spark: Session) -> None:
+    texts = spoiled(RECORDS)
+    assert arrow_schema(spark, DDL) == SCHEMA
+    count = count_decoded(SCHEMA, texts, spark_records(spark, DDL, texts))
     assert count > SPOILED / 20
+
+
+def test_values_that_producers_write(spark: Session) -> None:
+    """None of them is left to Spark."""
+    kinds = {f"c{place}": kind for place, kind in enumerate(ORDINARY)}
+    ddl = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    chance, members = random.Random(7), {name: ORDINARY[kind] for name, kind in kinds.items()}
+    texts = [record(chance, members) for _ in range(COUNT)]
+    expected, actual = (
+        spark_records(spark, ddl, texts),
+        arrow_records(arrow_schema(spark, ddl), texts),
+    )
+    assert not any(expected["bad"].to_pylist())
+    expected = expected.drop_columns(["bad"])
+    assert actual.schema == expected.schema
+    assert numbered(actual) == numbered(expected)
+    assert all(column.null_count < COUNT / 2 for column in actual.itercolumns())
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_values_that_are_odd(spark: Session, kind: str) -> None:
+    chance = random.Random(kind)
+    texts = [f'{{"a": {ODD[kind](chance)}}}' for _ in range(COUNT)]
+    expected, ddl = spark_records(spark, f"a {kind}", texts), f"a {kind}"
+    good = COUNT - sum(expected["bad"].to_pylist())
+    count = count_decoded(arrow_schema(spark, ddl), texts, expected)
+    assert 0 < good < COUNT
+    assert count > good / 10
+
+
+def test_nested_records(spark: Session) -> None:
+    chance = random.Random(11)
+    texts = [nested(chance) for _ in range(COUNT)]
+    schema, expected = arrow_schema(spark, NESTED_DDL), spark_records(spark, NESTED_DDL, texts)
+    assert not any(expected["bad"].to_pylist())
+    actual = arrow_records(schema, texts)
+    actual.validate(full=True)
+    assert actual.schema == expected.drop_columns(["bad"]).schema
+    assert actual.to_pylist() == expected.drop_columns(["bad"]).to_pylist()
+
+
+def test_nested_records_that_are_spoiled(spark: Session) -> None:
+    chance = random.Random(13)
+    texts = spoiled([nested(chance) for _ in range(50)])
+    expected = spark_records(spark, NESTED_DDL, texts)
+    count = count_decoded(arrow_schema(spark, NESTED_DDL), texts, expected)
+    assert count > SPOILED / 10
+    assert sum(expected["bad"].to_pylist()) > SPOILED / 10
+
+
+def test_the_time_zone_of_the_session(spark: Session) -> None:
+    """Spark reads times without a zone in that of the session, and PyArrow leaves them to Spark."""
+    name, zone = "spark.sql.session.timeZone", "America/New_York"
+    with_zone = [f'{{"at": "2026-{month:02}-01T10:11:12.131Z"}}' for month in range(1, 13)]
+    schema, before = arrow_schema(spark, "at timestamp"), spark.spark.conf.get(name)
+    spark.spark.conf.set(name, zone)
+    try:
+        expected = spark_records(spark, "at timestamp", with_zone)["at"]
+    finally:
+        spark.spark.conf.set(name, before)
+    actual = arrow_records(schema, with_zone, zone)["at"]
+    assert actual.cast(pa.int64()) == expected.cast(pa.int64())
+    with pytest.raises(ArrowFallback):
+        arrow_records(schema, [*with_zone, '{"at": "2026-11-26T10:11:12"}'], zone)
 
 
 def test_messages_that_are_no_good(spark: Session) -> None:

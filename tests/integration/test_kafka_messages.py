@@ -41,6 +41,7 @@ from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_chan
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sources import kafka_messages
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import json_arrow_schema
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
@@ -50,6 +51,7 @@ from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from tests.servers.kafka import kafka_server
 from tests.servers.ports import free_port
+from tests.unit.stream.sources.json_texts import ORDINARY, array, record
 
 PARTITIONS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -116,8 +118,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 class Topic:
     """A topic of its own, and a source that reads it."""
 
-    def __init__(self, broker: Broker, partitions: int = 1, **config: str) -> None:
-        self.name = f"t{uuid.uuid4().hex[:8]}"
+    def __init__(self, broker: Broker, partitions: int = 1, ddl: str = DDL, **config: str) -> None:
+        self.name, self.ddl = f"t{uuid.uuid4().hex[:8]}", ddl
         self.servers = {"bootstrap.servers": broker.address}
         self.admin = AdminClient(self.servers)
         topic = NewTopic(self.name, partitions, 1, config=config)
@@ -125,7 +127,7 @@ class Topic:
         self.source = self.source_of()
 
     def source_of(self, **options: str) -> KafkaSource:
-        return KafkaSource(self.name, {**self.servers, **options}, Envelope("json", DDL))
+        return KafkaSource(self.name, {**self.servers, **options}, Envelope("json", self.ddl))
 
     def send(
         self, *values: bytes | None, ends: str = "", codec: str = "none", partition: int = 0
@@ -180,26 +182,28 @@ def drained(
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     """The rows of a table that a stream has written with their partitions, and what was bad."""
-    name, bad = f"t{uuid.uuid4().hex[:8]}", list[Any]()
-    spark.run(f"create table s.{name} (id bigint, name string) using iceberg {layout}")
+    name, bad, source = f"t{uuid.uuid4().hex[:8]}", list[Any](), topic.source_of()
+    spark.run(f"create table s.{name} ({topic.ddl}) using iceberg {layout}")
+    schema = json_arrow_schema(source.envelope.fields(spark.spark))
+    assert schema is not None
     chosen = StreamOptions(f"sink.{name}", **options)
     table = lake.table(("s", name))
     partition = partition_sql("lake", table.spec(), table.schema())
-    columns = ("id", "name")
-    query = StreamQuery(get_change_sql(sql, "v"), "v", f"s.{name}", columns, chosen, partition)
+    change_sql = get_change_sql(sql, "v")
+    query = StreamQuery(change_sql, "v", f"s.{name}", schema.names, chosen, partition)
     writer = BatchWriter(
-        source=topic.source_of(),
+        source=source,
         query=query,
         sink=Sink(lake, ("s", name), Progress(chosen.sink_id), query.keys),
         options=chosen,
         runner=runner,
         bad_records=BadRecords(lambda rows: bad.extend(rows.to_pylist()), "", 1000),
-        schema=SCHEMA,
+        schema=schema,
         partitions=partial(partition_values, spec=table.spec(), schema=table.schema()),
     )
     Stream(lambda: spark, [TableStream(writer, StreamStatus(name))], window=2).drain()
-    names = "id, name, cast(_partition as string)" if layout else "id, name"
-    rows = as_rows(spark.query(f"select {names} from s.{name} order by id, name"))
+    names = ", ".join([*schema.names, *(["cast(_partition as string)"] if layout else [])])
+    rows = as_rows(spark.query(f"select {names} from s.{name} order by 1, 2"))
     return rows, sorted((row["place"], row["record"], row["reason"]) for row in bad)
 
 
@@ -354,6 +358,52 @@ def test_spark_reads_no_messages(
     monkeypatch.setattr(KafkaSource, "read", None)
     options = {"batch_rows": 4, **options}
     assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
+
+
+def test_columns_of_other_types_need_no_spark(
+    broker: Broker, lake: IcebergCatalog, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = {"n": ORDINARY["smallint"], "price": ORDINARY["decimal(4,2)"]}
+    members = {
+        "size": ORDINARY["tinyint"],
+        "price": ORDINARY["decimal(38,9)"],
+        "at": ORDINARY["timestamp"],
+        "seen": ORDINARY["timestamp_ntz"],
+        "day": ORDINARY["date"],
+        "lines": array(lambda chance: record(chance, line)),
+    }
+    ddl = (
+        "id bigint, size tinyint, price decimal(38,9), at timestamp, seen timestamp_ntz, day date, "
+        "lines array<struct<n: smallint, price: decimal(4,2)>>"
+    )
+    topic, chance = Topic(broker, 1, ddl), random.Random(17)
+    texts = [record(chance, members).replace("{", f'{{"id": {n}, ', 1) for n in range(100)]
+    topic.send(*(text.replace(", }", "}").encode() for text in texts))
+    for options in ({}, {"keys": ("id",)}):
+        expected = drained(topic, lake, spark, in_spark, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(KafkaSource, "read", None)
+            assert drained(topic, lake, spark, in_process, **options) == expected
+        assert len(expected[0]) == 100
+        assert not expected[1]
+
+
+def test_times_that_spark_reads_by_its_old_format(broker: Broker, spark: Session) -> None:
+    topic, name = Topic(broker, 1, "id bigint, at timestamp"), "spark.sql.legacy.timeParserPolicy"
+    topic.send(b'{"id": 1, "at": "2026-11-26"}')
+    upper = topic.source.present(None)
+    assert upper is not None
+
+    def decodes() -> bool:
+        source, pick = topic.source_of(), dict.fromkeys(["id"], "id")
+        return source.arrow_rows(spark, None, upper, lambda schema: pick, no_skips) is not None
+
+    assert decodes()
+    spark.spark.conf.set(name, "LEGACY")
+    try:
+        assert not decodes()
+    finally:
+        spark.spark.conf.unset(name)
 
 
 def test_transactions_leave_gaps(broker: Broker) -> None:

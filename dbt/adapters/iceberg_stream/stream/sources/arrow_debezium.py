@@ -22,7 +22,10 @@ OPERATIONS = pa.array(["c", "r", "u", "d", "m"])
 
 
 def decode_debezium(
-    messages: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Mapping[str, str]
+    messages: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+    zone: str = "UTC",
 ) -> Iterator[pa.RecordBatch]:
     """Decode changes to columns of the row, with MAJOR, MINOR and ROW_DELETED.
 
@@ -30,6 +33,7 @@ def decode_debezium(
         messages: batches with the columns `value` (binary) and `offset` (int64).
         schema: of the row.
         columns: the row's column for each column to return.
+        zone: the time zone of times without one.
 
     Raises:
         ArrowFallback: a message may be bad, has its schema with it, is no change of one row, or
@@ -42,7 +46,8 @@ def decode_debezium(
     for batch in messages:
         if not batch.num_rows:
             continue
-        changes = decode_objects(json_values(batch["value"]), pa.schema(body)).combine_chunks()
+        values = json_values(batch["value"])
+        changes = decode_objects(values, pa.schema(body), zone).combine_chunks()
         if changes["payload"].null_count < len(changes):
             raise ArrowFallback
         operations = changes["op"].combine_chunks()

@@ -13,8 +13,9 @@ from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import decode_debezium
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json import (
-    decode_messages,
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_messages
+from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import (
+    has_times,
     json_arrow_schema,
 )
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
@@ -63,6 +64,8 @@ MESSAGES = (
 
 # Messages of each partition that are read to name their record types.
 NEWEST = 1000
+# How Spark reads texts of times.
+TIME_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.legacy.timeParserPolicy")
 logger = AdapterLogger("Iceberg_Stream")
 
 # Decodes messages to the picked columns.
@@ -103,6 +106,7 @@ class KafkaSource:
     ordered: bool = field(default=True, init=False)
     # What planning has read of the next batches.
     kept: KeptMessages = field(default_factory=KeptMessages, init=False, repr=False)
+    _time_settings: tuple[str, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._topics = FollowedTopics(self.topic, self.topics, self.transaction_topic)
@@ -281,19 +285,30 @@ class KafkaSource:
         self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
     ) -> Decode | None:
         """Return what decodes JSON; None if Spark has to."""
-        fields = self.envelope.fields(spark)
-        schema = json_arrow_schema({field.name: field.dataType.simpleString() for field in fields})
+        schema = json_arrow_schema(self.envelope.fields(spark))
         columns = None if schema is None else pick(schema)
         if schema is None or columns is None:
             return None
+        zone = self._zone_of_times(spark) if has_times(schema) else ""
+        if zone is None:
+            return None
         if self.envelope.has_only_rows:
-            return partial(decode_debezium, schema=schema, columns=columns)
+            return partial(decode_debezium, schema=schema, columns=columns, zone=zone)
         required = self.envelope.required_columns(schema.names)
-        decode = partial(decode_messages, schema=schema, columns=columns, required=required)
+        decode = partial(
+            decode_messages, schema=schema, columns=columns, required=required, zone=zone
+        )
         if self.schemas is None:
             return decode
         own = self.schemas.own_messages(spark, self._topics.read, upper)
         return lambda messages: decode(own.pick(messages, on_skip))
+
+    def _zone_of_times(self, spark: SparkSession) -> str | None:
+        """Return the time zone of texts without one; None if Spark reads texts of other forms."""
+        if self._time_settings is None:
+            self._time_settings = tuple(str(spark.conf.get(name)) for name in TIME_SETTINGS)
+        zone, policy = self._time_settings
+        return None if policy.upper() == "LEGACY" else zone
 
     def _decode_records(
         self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
