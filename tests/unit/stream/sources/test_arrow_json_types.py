@@ -85,6 +85,15 @@ def test_decimals_of_which_pyarrow_may_lose_digits(precision: int, texts: list[s
             values(pa.decimal128(precision, precision // 2), text)
 
 
+@pytest.mark.parametrize("digits", [1, 18, 19, 20, 38])
+def test_decimals_without_digits_before_the_point(digits: int) -> None:
+    """The type that PyArrow reads may be the column's, but PyArrow would take 8.5 for it."""
+    kind = pa.decimal128(digits, digits)
+    assert values(kind, "0.5", "-0.5") == [Decimal("0.5"), Decimal("-0.5")]
+    with pytest.raises(ArrowFallback):
+        values(kind, "8.5")
+
+
 @pytest.mark.parametrize(
     "text",
     [
