@@ -6,7 +6,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -53,6 +53,7 @@ from tests.servers.kafka import kafka_server
 from tests.servers.ports import free_port
 from tests.unit.stream.sources.json_texts import ORDINARY, array, record
 
+TenMessages = Callable[..., tuple[list[Any], list[Any]]]
 PARTITIONS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPUTED = (
@@ -207,6 +208,18 @@ def drained(
     return rows, sorted((row["place"], row["record"], row["reason"]) for row in bad)
 
 
+@pytest.fixture
+def ten_messages(
+    broker: Broker, lake: IcebergCatalog, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> TenMessages:
+    """What a stream with a query, a layout and options writes of ten messages that Spark does not
+    read."""
+    topic = Topic(broker, 1)
+    topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
+    monkeypatch.setattr(KafkaSource, "read", None)
+    return partial(drained, topic, lake, spark, in_process)
+
+
 def filled(value: bytes | None, number: int) -> bytes | None:
     return value.replace(b"%d", b"%d" % number) if value is not None else None
 
@@ -308,19 +321,9 @@ def test_the_same_table_as_spark_makes(
     ],
 )
 def test_filters_expressions_and_partitions_need_no_spark(
-    broker: Broker,
-    lake: IcebergCatalog,
-    spark: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    sql: str,
-    layout: str,
-    options: dict[str, Any],
-    expected: list[Any],
+    ten_messages: TenMessages, sql: str, layout: str, options: dict[str, Any], expected: list[Any]
 ) -> None:
-    topic = Topic(broker, 1)
-    topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
-    monkeypatch.setattr(KafkaSource, "read", None)
-    assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
+    assert ten_messages(sql, layout, **options) == (expected, [])
 
 
 @pytest.mark.parametrize(
@@ -343,21 +346,10 @@ def test_filters_expressions_and_partitions_need_no_spark(
     ],
 )
 def test_spark_reads_no_messages(
-    broker: Broker,
-    lake: IcebergCatalog,
-    spark: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    sql: str,
-    layout: str,
-    options: dict[str, Any],
-    expected: list[Any],
+    ten_messages: TenMessages, sql: str, layout: str, options: dict[str, Any], expected: list[Any]
 ) -> None:
     """Where it has to compute the query."""
-    topic = Topic(broker, 1)
-    topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
-    monkeypatch.setattr(KafkaSource, "read", None)
-    options = {"batch_rows": 4, **options}
-    assert drained(topic, lake, spark, in_process, sql, layout, **options) == (expected, [])
+    assert ten_messages(sql, layout, batch_rows=4, **options) == (expected, [])
 
 
 def test_columns_of_other_types_need_no_spark(
