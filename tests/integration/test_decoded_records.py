@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
 from dbt.adapters.iceberg_stream.stream.sources.source import (
@@ -94,6 +95,19 @@ def test_the_calendar_of_the_session(spark: Session) -> None:
     finally:
         spark.run(f"reset {setting}")
     assert str(decoded["day"][0]) == "0001-01-01"
+
+
+def test_a_temporary_folder_that_cannot_be_written(
+    spark: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    messages = Messages(decoder_of(schema), [framed(1, encode(schema, {"id": 7}))])
+    with DecodedRecords() as records:
+        [folder] = tmp_path.iterdir()
+        folder.rmdir()
+        with pytest.raises(StreamError, match=f"{folder} does not take .* TMPDIR"):
+            records.read(spark, cast("MessageSource", messages), BATCH)
 
 
 def test_nothing_is_left_of_a_batch(

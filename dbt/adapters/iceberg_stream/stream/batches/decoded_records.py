@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -67,10 +69,11 @@ class DecodedRecords:
             batch: the range of the source.
 
         Returns:
-            The frame; None if Spark has to decode the batch, or it has no records.
+            The frame; None if Spark has to decode the batch, or if it has no rows.
 
         Raises:
             ArrowFallback: Spark has to decode the batch.
+            StreamError: the temporary folder cannot be written.
         """
         assert batch.upper is not None, "a batch without an end is not read"
         rows = source.arrow_rows(session, batch.lower, batch.upper, _all_columns, self._skip)
@@ -93,11 +96,23 @@ def _write(rows: Iterator[pa.RecordBatch], path: Path) -> pa.Schema | None:
         return None
     # The file is read once, at once.
     options = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
-    with pq.ParquetWriter(path, first.schema, **options) as writer:
+    with _explained(path), pq.ParquetWriter(path, first.schema, **options) as writer:
         writer.write_batch(first)
         for batch in rows:
             writer.write_batch(batch)
     return first.schema
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say where there is no space, which is not where the table is."""
+    try:
+        yield
+    except OSError as error:
+        raise StreamError(
+            f"The temporary folder {path.parent} does not take the messages of a batch: {error}. "
+            "Nothing was written. Free space there, or set TMPDIR to another folder."
+        ) from error
 
 
 def _frame(session: Session, source: MessageSource, path: Path, schema: pa.Schema) -> DataFrame:
