@@ -6,13 +6,14 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import commands, ctas, publish, relation_cache, seeds, shop, small_models, unchanged
+from . import commands, ctas, publish, relation_cache, seeds, shell, shop, small_models, unchanged
 
 BENCHMARKS: dict[str, Benchmark] = {
     "shop_cold": shop.cold,
     "shop_warm": shop.warm,
     "one_model_warm": shop.one_model,
-    "one_model_shell": shop.one_model_shell,
+    "one_model_shell": shell.one_model,
+    "shell": shell.against_peer,
     "without_engine": commands.without_engine,
     "tables_100": small_models.tables,
     "merges_20": small_models.merges,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-
 from benchmarks import projects
 from benchmarks.bench import Bench
-from benchmarks.contenders import Peer, Shell, WarmPeer, require_same_rows
+from benchmarks.contenders import Peer, WarmPeer, require_same_rows
 from benchmarks.harness import Result, alternate, less
 
 ORDERS = 500
-PROCESS = "iceberg_stream, dbt run"
-# From the line to the end of the command in a shell.
-AIM_SECONDS = 1.0
 NET = "Net: less the time of `dbt ls` with the same adapter and project"
 
 
@@ -49,28 +44,6 @@ def one_model(bench: Bench) -> list[Result]:
     command = ["run", "--select", "daily_revenue"]
     note = "Whole command, one table model"
     return _warm(bench, "one_model_warm", command, note, total=3, net=15, warm_total=1.6)
-
-
-def one_model_shell(bench: Bench) -> list[Result]:
-    """The same in `iceberg-stream shell`, against `dbt run` as a process."""
-    ours = bench.trio("shop", projects.shop(ORDERS)).ours
-    command = ("run", "--select", "daily_revenue")
-    with Shell(ours) as shell:
-        # A shell parses the project with its first command.
-        shell.seconds(*command)
-        seconds = alternate(
-            {
-                "shell": lambda: shell.seconds(*command),
-                "dbt": lambda: ours.seconds(*command),
-            },
-            bench.runs(5),
-        )
-    note = (
-        "One table model again and again, from the line to the end of the command; the peer is a "
-        "process for each command. The aim is one second."
-    )
-    aim = round(statistics.median(seconds["dbt"]) / AIM_SECONDS, 2)
-    return [Result.of("one_model_shell", PROCESS, seconds["shell"], seconds["dbt"], aim, note)]
 
 
 def _warm(
