@@ -127,7 +127,7 @@ def drain(
         schema=SCHEMA,
     )
     table = TableStream(writer, StreamStatus("t"), schema_id=source.schema_id(None))
-    no_spark: Any = SimpleNamespace(spark=None)
+    no_spark: Any = SimpleNamespace(spark=None, setting=None)
     try:
         Stream(lambda: no_spark, [table], window=2).drain()
     except StreamError as error:
