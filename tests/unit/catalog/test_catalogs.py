@@ -16,7 +16,7 @@ class Catalog:
         self.name = name
         self.is_closed = False
 
-    def metadata(self, name: tuple[str, str]) -> Any:
+    def metadata(self, name: tuple[str, str], history: bool = True) -> Any:
         return {"in": self.name, "name": name}
 
     def close(self) -> None:

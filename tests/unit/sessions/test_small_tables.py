@@ -33,7 +33,8 @@ def tables(summary: dict[str, str], **layout: int) -> SmallTables:
     snapshot = {"snapshot-id": 1, "timestamp-ms": 0, "summary": summary}
     metadata = {"current-snapshot-id": 1, "snapshots": [snapshot], **LAYOUT, **layout}
     catalogs: Any = SimpleNamespace(
-        metadata=lambda _: metadata, split=lambda name: (SimpleNamespace(name="lake"), name)
+        metadata=lambda _, history: metadata,
+        split=lambda name: (SimpleNamespace(name="lake"), name),
     )
     return SmallTables(catalogs, TableSizes(catalogs, 100), StorageReach())
 

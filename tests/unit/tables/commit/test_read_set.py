@@ -43,7 +43,7 @@ class Catalog:
             ("s", name): each for name, each in relations.items()
         }
 
-    def metadata(self, name: tuple[str, str]) -> Any:
+    def metadata(self, name: tuple[str, str], history: bool = True) -> Any:
         actual = self.relations.get(name)
         if actual == "away":
             raise CatalogError("away")
