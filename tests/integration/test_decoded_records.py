@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -38,7 +37,7 @@ from tests.unit.stream.sources.avro_rows import (
     topics,
 )
 
-BATCH = BatchRange(None, {"0": 1})
+UPPER: Frontier = {"0": 1}
 
 
 class Messages:
@@ -66,7 +65,7 @@ def rows(spark: Session, decoder: RecordDecoder, values: Sequence[bytes]) -> pa.
     """What Spark reads of messages that were decoded for it."""
     source = cast("MessageSource", Messages(decoder, values))
     with DecodedRecords() as records:
-        frame = records.read(spark, source, BATCH)
+        frame = records.read(spark, source, None, UPPER)
         assert frame is not None
         sql = "select * except (__stream, __reason, __where) from v order by __stream.minor"
         return spark.rows(sql, v=frame)
@@ -107,7 +106,7 @@ def test_a_temporary_folder_that_cannot_be_written(
         [folder] = tmp_path.iterdir()
         folder.rmdir()
         with pytest.raises(StreamError, match=f"{folder} does not take .* TMPDIR"):
-            records.read(spark, cast("MessageSource", messages), BATCH)
+            records.read(spark, cast("MessageSource", messages), None, UPPER)
 
 
 def test_nothing_is_left_of_a_batch(

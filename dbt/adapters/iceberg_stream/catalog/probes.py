@@ -1,4 +1,4 @@
-"""Commits that change nothing, and check whether a user may write before rows are computed."""
+"""Commits that change nothing: they show whether a user may write before rows are computed."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 from requests import HTTPError, PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
@@ -113,7 +114,7 @@ class RestClient(RestCatalog):
         return self._response_to_table(self.identifier_to_tuple(identifier), parsed)
 
     def commit_nothing(self, identifier: tuple[str, str]) -> None:
-        """Commit no updates to a table, which the catalog allows only to who may write to it.
+        """Commit nothing to a table, which a catalog allows only those who may write to it.
 
         Args:
             identifier: namespace and identifier.
@@ -122,15 +123,8 @@ class RestClient(RestCatalog):
             NoSuchTableError: the table does not exist.
             RESTError: the catalog refuses, or does not accept an empty commit.
         """
-        namespace, name = identifier
-        request = CommitTableRequest(
-            identifier=TableIdentifier(namespace=Namespace([namespace]), name=name),
-            requirements=(),
-            updates=(),
-        )
-        path = self._split_identifier_for_path(identifier)
-        url = self.url(Endpoints.update_table, prefixed=True, **path)
-        response = self._session.post(url, data=request.model_dump_json().encode())
+        url, body = self._commit_request(identifier, (), ())
+        response = self._session.post(url, data=body)
         try:
             response.raise_for_status()
         except HTTPError as error:
@@ -146,15 +140,8 @@ class RestClient(RestCatalog):
             CommitFailedException: the table changed since it was loaded; nothing was committed.
             RESTError: the catalog refused the commit, or its state is unknown.
         """
-        namespace, name = commit.base.name
-        request = CommitTableRequest(
-            identifier=TableIdentifier(namespace=Namespace([namespace]), name=name),
-            requirements=commit.requirements,
-            updates=commit.all_updates,
-        )
-        path = self._split_identifier_for_path(commit.base.name)
-        url = self.url(Endpoints.update_table, prefixed=True, **path)
-        response = self._post_commit(url, request.model_dump_json().encode())
+        url, body = self._commit_request(commit.base.name, commit.requirements, commit.all_updates)
+        response = self._post_commit(url, body)
         try:
             response.raise_for_status()
         except HTTPError as error:
@@ -197,6 +184,23 @@ class RestClient(RestCatalog):
             errors: dict[int, type[Exception]] = dict.fromkeys((404, 409), CommitFailedException)
             errors |= dict.fromkeys((500, 502, 504), CommitStateUnknownException)
             _handle_non_200_response(error, errors)
+
+    def _commit_request(
+        self,
+        identifier: tuple[str, str],
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> tuple[str, bytes]:
+        """Return the address and the body of a commit to one table."""
+        namespace, name = identifier
+        request = CommitTableRequest(
+            identifier=TableIdentifier(namespace=Namespace([namespace]), name=name),
+            requirements=requirements,
+            updates=updates,
+        )
+        path = self._split_identifier_for_path(identifier)
+        url = self.url(Endpoints.update_table, prefixed=True, **path)
+        return url, request.model_dump_json().encode()
 
     def _post_commit(self, url: str, body: bytes) -> Response:
         if self._stores_responses:

@@ -248,7 +248,7 @@ def writes_as_spark(settings: Mapping[str, Any]) -> bool:
 def _is_left_to_spark(
     name: QualifiedName, columns: Sequence[str], metadata: Metadata | None
 ) -> bool:
-    """Return whether a table that this process writes would not be the one that Spark would."""
+    """Return whether Spark must replace a table, because this process would not write the same."""
     from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
 
     if (reason := why_spark_replaces(columns, metadata)) is None:

@@ -26,7 +26,7 @@ def test_after_several_in_a_row_spark_computes_the_next_batches() -> None:
     # The batch that is tried then decides.
     fallbacks.add()
     assert batches_of_spark(fallbacks) == BATCHES_OF_SPARK
-    fallbacks.end()
+    fallbacks.reset()
     fallbacks.add()
     assert batches_of_spark(fallbacks) == 0
 
@@ -35,5 +35,5 @@ def test_fallbacks_among_other_batches_do_not_count() -> None:
     fallbacks = Fallbacks()
     for _ in range(5 * MOST_FALLBACKS):
         fallbacks.add()
-        fallbacks.end()
+        fallbacks.reset()
         assert fallbacks.allow_arrow()

@@ -26,7 +26,7 @@ def test_offsets(zone: str, minutes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         (TIME_ZONE, "Europe/Berlin", "times in the time zone Europe/Berlin"),
         (TIME_ZONE, "", "times in the time zone "),
@@ -38,13 +38,13 @@ def test_offsets(zone: str, minutes: int) -> None:
         ),
     ],
 )
-def test_sessions_whose_times_are_left_to_spark(name: str, value: str, said: str) -> None:
+def test_sessions_whose_times_are_left_to_spark(name: str, value: str, message: str) -> None:
     settings = DEFAULTS | {name: value}
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     for condition in ("at >= '2026-01-01'", "year(at) = 2026", "to_date(at) = date '2026-01-01'"):
         with pytest.raises(Unsupported) as raised:
             pick(f"select id from v where {condition}", "v", schema, setting=settings.__getitem__)
-        assert str(raised.value) == said
+        assert str(raised.value) == message
 
 
 def test_times_that_do_not_depend_on_the_session() -> None:

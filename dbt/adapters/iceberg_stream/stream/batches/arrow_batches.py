@@ -40,7 +40,7 @@ class Fallbacks:
         if self._in_a_row >= MOST_FALLBACKS:
             self._batches_of_spark = BATCHES_OF_SPARK
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """Begin to count again, after a batch that PyArrow has computed."""
         self._in_a_row = 0
 

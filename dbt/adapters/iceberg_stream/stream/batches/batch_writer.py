@@ -187,7 +187,7 @@ class BatchWriter:
         if self.runner is in_process and self._fallbacks.allow_arrow():
             try:
                 batch = self._write_decoded(session, batch_range, write_id, late)
-                self._fallbacks.end()
+                self._fallbacks.reset()
             except ArrowFallback:
                 batch = None
                 self._fallbacks.add()
@@ -212,7 +212,8 @@ class BatchWriter:
         if not isinstance(self.source, MessageSource):
             return None
         with DecodedRecords() as records:
-            frame = records.read(session, self.source, batch_range)
+            lower, upper = batch_range.lower, _end(batch_range)
+            frame = records.read(session, self.source, lower, upper)
             if frame is None:
                 return None
             batch = self._write_frame(session, batch_range, write_id, late, frame)
@@ -251,7 +252,7 @@ class BatchWriter:
         if selection.unsupported and not self._is_explained:
             self._is_explained = True
             logger.debug(
-                f"Spark reads the changes of {'.'.join(self.sink.name)}, which takes longer than "
+                f"Spark computes the rows of {'.'.join(self.sink.name)}, which takes longer than "
                 f"PyArrow, because PyArrow does not compute {selection.unsupported}. Which queries "
                 "it computes is in docs/streams.md."
             )

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -28,6 +27,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     ROW_DELETED,
     SKIPPED,
     WHERE,
+    Frontier,
     MessageSource,
 )
 
@@ -60,13 +60,16 @@ class DecodedRecords:
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    def read(self, session: Session, source: MessageSource, batch: BatchRange) -> DataFrame | None:
+    def read(
+        self, session: Session, source: MessageSource, lower: Frontier | None, upper: Frontier
+    ) -> DataFrame | None:
         """Decode a batch, and return it as `Source.read` does.
 
         Args:
             session: of the engine, which runs on this machine.
             source: of the records.
-            batch: the range of the source.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
 
         Returns:
             The frame; None if Spark has to decode the batch, or if it has no rows.
@@ -75,8 +78,7 @@ class DecodedRecords:
             ArrowFallback: Spark has to decode the batch.
             StreamError: the temporary folder cannot be written.
         """
-        assert batch.upper is not None, "a batch without an end is not read"
-        rows = source.arrow_rows(session, batch.lower, batch.upper, _all_columns, self._skip)
+        rows = source.arrow_rows(session, lower, upper, _all_columns, self._skip)
         path = Path(self._folder.name) / "records.parquet"
         schema = None if rows is None else _write(rows, path)
         return None if schema is None else _frame(session, source, path, schema)
