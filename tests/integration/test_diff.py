@@ -27,8 +27,8 @@ IDS = [0, 1, 2, 3, 4, 5, 6]
 DROPPED = 4
 # Two pairs of versions of each history.
 PAIRS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=2)
-# Bytes that stay in memory: all rows, or none.
-MEMORY = st.sampled_from([1 << 30, 1])
+# Bytes that stay in memory: all rows, or a few of them.
+MEMORY = st.sampled_from([1 << 30, 100])
 SETTINGS: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -38,25 +38,28 @@ SETTINGS: dict[str, Any] = {
 
 
 class Join:
-    """Both versions as views of another engine, with the columns of the newer one.
+    """Both versions in another engine, with the columns of the newer one.
 
     Args:
         before: the older version.
         after: the newer version.
-        run: runs a statement, and returns the first value of its rows.
+        run: runs a statement, and returns the first of its rows.
         source: the SQL of a version.
-        text: the engine's name of the type string.
+        text: the engine's name of the type of `tags`.
+        relation: what a version becomes, a temporary table or view.
     """
 
     def __init__(
         self,
         before: Version,
         after: Version,
-        run: Callable[[str], Any],
+        run: Callable[[str], list[int]],
         source: Callable[[Version], str],
         text: str,
+        relation: str,
     ) -> None:
         self.run = run
+        self.relation = relation
         self.types = {"id": "bigint", "value": "double", "tags": text}
         self.text = text.removesuffix("[]").removeprefix("array<").removesuffix(">")
         older = {field.field_id: field.name for field in before.schema.fields}
@@ -70,38 +73,39 @@ class Join:
             f"cast({pick} as {self.types.get(column, self.text)}) as {column}"
             for pick, column in zip(picks, self.columns, strict=True)
         ]
-        self.run(f"create or replace temp view {name} as select {', '.join(columns)} from {source}")
-
-    def count(self, sql: str) -> int:
-        return int(self.run(f"select count(*) as n from ({sql}) as counted"))
+        self.run(
+            f"create or replace {self.relation} {name} as select {', '.join(columns)} from {source}"
+        )
 
     def whole_rows(self) -> tuple[int, int]:
         """Rows added and removed."""
         old, new = "select * from old_rows", "select * from new_rows"
-        return self.count(f"{new} except all {old}"), self.count(f"{old} except all {new}")
+        added, removed = self.counts(f"{new} except all {old}", f"{old} except all {new}")
+        return added, removed
 
     def is_unique(self) -> bool:
-        return not any(
-            self.count(f"select id from {name} group by id having count(*) > 1")
-            for name in ("old_rows", "new_rows")
-        )
+        twice = "select id from {} group by id having count(*) > 1"
+        return self.counts(twice.format("old_rows"), twice.format("new_rows")) == [0, 0]
+
+    def counts(self, *queries: str) -> list[int]:
+        """Rows of each query."""
+        counts = [
+            f"(select count(*) as n{n} from ({sql}) as q{n})" for n, sql in enumerate(queries)
+        ]
+        return self.run(f"select * from {' cross join '.join(counts)}")
 
     def by_key(self) -> tuple[int, int, dict[str, int]]:
         """Rows added and removed, and those changed by column."""
-        join = (
-            "select 1 as one from (select *, 1 as mark from old_rows) b full outer join "
-            "(select *, 1 as mark from new_rows) a on b.id is not distinct from a.id where "
-        )
         both = "b.mark is not null and a.mark is not null"
-        changed = {
-            name: self.count(f"{join}{both} and b.{name} is distinct from a.{name}")
-            for name in self.columns
-        }
-        return (
-            self.count(f"{join}b.mark is null"),
-            self.count(f"{join}a.mark is null"),
-            {name: count for name, count in changed.items() if count},
+        filters = ["b.mark is null", "a.mark is null"]
+        filters += [f"{both} and b.{name} is distinct from a.{name}" for name in self.columns]
+        counts = [f"count(*) filter (where {sql}) as n{n}" for n, sql in enumerate(filters)]
+        added, removed, *changed = self.run(
+            f"select {', '.join(counts)} from (select *, 1 as mark from old_rows) b full outer "
+            "join (select *, 1 as mark from new_rows) a on b.id is not distinct from a.id"
         )
+        columns = zip(self.columns, changed, strict=True)
+        return added, removed, {name: count for name, count in columns if count}
 
 
 def compare(
@@ -161,15 +165,15 @@ def test_duckdb_agrees(
 ) -> None:
     cursor = duckdb_connection().cursor()
 
-    def run(sql: str) -> Any:
+    def run(sql: str) -> list[int]:
         rows = cursor.execute(sql).fetchall()
-        return rows[0][0] if rows else None
+        return list(rows[0]) if rows else []
 
     def source(version: Version) -> str:
         return f"iceberg_scan('{version.location.removeprefix('file://')}')"
 
     def join_of(before: Version, after: Version) -> Join:
-        return Join(before, after, run, source, "varchar[]")
+        return Join(before, after, run, source, "varchar[]", "temp table")
 
     history = new_history(lake, version, made)
     for pair in pairs:
@@ -190,16 +194,17 @@ def test_spark_agrees(
     history = new_history(lake, version, made)
     name = ".".join(history.name)
 
-    def run(sql: str) -> Any:
+    def run(sql: str) -> list[int]:
         if sql.startswith("create"):
-            return spark.run(sql)
-        return spark.rows(sql)["n"][0].as_py()
+            spark.run(sql)
+            return []
+        return [column[0].as_py() for column in spark.rows(sql).columns]
 
     def source(version: Version) -> str:
         return f"{name} version as of {version.snapshot_id}"
 
     def join_of(before: Version, after: Version) -> Join:
-        return Join(before, after, run, source, "array<string>")
+        return Join(before, after, run, source, "array<string>", "temp view")
 
     for pair in pairs:
         check(lake, history, pair, memory, join_of)
