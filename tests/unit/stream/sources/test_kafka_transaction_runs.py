@@ -53,9 +53,9 @@ def random_message(chance: random.Random) -> bytes:
 
 
 def identity(change: Change) -> tuple[Any, ...]:
-    block, source = change.payload.get("transaction"), change.payload.get("source") or {}
-    table = source.get("name"), source.get("table")
-    return change.offset, change.milliseconds, transaction_id(block), table
+    transaction, source = transaction_id(change.payload.transaction), change.payload.source
+    table = source and (source.name, source.table)
+    return change.offset, change.milliseconds, transaction, table
 
 
 @pytest.mark.parametrize("seed", range(30))

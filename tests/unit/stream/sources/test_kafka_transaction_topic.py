@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic a
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_log import SETTLED_SECONDS
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transaction_topic import TransactionTopic
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import transaction_id
+from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Origin, Transaction
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of
 
@@ -283,9 +284,8 @@ def test_names_of_tables_and_topics(topic: str, collection: str, is_known: bool)
 
 def test_names_of_tables_beside_those_that_are_known() -> None:
     ends = transaction_topic("server.db.dbo.orders")
-    source = {"name": "server", "db": "db", "schema": "dbo", "table": "orders"}
     assert ends._topic_of("other.dbo.orders") is not None
-    ends._learn("server.db.dbo.orders", {"source": source})
+    ends._learn("server.db.dbo.orders", Origin("server", "db", "dbo", "orders"))
     assert ends._topic_of("db.dbo.orders") is not None
     assert ends._topic_of("other.dbo.orders") is None
 
@@ -302,4 +302,4 @@ def test_names_of_tables_beside_those_that_are_known() -> None:
     ],
 )
 def test_ids(told: Any, known: str | None) -> None:
-    assert transaction_id({"id": told}) == known
+    assert transaction_id(Transaction(told)) == known

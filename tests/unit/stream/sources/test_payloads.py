@@ -8,9 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources import payloads as module
+from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Payload, Transaction
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from tests.unit.stream.sources import encoded_changes
@@ -40,22 +42,33 @@ def payload_reader(registry: Any) -> PayloadReader:
     return PayloadReader(registry)
 
 
+def read(reader: PayloadReader, messages: list[bytes]) -> list[Payload | None]:
+    """Payloads, without what only those of JSON have."""
+    payloads = reader.parse(messages)
+    return [p and convert(p, Payload, from_attributes=True) for p in payloads]
+
+
+def payloads_of(*messages: Any) -> list[Payload | None]:
+    return [message and convert(message, Payload) for message in messages]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_and_transactions(kind: str) -> None:
     encode, registry = encoder(kind), Registry(kind)
     messages = [*CHANGES, BEGIN, CHANGES[0], END]
     random.Random(1).shuffle(messages)
     reader = payload_reader(registry)
-    assert reader.parse([encode(message) for message in messages]) == messages
-    assert reader.parse([encode(END)]) == [END]
-    assert list(reader.parse([])) == []
+    assert read(reader, list(map(encode, messages))) == payloads_of(*messages)
+    assert read(reader, [encode(END)]) == payloads_of(END)
+    assert read(reader, []) == []
     assert sorted(registry.requests) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_topics_that_are_encoded_differently(kind: str) -> None:
     messages = [encoder(kind)(CHANGES[0]), json.dumps(END).encode(), b"{", b"[]"]
-    assert payload_reader(Registry(kind)).parse(messages) == [CHANGES[0], END, None, {}]
+    expected = payloads_of(CHANGES[0], END, None, None)
+    assert read(payload_reader(Registry(kind)), messages) == expected
 
 
 def test_rows_of_all_types_of_avro() -> None:
@@ -65,7 +78,8 @@ def test_rows_of_all_types_of_avro() -> None:
     change = {**CHANGES[0], "before": {"id": 2}, "after": row, "ts_ms": 5}
     sparse = {**CHANGES[2], "after": {"id": 3, "parts": [], "tags": {}}}
     messages = [encoder("AVRO")(message) for message in (change, sparse)]
-    assert payload_reader(Registry("AVRO")).parse(messages) == [CHANGES[0], CHANGES[2]]
+    expected = payloads_of(CHANGES[0], CHANGES[2])
+    assert read(payload_reader(Registry("AVRO")), messages) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,8 +87,8 @@ def test_messages_that_cannot_be_read(kind: str) -> None:
     """They are in no transaction, and do not disturb those beside them."""
     good = encoder(kind)(CHANGES[0])
     messages = [good, good[:20], header(1), header(9) + b"\0", good[:3], b"\0", good]
-    parsed = list(payload_reader(Registry(kind)).parse(messages))
-    assert parsed == [CHANGES[0], None, None, None, None, None, CHANGES[0]]
+    expected = payloads_of(CHANGES[0], None, None, None, None, None, CHANGES[0])
+    assert read(payload_reader(Registry(kind)), messages) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,8 +100,8 @@ def test_damaged_messages(kind: str) -> None:
         damaged = bytearray(chance.choice(bodies))
         for _ in range(chance.choice([1, 1, 3])):
             damaged[chance.randrange(5, len(damaged))] = chance.randrange(256)
-        parsed = list(reader.parse([bodies[0], bytes(damaged), bodies[1]]))
-        assert [parsed[0], parsed[2]] == CHANGES[:2]
+        payloads = read(reader, [bodies[0], bytes(damaged), bodies[1]])
+        assert [payloads[0], payloads[2]] == payloads_of(*CHANGES[:2])
 
 
 def test_unions_of_avro() -> None:
@@ -99,8 +113,8 @@ def test_unions_of_avro() -> None:
     registry.schemas[3] = RegisteredSchema(3, json.dumps(union))
     change, end = (encoder("AVRO")(message)[5:] for message in (CHANGES[0], END))
     bodies = [b"\2" + change, b"\x08" + end, b"\0", b"\4\2a", b"\6\0", b"\x0a", b"", b"\2" + end]
-    parsed = list(payload_reader(registry).parse([header(3) + body for body in bodies]))
-    assert parsed == [CHANGES[0], END, *[None] * 6]
+    payloads = read(payload_reader(registry), [header(3) + body for body in bodies])
+    assert payloads == payloads_of(CHANGES[0], END, *[None] * 6)
 
 
 def test_other_messages_of_a_schema_in_protobuf() -> None:
@@ -111,9 +125,8 @@ def test_other_messages_of_a_schema_in_protobuf() -> None:
     registry.schemas[3] = RegisteredSchema(3, text, "PROTOBUF")
     body = b"\x0a\1u\x12\3\x0a\1\x37"
     messages = [header(3) + index + body for index in (b"\4\2\0", b"\4\2\2", b"\2\2", b"")]
-    payload = {"op": "u", "transaction": {"id": "7"}, "source": None}
-    other = {"op": None, "transaction": None, "source": None}
-    assert payload_reader(registry).parse(messages) == [payload, None, other, None]
+    payload = Payload("u", Transaction("7"))
+    assert read(payload_reader(registry), messages) == [payload, None, Payload(), None]
 
 
 def test_a_schema_that_is_registered_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,12 +134,12 @@ def test_a_schema_that_is_registered_later(monkeypatch: pytest.MonkeyPatch) -> N
     registry = Registry("AVRO")
     missing, message = registry.schemas.pop(1), encoder("AVRO")(CHANGES[0])
     reader = payload_reader(registry)
-    assert [list(reader.parse([message])) for _ in range(2)] == [[None], [None]]
+    assert [read(reader, [message]) for _ in range(2)] == [[None], [None]]
     assert registry.requests == [1]
     registry.schemas[1] = missing
     now = module.time.monotonic() + module.MISSING_SECONDS
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    assert reader.parse([message]) == [CHANGES[0]]
+    assert read(reader, [message]) == payloads_of(CHANGES[0])
 
 
 def test_json_with_the_id_of_a_schema() -> None:
@@ -134,7 +147,7 @@ def test_json_with_the_id_of_a_schema() -> None:
     registry.schemas[3] = RegisteredSchema(3, "{}", "JSON")
     messages = [header(number) + json.dumps(END).encode() for number in (3, 4)]
     for own in (registry, None):
-        assert list(payload_reader(own).parse(messages)) == [END, END]
+        assert read(payload_reader(own), messages) == payloads_of(END, END)
 
 
 def test_schemas_without_what_is_read() -> None:
@@ -144,14 +157,13 @@ def test_schemas_without_what_is_read() -> None:
         registry = Registry("AVRO")
         registry.schemas[1] = RegisteredSchema(1, json.dumps(schema))
         body = b"\0\0" + bytes(8)
-        [payload] = payload_reader(registry).parse([header(1) + body])
-        assert payload == {"op": None, "transaction": None, "source": None}
+        assert read(payload_reader(registry), [header(1) + body]) == [Payload()]
 
 
 def test_schemas_that_cannot_be_read() -> None:
     registry = Registry("AVRO")
     registry.schemas[1] = RegisteredSchema(1, '"string"')
-    assert payload_reader(registry).parse([header(1) + b"\2a"]) == [None]
+    assert read(payload_reader(registry), [header(1) + b"\2a"]) == [None]
     for kind, words in (
         ([*optional("string"), "long"], "a union of several types"),
         ({"type": "fixed", "name": "f", "size": 2}, "a `fixed`"),

@@ -9,6 +9,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.sources import kafka_transaction_topic as module
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import transaction_id
+from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Origin, Transaction
 from tests.unit.stream.sources.transaction_log import OWN, TABLES, Log, made, topic_of
 
 # The encodings of the changes and of the transaction topic.
@@ -52,10 +53,8 @@ def test_whatever_is_visible_batches_hold_whole_transactions(
 def restart_progress(log: Log) -> None:
     log.restart()
     # Nothing but a change tells that a topic has this table, too.
-    told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "notes"}}
-    log.ends._learn(topic_of("orders"), told)
-    told = {"source": {"name": "shop", "db": "d", "schema": "public", "table": "orders"}}
-    log.ends._learn(topic_of("orders"), told)
+    for table in ("notes", "orders"):
+        log.ends._learn(topic_of("orders"), Origin("shop", "d", "public", table))
 
 
 def check_that_another_comes_there(
@@ -78,7 +77,7 @@ def add_a_topic(
     """What it had until then comes as it stands, and Kafka may not have the ends any more."""
     added = {name: 0 for name in log.names[1:] if topic_of("customers") in name}
     log.first[OWN] = chance.choice([0, min(lower[OWN], len(log.kept[OWN]) - 2)])
-    ends = [transaction_id(told) for told, _ in log.kept[OWN][lower[OWN] :]]
+    ends = [transaction_id(Transaction(told["id"])) for told, _ in log.kept[OWN][lower[OWN] :]]
     return {**lower, **added}, Counter({known: totals[known] for known in ends if known})
 
 
@@ -104,6 +103,6 @@ def check_whole(log: Log, upper: dict[str, int], totals: Counter[str]) -> None:
     found = Counter[str]()
     for name in log.names[1:]:
         for told, _ in log.kept[name][: upper[name]]:
-            if known := transaction_id((told or {}).get("transaction")):
-                found[known] += 1
+            if block := (told or {}).get("transaction"):
+                found[str(transaction_id(Transaction(block["id"])))] += 1
     assert all(count == totals[known] for known, count in found.items() if known in totals)

@@ -30,8 +30,9 @@ from dbt.adapters.iceberg_stream.stream.sources.payload_fields import (
     COUNTS,
     TRANSACTION,
     ChangePayloads,
+    Parse,
+    Payload,
 )
-from dbt.adapters.iceberg_stream.stream.sources.payloads import Parse, Payload
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Items,
@@ -88,9 +89,9 @@ class _UnionParser:
 
     parsers: Mapping[bytes, Parse]
 
-    def parse(self, values: Sequence[bytes]) -> list[Payload]:
+    def parse(self, values: Sequence[bytes]) -> list[Payload | None]:
         """Return the payload of each message; None for one without a record."""
-        payloads: list[Payload] = [None] * len(values)
+        payloads: list[Payload | None] = [None] * len(values)
         for prefix, parse in self.parsers.items():
             own = [n for n, value in enumerate(values) if value.startswith(prefix, HEADER_BYTES)]
             for place, payload in zip(own, parse([values[n] for n in own]), strict=True):
@@ -140,7 +141,7 @@ class _AvroParser:
     begin: int
     _changes: ChangePayloads = field(default_factory=ChangePayloads)
 
-    def parse(self, values: Sequence[bytes]) -> list[Payload]:
+    def parse(self, values: Sequence[bytes]) -> list[Payload | None]:
         """Return the payload of each message; None for one that is not Avro of the schema."""
         from pyruhvro import deserialize_array
 
@@ -152,7 +153,7 @@ class _AvroParser:
                 return [None]
             return [payload for value in values for payload in self.parse([value])]
 
-    def _payloads(self, messages: pa.StructArray) -> list[Payload]:
+    def _payloads(self, messages: pa.StructArray) -> list[Payload | None]:
         collections = dict(self.record.fields).get(COLLECTIONS)
         paths = CHANGE if collections is None else TRANSACTION
         columns = (self._values(messages, path) for path in paths)
@@ -161,8 +162,8 @@ class _AvroParser:
             return self._changes.make(rows)
         counts = self._counts(messages, unwrap(collections))
         return [
-            {"status": status, "id": transaction, COLLECTIONS: own}
-            for (status, transaction), own in zip(rows, counts, strict=True)
+            Payload(status=status, id=id, data_collections=own)
+            for (status, id), own in zip(rows, counts, strict=True)
         ]
 
     def _values(self, messages: pa.StructArray, path: Sequence[str]) -> list[Any]:

@@ -66,7 +66,7 @@ class TransactionLog:
         Args:
             change: the change.
         """
-        transaction = transaction_id(change.payload.get("transaction"))
+        transaction = transaction_id(change.payload.transaction)
         if transaction is None:
             return BEFORE
         if transaction in self.order:
@@ -84,11 +84,8 @@ class TransactionLog:
         Returns:
             The order; None if the change has an id or needs none, as those of snapshots.
         """
-        if (
-            not change.payload
-            or change.payload.get("transaction")
-            or change.payload.get("op") in ("r", "m")
-        ):
+        payload = change.payload
+        if transaction_id(payload.transaction) is not None or payload.op in ("r", "m"):
             return None
         order = bisect_left(self.ends, change.milliseconds, key=lambda end: end.ended)
         is_during = order < len(self.ends) and self.ends[order].began <= change.milliseconds
@@ -174,7 +171,7 @@ def parse_end(message: Change, began: int | None) -> TransactionEnd:
         began: time of the BEGIN in milliseconds; None if the stream started after it.
     """
     counts: dict[str, int] = {}
-    for item in message.payload.get("data_collections") or ():
+    for item in message.payload.data_collections or ():
         name = str(item.get("data_collection"))
         counts[name] = counts.get(name, 0) + int(item.get("event_count") or 0)
     is_old = message.milliseconds < (time.time() - SETTLED_SECONDS) * 1000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
 from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
@@ -12,11 +12,12 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_transactions import (
     read_messages,
     transaction_id,
 )
-from dbt.adapters.iceberg_stream.stream.sources.payload_fields import TABLE
-from dbt.adapters.iceberg_stream.stream.sources.payloads import Payload, PayloadReader
+from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+
+    from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Payload
 
 # No id begins with it.
 NO_PREFIX = "\0"
@@ -31,7 +32,7 @@ class ChangeRun(NamedTuple):
         transaction: the id of the transaction; None if the changes have none.
     """
 
-    payload: Mapping[str, Any]
+    payload: Payload
     messages: list[Message]
     transaction: str | None
 
@@ -80,25 +81,25 @@ def read_runs(
                 is_kept = kept.add(place, rows, [message.offset() or 0 for message in messages])
 
 
-def _group(messages: Sequence[Message], payloads: Iterable[Payload]) -> Iterator[ChangeRun]:
-    run = ChangeRun({}, [], None)
+def _group(messages: Sequence[Message], payloads: Iterable[Payload | None]) -> Iterator[ChangeRun]:
+    run: ChangeRun | None = None
     last, prefix, transaction, table = None, NO_PREFIX, None, None
     for message, payload in zip(messages, payloads, strict=True):
         if payload is None:
             continue
-        block, source = payload.get("transaction"), payload.get("source")
-        id = block.get("id") if isinstance(block, dict) else None
+        block, source = payload.transaction, payload.source
+        id = None if block is None else block.id
         # Most ids of PostgreSQL differ from the last one only in the LSN behind the colon.
         if not isinstance(id, str) or not (
             id == last or (id.startswith(prefix) and id[len(prefix) :].isdecimal())
         ):
             last, transaction = id, transaction_id(block)
             prefix = NO_PREFIX if transaction in (None, id) else f"{transaction}:"
-        name = tuple(map(source.get, TABLE)) if isinstance(source, dict) else None
-        if transaction is None or transaction != run.transaction or name != table:
-            if run.messages:
+        name = source and (source.name, source.db, source.schema, source.table)
+        if run is None or transaction is None or transaction != run.transaction or name != table:
+            if run is not None:
                 yield run
             run, table = ChangeRun(payload, [], transaction), name
         run.messages.append(message)
-    if run.messages:
+    if run is not None:
         yield run

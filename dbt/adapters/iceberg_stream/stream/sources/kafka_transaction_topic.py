@@ -39,6 +39,8 @@ from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
+    from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Origin
+
 # Highest number of transactions in a batch, because memory holds their ids.
 MAX_ENDS = 100_000
 # Messages about transactions of other tables after which an empty batch records the progress.
@@ -102,7 +104,7 @@ class TransactionTopic:
     _topics: dict[str, str | None] = field(default_factory=dict)
     # Topic, connector and table of changes that `_tables` includes.
     _origins: set[tuple[Any, ...]] = field(default_factory=set)
-    _connector: Any = None
+    _connector: str | None = None
 
     def last_whole(
         self,
@@ -178,7 +180,7 @@ class TransactionTopic:
                 log.oldest = min(log.oldest, message.milliseconds)
                 if message.offset < begin or log.since == -math.inf:
                     log.since = message.milliseconds
-                is_end = message.payload.get("status") == "END"
+                is_end = message.payload.status == "END"
                 if message.offset < begin:
                     if is_end:
                         log.order[transaction] = BEFORE
@@ -209,7 +211,7 @@ class TransactionTopic:
                     if (transaction := transaction_id(message.payload)) is None:
                         continue
                     log.oldest = min(log.oldest, message.milliseconds)
-                    if message.payload.get("status") == "END":
+                    if message.payload.status == "END":
                         log.order.setdefault(transaction, BEFORE)
             count *= 2
         log.mark_expired(first)
@@ -233,7 +235,7 @@ class TransactionTopic:
             low = begin[partition]
             with closing(self._read_runs(topic, number, low, high)) as runs:
                 for run in runs:
-                    self._learn(topic, run.payload)
+                    self._learn(topic, run.payload.source)
                     if (transaction := run.transaction) is not None and transaction in log.order:
                         order = log.order[transaction]
                         tail.pass_by(order)
@@ -329,18 +331,17 @@ class TransactionTopic:
             low = max(first[partition], high - CHUNK)
             with closing(self._read_changes(topic, number, low, high)) as changes:
                 for change in changes:
-                    self._learn(topic, change.payload)
+                    self._learn(topic, change.payload.source)
 
-    def _learn(self, topic: str, payload: Mapping[str, Any]) -> None:
-        source = payload.get("source")
-        if not isinstance(source, dict):
+    def _learn(self, topic: str, source: Origin | None) -> None:
+        if source is None:
             return
-        connector, database, schema, table = map(source.get, ("name", "db", "schema", "table"))
+        connector, database, schema, table = source.name, source.db, source.schema, source.table
         origin = topic, connector, database, schema, table
         if origin in self._origins:
             return
         self._origins.add(origin)
-        names = [str(name) for name in (database, schema, table) if name]
+        names = [name for name in (database, schema, table) if name]
         # Connectors name their collections with or without the database.
         self._tables[topic] |= {".".join(names), ".".join(names[1:])} if table else set()
         self._topics.clear()

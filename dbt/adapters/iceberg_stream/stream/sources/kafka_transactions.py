@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+
+    from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Payload, Transaction
 
 # Number of messages that are read together; the search for a batch's end goes backwards.
 CHUNK = 500
@@ -30,12 +32,12 @@ class Change(NamedTuple):
 
     Attributes:
         offset: its offset.
-        payload: what it says of its change.
+        payload: what it says of its change, or of a transaction.
         milliseconds: its time by Kafka's clock.
     """
 
     offset: int
-    payload: Any
+    payload: Payload
     milliseconds: int
 
 
@@ -188,34 +190,33 @@ def _is_end_reported(topic: str, messages: Sequence[Message]) -> bool:
     return any(error.code() == KafkaError._PARTITION_EOF for _, error in errors)
 
 
-def transaction_id(block: Any) -> str | None:
+def transaction_id(message: Transaction | Payload | None) -> str | None:
     """Return the id in a change's `transaction`, or in a message of the transaction topic.
 
     Debezium appends the LSN of each change to the ids of PostgreSQL's transactions.
 
     Args:
-        block: the `transaction`, or the message; None if the change has none.
+        message: the `transaction`, or the message; None if the change has none.
     """
-    number = block.get("id") if isinstance(block, dict) else None
-    if number is None:
+    if message is None or message.id is None:
         return None
-    text = str(number)
+    text = str(message.id)
     # `txID:LSN`. Other ids with a colon, such as GTIDs, have more than digits around it.
     transaction, _, lsn = text.partition(":")
     return transaction if lsn.isdecimal() and transaction.isdecimal() else text
 
 
 def _debezium_ends(change: Change, after: Change | None) -> bool:
-    ours = transaction_id(change.payload.get("transaction"))
+    ours = transaction_id(change.payload.transaction)
     if ours is None:
         return True
     if after is None:
         return time.time() - change.milliseconds / 1000 > QUIET_SECONDS
-    return transaction_id(after.payload.get("transaction")) != ours
+    return transaction_id(after.payload.transaction) != ours
 
 
 def _maxwell_ends(change: Change, after: Change | None) -> bool:
-    return bool(change.payload.get("commit")) or change.payload.get("xid") is None
+    return bool(change.payload.commit) or change.payload.xid is None
 
 
 ENDS: dict[str, Callable[[Change, Change | None], bool]] = {

@@ -7,21 +7,19 @@ changes of one source and its transaction topic may be encoded differently.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES, MAGIC_BYTES
 
 if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.stream.sources.payload_fields import Parse, Payload
     from dbt.adapters.iceberg_stream.stream.sources.schema_registry import (
         RegisteredSchema,
         SchemaRegistry,
     )
 
-# What a message says of its change, or of its transaction; None for a bad record.
-Payload = dict[str, Any] | None
-Parse = Callable[[Sequence[bytes]], Iterable[Payload]]
 # Seconds after which the registry is asked again for a schema that it did not have.
 MISSING_SECONDS = 10.0
 
@@ -39,10 +37,10 @@ class PayloadReader:
     # When the registry is asked again, by the headers of messages whose schemas it did not have.
     _missing: dict[bytes, float] = field(default_factory=dict, init=False, repr=False)
 
-    def parse(self, values: Sequence[bytes], rows: list[bytes] | None = None) -> Iterable[Payload]:
-        """Return the payload of each message; None for a bad record, which is in no transaction.
-
-        Take them one by one: many dictionaries at once keep Python's garbage collector busy.
+    def parse(
+        self, values: Sequence[bytes], rows: list[bytes] | None = None
+    ) -> Iterable[Payload | None]:
+        """Return the payload of each message; None for a bad or an empty one.
 
         Args:
             values: the messages.
@@ -63,7 +61,7 @@ class PayloadReader:
         distinct = set(headers)
         if len(distinct) == 1:
             return self._parser(headers[0])(values)
-        payloads: list[Payload] = [None] * len(values)
+        payloads: list[Payload | None] = [None] * len(values)
         for header in distinct:
             places = [place for place, own in enumerate(headers) if own == header]
             parsed = self._parser(header)([values[place] for place in places])
@@ -90,13 +88,13 @@ class PayloadReader:
         return self._parsers[header]
 
 
-def _parse_json(values: Sequence[bytes]) -> Iterable[Payload]:
+def _parse_json(values: Sequence[bytes]) -> Iterable[Payload | None]:
     from dbt.adapters.iceberg_stream.stream.sources.json_payloads import parse_json
 
     return parse_json(values)
 
 
-def _bad_records(values: Sequence[bytes]) -> list[Payload]:
+def _bad_records(values: Sequence[bytes]) -> list[Payload | None]:
     return [None] * len(values)
 
 

@@ -17,8 +17,9 @@ from dbt.adapters.iceberg_stream.stream.sources.payload_fields import (
     COUNTS,
     TRANSACTION,
     ChangePayloads,
+    Parse,
+    Payload,
 )
-from dbt.adapters.iceberg_stream.stream.sources.payloads import Parse, Payload
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import (
     FIRST,
     compiled_files,
@@ -65,10 +66,10 @@ class _ProtobufParser:
 
     parsers: dict[bytes, _MessageParser]
 
-    def parse(self, values: Sequence[bytes]) -> list[Payload]:
+    def parse(self, values: Sequence[bytes]) -> list[Payload | None]:
         """Return the payload of each message; None for one that is not of the schema."""
         first = self.parsers.get(FIRST)
-        payloads: list[Payload] = []
+        payloads: list[Payload | None] = []
         for value in values:
             if first is not None and value.startswith(FIRST, HEADER_BYTES):
                 payloads.append(first.parse(value[HEADER_BYTES + len(FIRST) :]))
@@ -76,7 +77,7 @@ class _ProtobufParser:
                 payloads.append(self._parse_by_index(value))
         return payloads
 
-    def _parse_by_index(self, value: bytes) -> Payload:
+    def _parse_by_index(self, value: bytes) -> Payload | None:
         for index, parser in self.parsers.items():
             if value.startswith(index, HEADER_BYTES):
                 return parser.parse(value[HEADER_BYTES + len(index) :])
@@ -94,7 +95,7 @@ class _MessageParser:
         self._get = _getter(descriptor, TRANSACTION if counted else CHANGE)
         self._changes = ChangePayloads()
 
-    def parse(self, body: bytes) -> Payload:
+    def parse(self, body: bytes) -> Payload | None:
         try:
             message = self._from_bytes(body)
         except DecodeError:
@@ -104,7 +105,7 @@ class _MessageParser:
         status, transaction = self._get(message)
         items = getattr(message, COLLECTIONS)
         counts = [dict(zip(COUNTS, self._counts(item), strict=True)) for item in items]
-        return {"status": status, "id": transaction or None, COLLECTIONS: counts}
+        return Payload(status=status, id=transaction or None, data_collections=counts)
 
 
 def _getter(descriptor: Descriptor, paths: Sequence[tuple[str, ...]]) -> Get:
