@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, describe
@@ -112,36 +109,6 @@ def test_a_function_returns_a_value_of_another_type() -> None:
         "pyarrow.lib.ArrowInvalid: Failed to parse string: 'x' as a scalar of type int32"
     )
     assert "correct the function, or the data type of its `returns`" in describe(text)
-
-
-THREADS_THAT_LOAD_SPARK = """
-import sys, threading
-from dbt.adapters.iceberg_stream.errors.spark import explain, load_pyspark
-
-barrier, errors = threading.Barrier(8), []
-
-def run():
-    barrier.wait()
-    try:
-        with explain():
-            load_pyspark()
-    except ImportError as error:
-        errors.append(error)
-
-threads = [threading.Thread(target=run) for _ in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-sys.exit(len(errors))
-"""
-
-
-def test_threads_that_load_spark_at_the_same_time() -> None:
-    """Its modules import each other; without a lock, one process in three failed."""
-    for _ in range(4):
-        command = [sys.executable, "-c", THREADS_THAT_LOAD_SPARK]
-        assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_a_server_without_avro() -> None:

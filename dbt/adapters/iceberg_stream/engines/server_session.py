@@ -10,15 +10,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dbt.adapters.iceberg_stream.engines import python_functions
+from dbt.adapters.iceberg_stream.engines.imports import load_messages, load_pyspark
 from dbt.adapters.iceberg_stream.engines.interpretation import Interpretation, RunningTasks
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
-from dbt.adapters.iceberg_stream.errors.spark import (
-    StatementError,
-    explain,
-    load_messages,
-    load_pyspark,
-)
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 
 if TYPE_CHECKING:
     import grpc

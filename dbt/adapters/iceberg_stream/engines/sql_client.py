@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import grpc
 from grpc_status import rpc_status
@@ -35,7 +35,6 @@ from pyspark.sql.connect.proto import (
     UserContext,
 )
 from pyspark.sql.connect.proto.base_pb2_grpc import SparkConnectServiceStub
-from pyspark.sql.connect.shell.progress import from_proto
 
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.engines.execution import Execution, retried, send
@@ -55,6 +54,14 @@ NO_ANSWER = (
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
 ProgressHandler = Callable[..., None]
+
+
+class Stage(NamedTuple):
+    """The progress of a stage, with the names of Spark's client."""
+
+    num_tasks: int
+    num_completed_tasks: int
+    num_bytes_read: int
 
 
 class SqlClient:
@@ -161,11 +168,15 @@ class SqlClient:
                 raise
 
     def _report(self, response: ExecutePlanResponse) -> None:
-        stages, inflight_tasks = from_proto(response.execution_progress)
+        progress = response.execution_progress
+        stages = [
+            Stage(stage.num_tasks, stage.num_completed_tasks, stage.input_bytes_read)
+            for stage in progress.stages
+        ]
         for handler in self.progress_handlers:
             handler(
                 stages=stages,
-                inflight_tasks=inflight_tasks,
+                inflight_tasks=progress.num_inflight_tasks,
                 operation_id=response.operation_id,
                 done=False,
             )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
-
-_importing = threading.Lock()
 
 CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
@@ -235,18 +233,6 @@ class StatementError(Exception):
         return re.search(CONFLICT, str(self)) is not None
 
 
-def load_messages() -> None:
-    """Import Spark's messages in one thread, because its modules have circular imports."""
-    with _importing:
-        import pyspark.sql.connect.proto  # noqa: F401
-
-
-def load_pyspark() -> None:
-    """Import Spark's client in one thread, for the same reason."""
-    with _importing:
-        import pyspark.sql.connect.session  # noqa: F401
-
-
 @contextmanager
 def explain() -> Iterator[None]:
     """Convert errors of Spark's client to StatementError.
@@ -258,21 +244,25 @@ def explain() -> Iterator[None]:
     """
     import grpc
 
-    load_messages()
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
-        if _connection_lost(error):
-            raise _engine_gone(str(error)) from error
-        raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
         raise _engine_gone(_details(error)) from error
-    except ValueError as error:
-        if CLOSED_CHANNEL not in str(error):
+    except Exception as error:
+        if (explained := _statement_error(error)) is None:
             raise
-        raise _engine_gone(str(error)) from error
+        raise explained from error
+
+
+def _statement_error(error: Exception) -> StatementError | None:
+    """Return what an exception of Spark's client means; None for another exception."""
+    # The client raises none of its own before it is imported.
+    if (raised := sys.modules.get("pyspark.errors")) and isinstance(error, raised.PySparkException):
+        if _connection_lost(error):
+            return _engine_gone(str(error))
+        return StatementError(describe(str(error)), error.getCondition())
+    is_closed = isinstance(error, ValueError) and CLOSED_CHANNEL in str(error)
+    return _engine_gone(str(error)) if is_closed else None
 
 
 def _connection_lost(error: Exception) -> bool:

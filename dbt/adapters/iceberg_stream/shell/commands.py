@@ -61,7 +61,7 @@ def preload() -> None:
     import dbt.adapters.iceberg_stream
     import dbt.adapters.iceberg_stream.sessions.cursor
     import dbt.adapters.iceberg_stream.tables.ingest.ingest  # noqa: F401
-    from dbt.adapters.iceberg_stream.errors.spark import load_pyspark
+    from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 
     load_pyspark()
     # All of this stays until the end of the process.
