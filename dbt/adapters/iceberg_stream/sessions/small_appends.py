@@ -82,6 +82,8 @@ def _append(
     rows: pa.Table,
     branch: str | None,
 ) -> Outcome | None:
+    import pyarrow as pa
+
     from dbt.adapters.iceberg_stream.catalog.storage import StorageError
     from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
     from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
@@ -98,12 +100,11 @@ def _append(
             raise _LeftToSpark
 
     try:
-        # As one batch, which is split by partition once.
-        arranged = arrange(rows, current_schema(metadata)).combine_chunks()
+        batch = arrange(rows, current_schema(metadata))
         ingested = ingest(
             catalog,
             table,
-            arranged.to_reader(),
+            pa.RecordBatchReader.from_batches(batch.schema, [batch]),
             Mode.APPEND,
             origin="insert",
             snapshot_properties=properties,

@@ -10,7 +10,7 @@ from pyiceberg.transforms import UnknownTransform
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
-from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, unencoded_type
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform, unencoded_type
 from dbt.adapters.iceberg_stream.tables.files.target import CODECS, WriteTarget
 
 # Types that Spark has, too. For others it has substitutes, such as texts for UUIDs.
@@ -81,28 +81,30 @@ def _why_by_properties(target: WriteTarget) -> str | None:
     return None
 
 
-def arrange(rows: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of a table, in its order, of rows that may have others, too.
+def arrange(rows: pa.Table, schema: Schema) -> pa.RecordBatch:
+    """Return rows with the columns and types of a table.
 
     Args:
-        rows: the rows, with the names of Spark's columns, which have no letter case.
+        rows: the rows, which may have further columns; letter case is ignored, as in Spark.
         schema: the table's.
 
     Raises:
-        ColumnError: a column is missing or ambiguous, or is nested and has not exactly the table's
-            type, which Spark's rules for INSERT decide.
+        ColumnError: a column is missing or ambiguous, cannot be cast without loss, or is nested
+            and has other fields: what becomes of it, Spark's rules for INSERT decide.
     """
     names = [name.lower() for name in rows.column_names]
-    columns = {}
-    for field in file_schema(schema):
+    target = file_schema(schema)
+    columns = []
+    for field in target:
         name = field.name.lower()
         if names.count(name) != 1:
             raise ColumnError(field.name, f"is {names.count(name)} times among the new columns")
-        column = rows.column(names.index(name))
+        column = rows.column(names.index(name)).combine_chunks()
         if not _is_alike(column.type, field.type):
             raise ColumnError(field.name, f"is {column.type}, but the table has {field.type}")
-        columns[field.name] = column
-    return pa.table(columns)
+        columns.append(column)
+    # Here and not in the writer, which does not see the types of rows if there are none.
+    return conform(pa.RecordBatch.from_arrays(columns, target.names), target)
 
 
 def _is_alike(actual: pa.DataType, expected: pa.DataType) -> bool:
