@@ -39,7 +39,8 @@
   {%- if strategy == 'merge' and iceberg_stream__merge_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
-  {%- if strategy == 'append' and iceberg_stream__append_few_rows(relation, select) -%}
+  {%- if strategy == 'append' and not iceberg_stream__is_overridden_append(make_sql)
+      and iceberg_stream__append_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
   {% do iceberg_stream__check_key_columns(select) %}
@@ -87,6 +88,12 @@
     {% do write(query) %}
   {%- endif -%}
   {{ return(appended is not none) }}
+{% endmacro %}
+
+{#- Whether the project has a macro of its own for the SQL of `append`. -#}
+{% macro iceberg_stream__is_overridden_append(make_sql) %}
+  {%- set dispatched = adapter.dispatch('get_incremental_append_sql', 'dbt') -%}
+  {{ return(make_sql.macro.package_name != 'dbt' or dispatched.macro.package_name != 'dbt_iceberg_stream') }}
 {% endmacro %}
 
 {#- Whether the increment is only the rows of the model's query, before whose run nothing happens. -#}
