@@ -65,12 +65,16 @@ select cast(id as int) as {{ "ID, 'x' as more" if is_incremental() else 'id' }},
 from range({{ var('rows', 50) }})
 """
 REQUIRED = APPEND + "select {{ var('id', 1) }} as id, 'a' as name"
+BRANCHED = """
+{{ config(materialized='incremental', incremental_strategy='append', write_branch=var('branch', '')) }}
+select {{ var('id', 1) }} as id
+"""
 
 
 class TestAppends(SmallTables):
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"parts.sql": PARTS, "required.sql": REQUIRED}
+        return {"parts.sql": PARTS, "required.sql": REQUIRED, "branched.sql": BRANCHED}
 
     def append(self, target: str = "ours", expect_pass: bool = True, **variables: Any) -> Any:
         arguments = ["--select", "parts", "--target", target, "--vars", json.dumps(variables)]
@@ -124,6 +128,21 @@ class TestAppends(SmallTables):
         ours, sparks = self.both(project, "required")
         assert ours == sparks
         assert writer(project, "required") == "adapter"
+
+    def test_a_branch_gets_the_rows(self, project: Any) -> None:
+        run_dbt(["run", "--select", "branched"])
+        main = table(project, "branched").current_snapshot()
+        for number in (2, 3):
+            variables = json.dumps({"branch": "dev", "id": number})
+            (result,) = run_dbt(["run", "--select", "branched", "--vars", variables])
+            loaded = table(project, "branched")
+            snapshot = loaded.snapshot_by_name("dev")
+            assert result.adapter_response["branch"] == "dev"
+            assert result.adapter_response["snapshot_id"] == snapshot.snapshot_id
+            assert "spark.app.id" not in snapshot.summary.additional_properties
+            assert loaded.current_snapshot() == main
+        on_branch = "select id from {schema}.branched version as of 'dev' order by id"
+        assert rows(project, on_branch) == [(1,), (2,), (3,)]
 
     def test_a_storage_that_only_spark_reaches(
         self, project: Any, monkeypatch: pytest.MonkeyPatch
