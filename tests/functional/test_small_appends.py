@@ -9,6 +9,7 @@ import pytest
 from dbt.tests.util import run_dbt
 
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
+from tests.functional.builds import AtomicProject, build_names, command
 from tests.functional.lake import rows, run, snapshot_ids, summary, table
 from tests.functional.random_appends import RandomAppends
 from tests.functional.table_contents import differences
@@ -227,3 +228,25 @@ class TestOverriddenMacro(OverriddenAppend):
 
 class TestOverriddenDispatch(OverriddenAppend):
     name = "iceberg_stream__get_incremental_append_sql"
+
+
+class TestAtomic(AtomicProject):
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        failing = "select cast(raise_error('no') as int) as x"
+        return {
+            "appended.sql": APPEND + "select id from range({{ var('rows', 3) }})",
+            "failing.sql": "{{ config(enabled=var('fails', false), materialized='table') }}"
+            + failing,
+        }
+
+    def test_a_build_publishes_its_appends_or_none(self, project: Any) -> None:
+        run_dbt(["run"])
+        run_dbt(["run", "--vars", "rows: 4"])
+        assert writer(project, "appended") == "adapter"
+        snapshots = snapshot_ids(project, "appended")
+        run_dbt(["run", "--vars", "{rows: 5, fails: true}"], expect_pass=False)
+        assert snapshot_ids(project, "appended") == snapshots
+        assert rows(project, "select count(*) from {schema}.appended") == [(7,)]
+        (build,) = build_names(project)
+        assert command(project, "discard", build).exit_code == 0
