@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
+    from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -131,6 +132,26 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         if handle.small_tables is None or not handle.small_tables.sizes.had_few_changes(written):
             return None
         return handle.few_rows(query)
+
+    def append_few_rows(
+        self, name: QualifiedName, query: str, branch: str | None
+    ) -> Outcome | None:
+        """Append the rows of a query to a table in this process, if they are few.
+
+        Args:
+            name: the table.
+            query: returns the new rows; it runs once.
+            branch: the branch that gets them; None for main.
+
+        Returns:
+            The commit's outcome; None if Spark must append the rows.
+
+        Raises:
+            StatementError: Spark, the catalog or the storage refuses; nothing was written.
+        """
+        from dbt.adapters.iceberg_stream.sessions.small_appends import append_few_rows
+
+        return append_few_rows(self.get_thread_connection().handle, name, query, branch)
 
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""

@@ -482,6 +482,7 @@ class IcebergStreamAdapter(
             has_default_settings=connections.has_default_settings,
             execute=self._execute_statement,
             few_rows=connections.few_rows,
+            append_few_rows=connections.append_few_rows,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
             after_commit=after_commit,
@@ -496,10 +497,8 @@ class IcebergStreamAdapter(
         """Call `iceberg_stream__on_write`, if the project has such a macro."""
         if split_staged(name[-1]) is not None:
             return
-        resolver = self.get_macro_resolver()
-        if resolver is None:
-            return
-        if resolver.find_macro_by_name(USER_HOOK, self.config.project_name, None) is None:
+        resolver, project = self.get_macro_resolver(), self.config.project_name
+        if resolver is None or not resolver.find_macro_by_name(USER_HOOK, project, None):
             return
         relation = self.Relation.create(
             database=name[0] if len(name) == 3 else self.catalog.name,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -38,6 +38,8 @@ class MaterializationContext:
         execute: runs a SQL statement as dbt does, and returns its response.
         few_rows: runs a query whose rows are written to the table with the given metadata, and
             returns them; None if they are too many for this process, or Spark is a cluster.
+        append_few_rows: runs a query once, appends its rows to a table or one of its branches, and
+            returns the outcome; None if nothing was written, because Spark must append them.
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
         check_canceled: raises StatementError if the command was canceled.
@@ -56,6 +58,7 @@ class MaterializationContext:
     has_default_settings: Callable[[], bool]
     execute: Callable[[str], IcebergStreamResponse]
     few_rows: Callable[[str, Metadata | None], pa.Table | None]
+    append_few_rows: Callable[[QualifiedName, str, str | None], Outcome | None]
     database_errors: Callable[[str], AbstractContextManager[None]]
     check_canceled: Callable[[], None]
     after_commit: Callable[[Name, Outcome], None]

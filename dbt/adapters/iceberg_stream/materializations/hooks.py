@@ -87,6 +87,13 @@ class MaterializationHooks(metaclass=AdapterMeta):
         )
 
     @available.parse_none
+    def append_few_rows(self, relation: BaseRelation, query: str) -> IcebergStreamResponse | None:
+        """Append the rows of a query if they are few; return None if Spark must append them."""
+        from dbt.adapters.iceberg_stream.materializations.append import append_few_rows
+
+        return append_few_rows(self.context(relation.database), relation, query)
+
+    @available.parse_none
     def clone_table(
         self, origin: BaseRelation, relation: BaseRelation, final: BaseRelation
     ) -> IcebergStreamResponse | None:

@@ -51,7 +51,7 @@ ATTEMPTS = 5
 WRITER = "dbt.adapters.iceberg_stream.tables.ingest.ingest"
 TABLES_OF_SPARK = 5
 # Settings of Spark by which its writes differ from those of this process.
-WRITE_SETTINGS = ("spark.wap.", "spark.sql.iceberg.")
+WRITE_SETTINGS = ("spark.wap.", "spark.sql.iceberg.", "spark.sql.storeAssignmentPolicy")
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class SmallTables:
             )
         except CatalogError:
             return None  # Spark's statement fails, too, and says why
-        if not is_small or not self._is_worth_importing():
+        if not is_small or not self.is_worth_importing():
             return None
         return None if _is_left_to_spark(name, (), metadata) else query
 
-    def _is_worth_importing(self) -> bool:
+    def is_worth_importing(self) -> bool:
         """Return whether this process should write a small table, rather than Spark.
 
         For the first tables of a command, to import what writes them takes longer.

@@ -16,7 +16,7 @@ from pyiceberg.table.update import SetPropertiesUpdate, TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import storage_error
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
@@ -78,6 +78,7 @@ def ingest(
     progress: Callable[[int], None] | None = None,
     check_base: Callable[[Metadata | None], None] | None = None,
     confirm: Callable[[], None] | None = None,
+    branch: str = MAIN,
 ) -> Ingested:
     """Write record batches to a table in one snapshot: all rows become visible at once, or none.
 
@@ -96,6 +97,7 @@ def ingest(
         check_base: is called before anything is written, with the metadata of the table that the
             rows go to, or None for a new table; raises to cancel the write.
         confirm: is called when all files are written; raises to cancel the commit.
+        branch: the branch that rows are appended to; other modes write to main.
 
     Raises:
         CatalogError: the table exists or does not exist, contrary to the mode; the catalog
@@ -121,7 +123,7 @@ def ingest(
             if confirm is not None:
                 confirm()
         # From here on the committer owns the files: only it knows whether a snapshot has them.
-        change = append(*files, properties=summary)
+        change = append(*files, properties=summary, branch=branch)
         if mode is Mode.REPLACE and base.exists:
             added = (AddedFiles(tuple(files)),)
             change = Change(Operation.OVERWRITE, added, removes_all=True, properties=summary)

@@ -39,6 +39,10 @@
   {%- if strategy == 'merge' and iceberg_stream__merge_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
+  {%- if strategy == 'append' and not iceberg_stream__is_overridden_append(make_sql)
+      and iceberg_stream__append_few_rows(relation, select) -%}
+    {{ return(none) }}
+  {%- endif -%}
   {% do iceberg_stream__check_key_columns(select) %}
   {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
@@ -72,9 +76,34 @@
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 
+{#- Append the increment without staging it, if its rows are few; return whether that was done. -#}
+{% macro iceberg_stream__append_few_rows(relation, select) %}
+  {%- if not iceberg_stream__is_independent_query() or config.get('unique_key') -%}
+    {{ return(false) }}
+  {%- endif -%}
+  {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
+  {%- set appended = adapter.append_few_rows(relation, query) -%}
+  {%- if appended -%}
+    {% do store_result('main', response=appended, agate_table=none) %}
+    {% do write(query) %}
+  {%- endif -%}
+  {{ return(appended is not none) }}
+{% endmacro %}
+
+{#- Whether the project has a macro of its own for the SQL of `append`. -#}
+{% macro iceberg_stream__is_overridden_append(make_sql) %}
+  {%- set dispatched = adapter.dispatch('get_incremental_append_sql', 'dbt') -%}
+  {{ return(make_sql.macro.package_name != 'dbt' or dispatched.macro.package_name != 'dbt_iceberg_stream') }}
+{% endmacro %}
+
+{#- Whether the increment is only the rows of the model's query, before whose run nothing happens. -#}
+{% macro iceberg_stream__is_independent_query() %}
+  {{ return(not config.get('sql_header') and (config.get('on_schema_change') or 'ignore') == 'ignore') }}
+{% endmacro %}
+
 {#- Merge the increment without staging it, if its rows are few; return whether that was done. -#}
 {% macro iceberg_stream__merge_few_rows(relation, select) %}
-  {%- if config.get('sql_header') or (config.get('on_schema_change') or 'ignore') != 'ignore' -%}
+  {%- if not iceberg_stream__is_independent_query() -%}
     {{ return(false) }}
   {%- endif -%}
   {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
