@@ -135,8 +135,8 @@ class Envelope:
                 also with SKIPPED and UNTYPED.
 
         Returns:
-            A frame with the record's columns, `__stream`, and unless the format is raw `__bad`,
-            `__reason` and `__where`; of a record type in JSON also with SKIPPED.
+            A frame with the record's columns, `__stream`, and unless the format is raw BAD,
+            REASON and WHERE; of a record type in JSON also with SKIPPED.
         """
         if self.name == "raw":
             change = change_sql("false", "false")
@@ -339,7 +339,7 @@ def debezium_rows(
 
 
 def bad_columns(value: str, reasons: Mapping[str, str], first: str = "") -> tuple[str, str]:
-    """Return SQL of the columns `__bad` and `__reason`.
+    """Return SQL of the columns BAD and REASON.
 
     Args:
         value: SQL of the message's text.

@@ -245,7 +245,7 @@ class SchemaMessages:
         return [f"{_coalesce(sql, types[name])} as {quote(name)}" for name, sql in values.items()]
 
     def _with_reason(self, frame: DataFrame, reasons: Mapping[str, str] | None = None) -> DataFrame:
-        """Add `__bad`, the message in hexadecimal digits, and `__reason`."""
+        """Add BAD, the message in hexadecimal digits, and REASON."""
         cases = [*self._reasons(), *((c, literal(why)) for c, why in (reasons or {}).items())]
         reason = " ".join(f"when {condition} then {why}" for condition, why in cases)
         whole = f"case when {SKIPPED} then null {reason} end as {REASON}"
