@@ -238,6 +238,21 @@ def test_messages_that_are_no_good(spark: Session) -> None:
     assert [row["a"] for row in found][3:5] == [None, 7]
 
 
+def test_long_numbers_and_deep_arrays(spark: Session) -> None:
+    """Spark has limits of its own, also in members that are not read."""
+    digits, depth = "7" * 1500, 1500
+    texts = [
+        '{"more": %s, "a": 1}' % digits,
+        '{"more": %s%s, "a": 2}' % ("[" * depth, "]" * depth),
+        '{"more": %s1%s, "a": 3}' % ('{"m": ' * depth, "}" * depth),
+        '{"a": 4, "b": 0.%s}' % digits,
+    ]
+    ddl = "a bigint, b double"
+    expected = spark_records(spark, ddl, texts)
+    assert not any(expected["bad"].to_pylist())
+    assert count_decoded(arrow_schema(spark, ddl), texts, expected) == len(texts)
+
+
 @pytest.mark.parametrize("text", ['{"name": "x"}', '{"ID": 1}', '{"id": null}'])
 def test_spark_sees_whether_a_key_is_absent(text: str) -> None:
     batch = pa.record_batch({"value": pa.array([text.encode()]), "offset": pa.array([0])})

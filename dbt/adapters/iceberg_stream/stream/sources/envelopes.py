@@ -32,7 +32,14 @@ ENCODINGS = ("json", *SCHEMA_FORMATS)
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
-MODE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}')"
+# Without these limits of Spark's parser, which PyArrow does not have, records are bad that have more
+# digits in a number or deeper arrays, also in fields that are not read.
+LIMITS = {"maxNumLen": 2**31 - 1, "maxNestingDepth": 2**31 - 1}
+MODE = (
+    f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}', "
+    + ", ".join(f"'{name}', '{limit}'" for name, limit in LIMITS.items())
+    + ")"
+)
 
 
 @dataclass(frozen=True)
