@@ -240,12 +240,12 @@ def test_messages_that_are_no_good(spark: Session) -> None:
 
 def test_long_numbers_and_deep_arrays(spark: Session) -> None:
     """Spark has limits of its own, also in members that are not read."""
-    digits, depth = "7" * 1500, 1500
+    digits, depth, member = "7" * 1500, 1500, '{"m": '
     texts = [
-        '{"more": %s, "a": 1}' % digits,
-        '{"more": %s%s, "a": 2}' % ("[" * depth, "]" * depth),
-        '{"more": %s1%s, "a": 3}' % ('{"m": ' * depth, "}" * depth),
-        '{"a": 4, "b": 0.%s}' % digits,
+        f'{{"more": {digits}, "a": 1}}',
+        f'{{"more": {"[" * depth}{"]" * depth}, "a": 2}}',
+        f'{{"more": {member * depth}1{"}" * depth}, "a": 3}}',
+        f'{{"a": 4, "b": 0.{digits}}}',
     ]
     ddl = "a bigint, b double"
     expected = spark_records(spark, ddl, texts)
