@@ -33,8 +33,8 @@ ENCODINGS = ("json", *SCHEMA_FORMATS)
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
-# Without these limits of Spark's parser, which PyArrow does not have, records are bad that have more
-# digits in a number or deeper arrays, also in fields that are not read.
+# Limits of Spark's parser, which PyArrow does not have: a record beyond them is bad, also if only
+# members that are not read are.
 LIMITS = {"maxNumLen": 2**31 - 1, "maxNestingDepth": 2**31 - 1}
 MODE = (
     f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}', "
