@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
     MessageSchemas,
     SchemaMessages,
 )
+from dbt.adapters.iceberg_stream.stream.sources.source import REASON, WHERE
 
 
 def spark_rows(
@@ -26,5 +27,5 @@ def spark_rows(
     }
     frame = spark.spark.createDataFrame(pa.table(messages))
     decoded = SchemaMessages(envelope, schemas).unpack(frame)
-    sql = "select * except (__stream, __reason, __where) from v order by __stream.minor"
+    sql = f"select * except (__stream, {REASON}, {WHERE}) from v order by __stream.minor"
     return spark.rows(sql, v=decoded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_messages
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import json_arrow_schema
@@ -236,6 +238,31 @@ def test_messages_that_are_no_good(spark: Session) -> None:
         '{"A": 15}',
     ]
     assert [row["a"] for row in found][3:5] == [None, 7]
+
+
+def test_long_numbers_and_deep_arrays(spark: Session) -> None:
+    """Spark has limits of its own, also in members that are not read."""
+    digits, depth, member = "7" * 1500, 1500, '{"m": '
+    texts = [
+        f'{{"more": {digits}, "a": 1}}',
+        f'{{"more": {"[" * depth}{"]" * depth}, "a": 2}}',
+        f'{{"more": {member * depth}1{"}" * depth}, "a": 3}}',
+        f'{{"a": 4, "b": 0.{digits}}}',
+    ]
+    ddl = "a bigint, b double"
+    expected = spark_records(spark, ddl, texts)
+    assert not any(expected["bad"].to_pylist())
+    assert count_decoded(arrow_schema(spark, ddl), texts, expected) == len(texts)
+
+
+def test_columns_of_debezium_with_any_name(spark: Session) -> None:
+    ddl = "id bigint, `a>b` int, `c,d` int, `e``f` int, more struct<`first-name`: string>"
+    row = {"id": 1, "a>b": 2, "c,d": 3, "e`f": 4, "more": {"first-name": "x"}}
+    message = json.dumps({"op": "c", "after": row})
+    source = envelope({"columns": ddl, "format": "debezium"})
+    frame = source.unpack(spark.spark, spark.spark.createDataFrame(messages_of([message])))
+    names = ", ".join(quote(name) for name in row)
+    assert spark.rows(f"select {names} from v where {BAD} is null", v=frame).to_pylist() == [row]
 
 
 @pytest.mark.parametrize("text", ['{"name": "x"}', '{"ID": 1}', '{"id": null}'])

@@ -67,7 +67,7 @@ def rows(spark: Session, decoder: RecordDecoder, values: Sequence[bytes]) -> pa.
     with DecodedRecords() as records:
         frame = records.read(spark, source, None, UPPER)
         assert frame is not None
-        sql = "select * except (__stream, __reason, __where) from v order by __stream.minor"
+        sql = f"select * except (__stream, {REASON}, {WHERE}) from v order by __stream.minor"
         return spark.rows(sql, v=frame)
 
 

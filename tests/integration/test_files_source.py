@@ -92,7 +92,7 @@ def test_records_that_lack_a_key(spark: Session, tmp_path: Path) -> None:
 
     plain = files_source(spec, fs.LocalFileSystem(), str(tmp_path)).read(spark.spark, None, upper)
     by_spark = spark.rows(
-        "select id, x, cast(day as string) as day from v where __bad is null", v=plain
+        "select id, x, cast(day as string) as day from v where __stream_bad is null", v=plain
     )
     seen = [tuple(row.values()) for row in by_spark.to_pylist()]
     assert seen == [good[0], (None, "b", None), (None, None, None), *good[1:], (None, "e", None)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -198,7 +199,7 @@ def drained(
         sink=Sink(lake, ("s", name), Progress(chosen.sink_id), query.keys),
         options=chosen,
         runner=runner,
-        bad_records=BadRecords(lambda rows: bad.extend(rows.to_pylist()), "", 1000),
+        bad_records=BadRecords(lambda rows: bad.extend(rows.to_pylist()), "", 10**10),
         schema=schema,
         partitions=partial(partition_values, spec=table.spec(), schema=table.schema()),
     )
@@ -378,6 +379,21 @@ def test_columns_of_other_types_need_no_spark(
             assert drained(topic, lake, spark, in_process, **options) == expected
         assert len(expected[0]) == 100
         assert not expected[1]
+
+
+@pytest.mark.parametrize("runner", [in_process, in_spark])
+@pytest.mark.parametrize("status", ["__status", "reverse(reverse(__status)) as __status"])
+def test_columns_with_names_that_others_use(
+    broker: Broker, lake: IcebergCatalog, spark: Session, runner: Runner, status: str
+) -> None:
+    """Debezium's ExtractNewRecordState adds such columns to records."""
+    ddl = "id bigint, __deleted boolean, __op string, __major bigint, __where string, __bad string"
+    topic = Topic(broker, 1, f"{ddl}, __status string")
+    rows = [(n, n % 2 == 0, "u", 7, "here", "not", "new") for n in range(4)]
+    names = [part.split()[0] for part in topic.ddl.split(", ")]
+    topic.send(*(json.dumps(dict(zip(names, row, strict=True))).encode() for row in rows))
+    sql = f"select {', '.join(names[:-1])}, {status} from v"
+    assert drained(topic, lake, spark, runner, sql, keys=("id",)) == (rows, [])
 
 
 def test_times_that_spark_reads_by_its_old_format(broker: Broker, spark: Session) -> None:

@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.stream.groups import Group
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
+from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 
@@ -51,7 +52,7 @@ def stream_columns(
     """
     stream_model = StreamModel(context, sql, model, source)
     columns = stream_model.columns(stream_model.options)
-    return [(name, kind.simpleString()) for name, kind in columns]
+    return [(name, type_sql(kind)) for name, kind in columns]
 
 
 def check_stream(

@@ -119,7 +119,7 @@ def test_a_row_that_a_filter_leaves_out_is_deleted() -> None:
 
 
 def test_columns_of_the_table() -> None:
-    names = ["id", "op", "at", "__stream", "__bad", "__where"]
+    names = ["id", "op", "at", "__stream", "__stream_bad", "__stream_where"]
     assert output_columns(names, KEYED) == ["id", "op", "at"]
     assert output_columns(names, StreamOptions("s", excluded=("OP",))) == ["id", "at"]
     assert output_columns(names, StreamOptions("s", columns=("at", "ID"))) == ["at", "id"]

@@ -5,8 +5,9 @@ Records of other types are neither rows nor bad: they are skipped, and counted.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 OBSERVATION = "stream"
+# What Spark takes as a limit.
+MAX_LIMIT = 2**31 - 1
 SHOWN = 200
 
 
@@ -145,7 +148,7 @@ def _record_counts(values: Mapping[str, Any]) -> RecordCounts:
 
 @dataclass
 class BadRecords:
-    """Stops a stream at bad records, or writes them to a table of their own.
+    """Stops a stream at bad records, or writes them to a table of their own. Thread-safe.
 
     Attributes:
         write: writes rows to the table; None if bad records stop the stream.
@@ -158,6 +161,8 @@ class BadRecords:
     table: str
     limit: int
     count: int = 0
+    # Two batches that are written at the same time would both create the table.
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def handle(self, session: Session, frame: DataFrame) -> int:
         """Handle the bad records of a batch.
@@ -180,7 +185,7 @@ class BadRecords:
         # Spark reads only the columns of a file that are selected, and finds errors only in them.
         sql = f"select {columns}, struct(*) as whole from __stream_records where {BAD} is not null"
         # One record more than the limit is enough to stop the stream.
-        sql += f" limit {self.limit - self.count + 1}"
+        sql += f" limit {min(self.limit - self.count + 1, MAX_LIMIT)}"
         rows = session.rows(sql, __stream_records=frame).drop_columns(["whole"])
         if not rows.num_rows:
             return 0
@@ -228,12 +233,14 @@ class BadRecords:
 
     def _write(self, rows: pa.Table, example: str) -> int:
         assert self.write is not None
-        self.count += rows.num_rows
-        if self.count > self.limit:
-            raise StreamError(
-                f"{self.count} records of this run cannot be read, more than the {self.limit} that "
-                f"`bad_record_limit` allows; the last ones are {example}\nThose before are in "
-                f"{self.table}. Correct the source's `columns`, or raise `bad_record_limit`."
-            )
-        self.write(rows)
+        with self._lock:
+            self.count += rows.num_rows
+            if self.count > self.limit:
+                raise StreamError(
+                    f"{self.count} records of this run cannot be read, more than the {self.limit} "
+                    f"that `bad_record_limit` allows; the last ones are {example}\nThose before "
+                    f"are in {self.table}. Correct the source's `columns`, or raise "
+                    "`bad_record_limit`."
+                )
+            self.write(rows)
         return int(rows.num_rows)

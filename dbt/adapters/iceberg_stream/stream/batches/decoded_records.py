@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -92,16 +92,23 @@ def _all_columns(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def _write(rows: Iterator[pa.RecordBatch], path: Path) -> pa.Schema | None:
-    """Write rows to a file, and return their schema; None if there are none."""
+    """Write rows to a file, and return their schema; None if there are none.
+
+    Raises:
+        ArrowFallback: Parquet does not have one of the types.
+    """
     first = next(rows, None)
     if first is None:
         return None
     # The file is read once, at once.
     options = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
-    with _explained(path), pq.ParquetWriter(path, first.schema, **options) as writer:
-        writer.write_batch(first)
-        for batch in rows:
-            writer.write_batch(batch)
+    try:
+        with _explained(path), pq.ParquetWriter(path, first.schema, **options) as writer:
+            writer.write_batch(first)
+            for batch in rows:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError as error:
+        raise ArrowFallback from error  # Parquet has no structs without fields
     return first.schema
 
 

@@ -47,7 +47,7 @@ from dbt.adapters.iceberg_stream.stream.sources.wire_format import (
 # Returns whether messages with the id of a schema are of another record type, and skipped.
 IsOther = Callable[[int], bool]
 # The operation of a change, until all schemas of a batch are decoded.
-OPERATION = "__operation"
+OPERATION = "__stream_operation"
 
 
 def never(number: int) -> bool:

@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     SKIPPED,
     WHERE,
 )
+from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
 
 if TYPE_CHECKING:
@@ -32,7 +33,14 @@ ENCODINGS = ("json", *SCHEMA_FORMATS)
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
-MODE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}')"
+# Limits of Spark's parser, which PyArrow does not have: a record beyond them is bad, also if only
+# members that are not read are.
+LIMITS = {"maxNumLen": 2**31 - 1, "maxNestingDepth": 2**31 - 1}
+MODE = (
+    f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}', "
+    + ", ".join(f"'{name}', '{limit}'" for name, limit in LIMITS.items())
+    + ")"
+)
 
 
 @dataclass(frozen=True)
@@ -135,8 +143,8 @@ class Envelope:
                 also with SKIPPED and UNTYPED.
 
         Returns:
-            A frame with the record's columns, `__stream`, and unless the format is raw `__bad`,
-            `__reason` and `__where`; of a record type in JSON also with SKIPPED.
+            A frame with the record's columns, `__stream`, and unless the format is raw BAD,
+            REASON and WHERE; of a record type in JSON also with SKIPPED.
         """
         if self.name == "raw":
             change = change_sql("false", "false")
@@ -205,11 +213,11 @@ class Envelope:
         Tombstones are ignored, because they repeat the delete before them.
         """
         row = f"struct<{self._ddl_of_struct(spark)}>"
-        body = (
-            f"before {row}, after {row}, op string, ts_ms bigint, "
-            "source struct<`table`: string, lsn: bigint, pos: bigint>"
-        )
-        schema = f"{body}, payload struct<{_as_struct(body)}>, {BAD} string"
+        source = "struct<`table`: string, lsn: bigint, pos: bigint>"
+        body = {"before": row, "after": row, "op": "string", "ts_ms": "bigint", "source": source}
+        payload = ", ".join(f"{name}: {kind}" for name, kind in body.items())
+        columns = {**body, "payload": f"struct<{payload}>", BAD: "string"}
+        schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         parsed = self._parse(text.where("v is not null"), schema, "v")
         parsed = parsed.selectExpr("*", "coalesce(r.payload.op, r.op) as op")
         parsed = parsed.selectExpr(
@@ -219,10 +227,10 @@ class Envelope:
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
         names = [quote(name) for name in self._names(spark)]
-        columns = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
+        values = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
         reasons = {f"r.{BAD} is not null": NO_RECORD, **DEBEZIUM}
         bad = bad_columns("v", reasons)
-        return debezium_rows(self, parsed, columns, bad, f"r.{BAD} is not null")
+        return debezium_rows(self, parsed, values, bad, f"r.{BAD} is not null")
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Decode Maxwell's JSON; an update that changes the key deletes the row of the old key."""
@@ -280,7 +288,7 @@ class Envelope:
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:
         fields = self.fields(spark)
-        return ", ".join(f"{quote(f.name)}: {f.dataType.simpleString()}" for f in fields)
+        return ", ".join(f"{quote(f.name)}: {type_sql(f.dataType)}" for f in fields)
 
 
 NO_RECORD = "does not fit the source's `columns`"
@@ -339,7 +347,7 @@ def debezium_rows(
 
 
 def bad_columns(value: str, reasons: Mapping[str, str], first: str = "") -> tuple[str, str]:
-    """Return SQL of the columns `__bad` and `__reason`.
+    """Return SQL of the columns BAD and REASON.
 
     Args:
         value: SQL of the message's text.
@@ -358,20 +366,6 @@ def spelled_as(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Return those names that are equal to wanted ones but for their case."""
     lower = {name.lower() for name in wanted}
     return [name for name in names if name.lower() in lower]
-
-
-def _as_struct(ddl: str) -> str:
-    """Convert DDL, `a int, b struct<…>`, to the fields of a struct type, `a: int, b: struct<…>`."""
-    parts, depth, current = [], 0, ""
-    for character in ddl:
-        depth += {"<": 1, ">": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += character
-    parts.append(current.strip())
-    return ", ".join(": ".join(part.split(" ", 1)) for part in parts)
 
 
 def envelope(

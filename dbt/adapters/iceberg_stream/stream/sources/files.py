@@ -234,7 +234,7 @@ class FilesSource:
         return rows.drop(FILE) if self._by_line else rows
 
     def _records(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
-        """Return records with `__bad`; `_metadata` of their files can be selected."""
+        """Return records with BAD; `_metadata` of their files can be selected."""
         paths = [self._spark_path(file) for file in files]
         reader = spark.read.options(**self.options)
         if self._by_line:

@@ -48,7 +48,7 @@ def json_records(
         options: of Spark's reader.
 
     Returns:
-        A frame with the columns, `__bad`, `__reason` and `_metadata`.
+        A frame with the columns, BAD, REASON and `_metadata`.
     """
     lines = spark.read.options(**options).text(paths).selectExpr("value", FILE)
     elements = "from_json(value, 'array<string>')"

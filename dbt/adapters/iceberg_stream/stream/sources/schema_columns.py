@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
     Struct,
     unwrap,
 )
+from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
 
 WIDER = {
     (t.IntegerType(), t.LongType()): t.LongType(),
@@ -153,7 +154,7 @@ def value_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> str
         converted = node.sql.replace("{x}", value)
         if node.column == target:
             return converted
-        return f"try_cast({converted} as {target.simpleString()})"
+        return f"try_cast({converted} as {type_sql(target)})"
     if isinstance(target, t.StringType):
         return f"to_json({value_sql(node, value, node.column, depth)})"
     if isinstance(node, Struct):
@@ -187,7 +188,7 @@ def field_values(
     for wanted in target.fields:
         member = record.members.get(wanted.name.lower())
         if member is None:
-            sql = NULL.format(wanted.dataType.simpleString())
+            sql = NULL.format(type_sql(wanted.dataType))
         else:
             sql = value_sql(member[1], f"{value}.{member[0]}", wanted.dataType, depth)
         values.append((wanted.name, sql))

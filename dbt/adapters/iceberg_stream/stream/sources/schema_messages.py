@@ -49,6 +49,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     SKIPPED,
     WHERE,
 )
+from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import schema_id_sql
 
 if TYPE_CHECKING:
@@ -241,11 +242,11 @@ class SchemaMessages:
         for writer in self.schemas.writers:
             for name, sql in field_values(writer.row, writer.image, self.schemas.columns):
                 values[name].append(sql)
-        types = {f.name: f.dataType.simpleString() for f in self.schemas.columns.fields}
+        types = {f.name: type_sql(f.dataType) for f in self.schemas.columns.fields}
         return [f"{_coalesce(sql, types[name])} as {quote(name)}" for name, sql in values.items()]
 
     def _with_reason(self, frame: DataFrame, reasons: Mapping[str, str] | None = None) -> DataFrame:
-        """Add `__bad`, the message in hexadecimal digits, and `__reason`."""
+        """Add BAD, the message in hexadecimal digits, and REASON."""
         cases = [*self._reasons(), *((c, literal(why)) for c, why in (reasons or {}).items())]
         reason = " ".join(f"when {condition} then {why}" for condition, why in cases)
         whole = f"case when {SKIPPED} then null {reason} end as {REASON}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
+from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,7 +43,7 @@ def _values(
         name, old = field["name"], by_id.get(field["id"])
         kind = types[name].dataType
         if old is None:
-            yield name, f"cast({_default(field)} as {kind.simpleString()})"
+            yield name, f"cast({_default(field)} as {type_sql(kind)})"
         else:
             yield name, _value(prefix + quote(old["name"]), old["type"], field["type"], kind)
 
@@ -61,7 +62,7 @@ def _value(value: str, old: Any, new: Any, kind: Any) -> str:
     if old == new:
         return value
     if isinstance(new, str):
-        return f"cast({value} as {kind.simpleString()})"
+        return f"cast({value} as {type_sql(kind)})"
     if new["type"] == "struct":
         # Spark's own cast of structs matches fields by position instead of id.
         fields = _values(f"{value}.", old["fields"], new["fields"], kind)

@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 Frontier = Mapping[str, Any]
 # The column that every source adds: a struct of major and minor (bigint, the change's position in
 # the source), deleted and truncated (boolean).
+# All names begin so, and not like columns that records have, such as `__deleted` of Debezium.
 CHANGE = "__stream"
 # Columns that a source may add to a record: its text if it is bad, its position, and the reason.
-BAD, WHERE, REASON = "__bad", "__where", "__reason"
+BAD, WHERE, REASON = "__stream_bad", "__stream_where", "__stream_reason"
 # Column of a MixedSource: whether the record is skipped, because it is of another type.
-SKIPPED = "__skipped"
+SKIPPED = "__stream_skipped"
 # All columns that say what a record is.
 RECORD_COLUMNS = (BAD, WHERE, REASON, SKIPPED)
 # Columns of a change's position in the source, if PyArrow reads the records.
-MAJOR, MINOR = "__major", "__minor"
+MAJOR, MINOR = "__stream_major", "__stream_minor"
 # Column that PyArrow may add: whether the change deletes the row. Without it, none does.
-ROW_DELETED = "__deleted"
+ROW_DELETED = "__stream_row_deleted"
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
 # Takes how many more records were skipped, because they are of other types.
@@ -165,7 +166,7 @@ class Source(Protocol):
             upper: the frontier that it ends at.
 
         Returns:
-            A frame with the column `__stream`, and with `__bad` and `__where` if `has_bad`.
+            A frame with the column `__stream`, and with BAD and WHERE if `has_bad`.
         """
 
     def lag(self, frontier: Frontier | None) -> Lag:
