@@ -195,8 +195,9 @@ class TestBadRecords:
         history = ORDERS.replace(
             "unique_key='id'", "unique_key='id', stored_as_scd_type=2, sequence_by='at'"
         )
+        late = letters.replace("on_bad", "sequence_by='at', delete_encoding='equality', on_bad")
         models = {"orders.sql": ORDERS, "letters.sql": letters, "sources.yml": SOURCES}
-        return {**models, "history.sql": history, "plain.sql": ORDERS}
+        return {**models, "history.sql": history, "plain.sql": ORDERS, "late.sql": late}
 
     def test_they_stop_the_stream_or_are_kept(self, project: Any) -> None:
         land(project, "1", (1, "new", 1.0, "c"), (2, "new", "much", "c"))
@@ -221,6 +222,15 @@ class TestBadRecords:
         for model in ("plain", "history"):
             _, said = run_dbt_and_capture(["run", "-s", model], expect_pass=False)
             assert "1 records cannot be read" in said, model
+
+    def test_a_batch_that_is_written_again(self, project: Any) -> None:
+        """Its changes turn out to be late; its bad records are dead letters once all the same."""
+        run_dbt(["run", "-s", "late"])
+        land(project, "4", (3, "late", 2.0, "c", 0), (4, "new", "much", "c", 2))
+        run_dbt(["run", "-s", "late"])
+        assert rows(project, "select id, amount from {schema}.late") == [(3, 1.0)]
+        places = "select right(place, 6) from {schema}.late__dead_letters order by 1"
+        assert rows(project, places) == [("3.json",), ("4.json",)]
 
 
 class TestIncompleteFiles:
