@@ -157,6 +157,63 @@ class TestAppends(SmallTables):
         assert writer(project, "parts") == "spark"
 
 
+EVOLVING = """
+{{{{ config(materialized='incremental', on_schema_change='append_new_columns', {}) }}}}
+select {{{{ var('id', 1) }}}} as id {{{{ ", 'x' as Note" if var('wide', false) else '' }}}}
+"""
+TYPED = """
+{{ config(materialized='incremental', on_schema_change='fail') }}
+select cast({{ var('id', 1) }} as {{ var('type', 'int') }}) as id
+"""
+CONTRACT = """
+models:
+  - name: typed
+    config: {contract: {enforced: true}}
+    columns: [{name: id, data_type: int}]
+"""
+
+
+class TestSchemaChanges(SmallTables):
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        appended, merged = (
+            EVOLVING.format(option)
+            for option in ("incremental_strategy='append'", "unique_key='id'")
+        )
+        models = {"appended.sql": appended, "merged.sql": merged, "typed.sql": TYPED}
+        return {**models, "typed.yml": CONTRACT}
+
+    def run_both(self, project: Any, *names: str, **variables: Any) -> str:
+        """Run models in both profiles; return who wrote the rows of the first one of ours."""
+        for target in ("ours", "spark"):
+            run_dbt(["run", "-s", *names, "--target", target, "--vars", json.dumps(variables)])
+        for name in names:
+            ours, sparks = self.both(project, name)
+            assert ours == sparks
+        return writer(project, names[0])
+
+    def test_increments_that_change_no_column(self, project: Any) -> None:
+        names = ("appended", "merged")
+        self.run_both(project, *names)
+        for number, wide, expected in (
+            (2, False, "adapter"),
+            (3, True, "spark"),
+            (4, True, "adapter"),
+        ):
+            assert self.run_both(project, *names, id=number, wide=wide) == expected
+        notes = [(1, None), (2, None), (3, "x"), (4, "x")]
+        for name in names:
+            assert rows(project, f"select * from {{schema}}.{name} order by id") == notes
+
+    def test_a_contract(self, project: Any) -> None:
+        self.run_both(project, "typed")
+        assert self.run_both(project, "typed", id=2) == "adapter"
+        wide = ["run", "-s", "typed", "--vars", '{"type": "bigint", "id": 3}']
+        (result,) = run_dbt(wide, expect_pass=False)
+        assert "bigint" in result.message
+        assert rows(project, "select id from {schema}.typed order by id") == [(1,), (2,)]
+
+
 # What only Spark appends: by what follows the table's creation.
 BY_SPARK = {
     "avro_files": "alter table {table} set tblproperties ('write.format.default' = 'avro')",

@@ -78,10 +78,10 @@
 
 {#- Append the increment without staging it, if its rows are few; return whether that was done. -#}
 {% macro iceberg_stream__append_few_rows(relation, select) %}
-  {%- if not iceberg_stream__is_independent_query() or config.get('unique_key') -%}
+  {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
+  {%- if config.get('unique_key') or not iceberg_stream__is_plain_increment(relation, query) -%}
     {{ return(false) }}
   {%- endif -%}
-  {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
   {%- set appended = adapter.append_few_rows(relation, query) -%}
   {%- if appended -%}
     {% do store_result('main', response=appended, agate_table=none) %}
@@ -96,17 +96,28 @@
   {{ return(make_sql.macro.package_name != 'dbt' or dispatched.macro.package_name != 'dbt_iceberg_stream') }}
 {% endmacro %}
 
-{#- Whether the increment is only the rows of the model's query, before whose run nothing happens. -#}
-{% macro iceberg_stream__is_independent_query() %}
-  {{ return(not config.get('sql_header') and (config.get('on_schema_change') or 'ignore') == 'ignore') }}
+{#- Whether the increment is one query, whose columns change nothing of the table's schema. -#}
+{% macro iceberg_stream__is_plain_increment(relation, query) %}
+  {%- if config.get('sql_header') or target.method == 'connect' -%}
+    {{ return(false) }}
+  {%- elif (config.get('on_schema_change') or 'ignore') == 'ignore' -%}
+    {{ return(true) }}
+  {%- endif -%}
+  {%- set columns = [] -%}
+  {%- for of_side in [adapter.get_column_schema_from_query(query), adapter.get_columns_in_relation(relation)] -%}
+    {%- set types = {} -%}
+    {%- for column in of_side -%}{%- do types.update({column.name | lower: column.data_type}) -%}{%- endfor -%}
+    {%- do columns.append(types) -%}
+  {%- endfor -%}
+  {{ return(columns[0] == columns[1]) }}
 {% endmacro %}
 
 {#- Merge the increment without staging it, if its rows are few; return whether that was done. -#}
 {% macro iceberg_stream__merge_few_rows(relation, select) %}
-  {%- if not iceberg_stream__is_independent_query() -%}
+  {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
+  {%- if not iceberg_stream__is_plain_increment(relation, query) -%}
     {{ return(false) }}
   {%- endif -%}
-  {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
   {%- set arguments = {
       'target_relation': relation,
       'unique_key': config.get('unique_key'),
