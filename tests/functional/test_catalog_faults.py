@@ -17,7 +17,8 @@ from tests.servers.rest_catalog import RestCatalog
 
 # Every run appends one row.
 APPENDED = """
-{{ config(materialized='incremental', incremental_strategy='append') }}
+{{ config(materialized='incremental', incremental_strategy='append',
+    table_properties={'commit.retry.num-retries': '2'}) }}
 select '{{ invocation_id }}' as run
 """
 SLOW = """

@@ -237,6 +237,40 @@ def test_a_catalog_that_stays_away(lake: IcebergCatalog, tmp_path: Path, plan: l
     assert (files(tmp_path, "parquet"), files(tmp_path, "avro")) == (1, 2)
 
 
+def test_the_last_answer_is_lost(lake: IcebergCatalog) -> None:
+    make_table(lake, properties={"commit.retry.num-retries": "2"})
+    committer = appending(lake, Unsure(lake, UNDONE, UNDONE, LOST))
+    assert committer.commit().snapshot.snapshot_id == committer.snapshot_id
+    assert rows(lake) == [(1, "a")]
+
+
+def test_no_commit_arrives(lake: IcebergCatalog, tmp_path: Path) -> None:
+    make_table(lake, properties={"commit.retry.num-retries": "2"})
+    committer = appending(lake, Unsure(lake, *[UNDONE] * 9))
+    absent = f"So far, s.t has no snapshot {committer.snapshot_id} of this"
+    with pytest.raises(CommitStateUnknown, match=absent) as raised:
+        committer.commit()
+    assert "nothing of it is visible. If the write appends rows, look once" in str(raised.value)
+    assert rows(lake) == []
+    # One may arrive late.
+    assert files(tmp_path, "parquet") == 1
+
+
+def test_one_of_two_tables_is_committed(lake: IcebergCatalog) -> None:
+    for name in (NAME, OTHER):
+        make_table(lake, name=name, properties={"commit.retry.num-retries": "0"})
+
+    class Half(Unsure):
+        def commit_all(self, commits: Sequence[TableCommit]) -> None:
+            super().commit_all(commits[:1])
+
+    unsure = Half(lake, LOST)
+    parts = [appending(lake, unsure), appending(lake, unsure, B, OTHER)]
+    absent = f"So far, s.u has no snapshot {parts[1].snapshot_id} of this write. If"
+    with pytest.raises(CommitStateUnknown, match=absent):
+        commit_together(parts)
+
+
 def test_a_lost_answer_and_then_a_refusal(lake: IcebergCatalog, tmp_path: Path) -> None:
     make_table(lake)
     with pytest.raises(CommitStateUnknown, match="not allowed"):

@@ -212,6 +212,15 @@ class Committer:
                 "If not, `iceberg-stream orphans` lists the files of this write."
             ) from error
 
+    def find(self) -> Committed | None:
+        """Return the snapshot if the table has it, although no attempt was confirmed.
+
+        Raises:
+            CatalogError, OSError: the table cannot be read.
+        """
+        table = self.catalog.load(self.name)
+        return None if table is None else self._find(table, thoroughly=True)
+
     def discard(self) -> None:
         """Remove the metadata files of failed attempts."""
         self._producer.discard()
@@ -228,8 +237,7 @@ class Committer:
         If the table cannot be read, the commit state becomes unknown.
         """
         try:
-            table = self.catalog.load(self.name)
-            return table is None or self._find(table, thoroughly=True) is None
+            return self.find() is None
         except (CatalogError, OSError) as error:
             self._unknown = self._unknown or CommitStateUnknown(
                 f"{'.'.join(self.name)} cannot be read after the catalog refused its commit: "
@@ -307,8 +315,8 @@ def commit_together(parts: Sequence[Committer]) -> list[Committed]:
     """
     try:
         return _retrying(parts)(_attempt, parts)
-    except CommitStateUnknown:
-        raise
+    except CommitStateUnknown as error:
+        return _find_all(parts, error)
     except (CatalogError, OSError) as error:
         _raise_if_unknown(parts, error)
         for part in _not_committed(parts):
@@ -318,6 +326,33 @@ def commit_together(parts: Sequence[Committer]) -> list[Committed]:
                 part.give_up()
         _raise_if_unknown(parts, error)
         raise
+
+
+def _find_all(parts: Sequence[Committer], error: CommitStateUnknown) -> list[Committed]:
+    """Return the snapshots of commits whose last response was lost.
+
+    Raises:
+        CommitStateUnknown: a table has none, or cannot be read; says what to do.
+    """
+    snapshots = []
+    try:
+        for part in parts:
+            part.attempt_failed(error)
+            snapshots.append(part.find())
+    except (CatalogError, OSError) as unread:
+        _raise_if_unknown(parts, unread)
+    missing = [part for part, snapshot in zip(parts, snapshots, strict=True) if snapshot is None]
+    if not missing:
+        return [snapshot for snapshot in snapshots if snapshot is not None]
+    absent = ", ".join(
+        f"{'.'.join(part.name)} has no snapshot {part.snapshot_id}" for part in missing
+    )
+    visible = ": nothing of it is visible" if len(missing) == len(parts) else ""
+    raise CommitStateUnknown(
+        f"{error}\nSo far, {absent} of this write{visible}. If the write appends rows, look once "
+        "more before you repeat it, because a late commit would add them twice. `iceberg-stream "
+        "orphans` finds files that the write has left behind."
+    ) from error
 
 
 def _raise_if_unknown(parts: Sequence[Committer], error: Exception) -> None:
