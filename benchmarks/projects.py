@@ -71,6 +71,12 @@ select id, id * {number} as amount, current_timestamp() as loaded_at
 from {{% if is_incremental() %}}range(900, 1100){{% else %}}range(1000){{% endif %}}
 """
 
+APPEND = """\
+{{{{ config(materialized='incremental', incremental_strategy='append') }}}}
+select id, id * {number} as amount, current_timestamp() as loaded_at
+from range({{% if is_incremental() %}}200{{% else %}}1000{{% endif %}})
+"""
+
 # The first look for a relation lists its whole namespace into the cache. The query before it
 # makes the connection, so that the engine's start is not in the time.
 LISTING = """\
@@ -132,6 +138,11 @@ def tables(count: int) -> dict[str, str]:
 def merges(count: int) -> dict[str, str]:
     """Small incremental models; each later run updates 100 rows and keeps 100 new ones."""
     return _numbered("merge", MERGE, count)
+
+
+def appends(count: int) -> dict[str, str]:
+    """Small incremental models without a key; each later run appends 200 rows."""
+    return _numbered("append", APPEND, count)
 
 
 def diamonds(count: int, width: int = 20) -> dict[str, str]:

@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "without_engine": commands.without_engine,
     "tables_100": small_models.tables,
     "merges_20": small_models.merges,
+    "appends_20": small_models.appends,
     "models_300": small_models.mixed,
     "publish_100": publish.tables,
     "build_unchanged": unchanged.shop,

@@ -1,4 +1,4 @@
-"""Many small models at four threads: tables, and incremental merges."""
+"""Many small models at four threads: tables, merges and appends."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def merges(bench: Bench) -> list[Result]:
     """Merges of 200 rows into tables of 1,000; every run has 100 rows to update at least."""
     trio = bench.trio("merges", projects.merges(bench.size(20)))
     return _compare("merges_20", trio, aim=3, warm_aim=3, runs=bench.runs(3))
+
+
+def appends(bench: Bench) -> list[Result]:
+    """Appends of 200 rows to tables of 1,000 and more."""
+    trio = bench.trio("appends", projects.appends(bench.size(20)))
+    return _compare("appends_20", trio, aim=None, warm_aim=None, runs=bench.runs(3))
 
 
 def mixed(bench: Bench) -> list[Result]:
@@ -49,7 +55,9 @@ def mixed(bench: Bench) -> list[Result]:
     return [Result.of(name, WarmPeer.label, seconds["ours"], seconds["warm peer"], 3, note)]
 
 
-def _compare(name: str, trio: Trio, aim: float, warm_aim: float, runs: int) -> list[Result]:
+def _compare(
+    name: str, trio: Trio, aim: float | None, warm_aim: float | None, runs: int
+) -> list[Result]:
     ours, peer, warm_peer = trio
     seconds = alternate(
         {
