@@ -193,7 +193,9 @@ class Reader:
 @pytest.fixture
 def reader(project: Any, dbt_profile_target: dict[str, Any]) -> Reader:
     if dbt_profile_target.get("catalog_properties"):
-        pytest.skip("Where all tables stand is asked of the SQLite catalog.")
+        pytest.skip(
+            "the reader finds the metadata of both tables in one query of the SQLite catalog"
+        )
     return Reader(Path(dbt_profile_target["warehouse"]) / "catalog.db", project.test_schema)
 
 

@@ -1,4 +1,4 @@
-"""Commits that change nothing: they show whether a user may write before rows are computed."""
+"""Empty commits, which show before any row is computed whether a user may write to a table."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class RestClient(RestCatalog):
         return self._response_to_table(self.identifier_to_tuple(identifier), parsed)
 
     def commit_nothing(self, identifier: tuple[str, str]) -> None:
-        """Commit nothing to a table, which a catalog allows only those who may write to it.
+        """Post an empty commit, which a catalog accepts only from those who may write to the table.
 
         Args:
             identifier: namespace and identifier.

@@ -6,8 +6,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
 
 CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
@@ -246,23 +250,22 @@ def explain() -> Iterator[None]:
 
     try:
         yield
+    except _client_errors() as error:
+        if _connection_lost(error):
+            raise _engine_gone(str(error)) from error
+        raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
         raise _engine_gone(_details(error)) from error
-    except Exception as error:
-        if (explained := _statement_error(error)) is None:
+    except ValueError as error:
+        if CLOSED_CHANNEL not in str(error):
             raise
-        raise explained from error
+        raise _engine_gone(str(error)) from error
 
 
-def _statement_error(error: Exception) -> StatementError | None:
-    """Return what an exception of Spark's client means; None for another exception."""
-    # The client raises none of its own before it is imported.
-    if (raised := sys.modules.get("pyspark.errors")) and isinstance(error, raised.PySparkException):
-        if _connection_lost(error):
-            return _engine_gone(str(error))
-        return StatementError(describe(str(error)), error.getCondition())
-    is_closed = isinstance(error, ValueError) and CLOSED_CHANNEL in str(error)
-    return _engine_gone(str(error)) if is_closed else None
+def _client_errors() -> tuple[type[PySparkException], ...]:
+    """Return the exceptions of Spark's client, which raises none before it is imported."""
+    errors = sys.modules.get("pyspark.errors")
+    return () if errors is None else (errors.PySparkException,)
 
 
 def _connection_lost(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from dbt.adapters.iceberg_stream.sql.statements import split
 def append_few_rows(
     context: MaterializationContext, relation: BaseRelation, query: str
 ) -> IcebergStreamResponse | None:
-    """Append the rows of a model's query without a write by Spark, if they are few.
+    """Append the rows of a model's query in this process, if they are few.
 
     Args:
         context: what the materialization needs of the adapter.

@@ -1,4 +1,4 @@
-"""Appends few rows to a table: Spark runs the query, and this process writes the rows."""
+"""Appends a few rows to a table: Spark runs the query, and this process writes the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
-from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
+from dbt.adapters.iceberg_stream.sessions.small_tables import LeftToSpark, SmallTables
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = AdapterLogger("Iceberg_Stream")
-
-
-class _LeftToSpark(Exception):
-    """Spark must append the rows."""
 
 
 def append_few_rows(
@@ -95,9 +91,9 @@ def _append(
 
     def check_base(base: Metadata | None) -> None:
         if base is None or base["current-schema-id"] != metadata["current-schema-id"]:
-            raise _LeftToSpark
+            raise LeftToSpark
         if _is_left_to_spark(name, base):
-            raise _LeftToSpark
+            raise LeftToSpark
 
     try:
         batch = arrange(rows, current_schema(metadata))
@@ -112,7 +108,7 @@ def _append(
             confirm=handle.refuse_if_canceled,
             branch=branch or MAIN,
         )
-    except _LeftToSpark:
+    except LeftToSpark:
         return None
     except (ColumnError, StorageError) as error:
         if isinstance(error, StorageError):

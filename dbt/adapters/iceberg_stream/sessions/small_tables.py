@@ -185,7 +185,7 @@ class SmallTables:
 
         def check_base(metadata: Metadata | None) -> None:
             if _is_left_to_spark(name, rows.column_names, metadata):
-                raise _LeftToSpark
+                raise LeftToSpark
 
         try:
             # Whatever another writer does to the table meanwhile, the statement replaces it.
@@ -209,7 +209,7 @@ class SmallTables:
                         check_base=check_base,
                         confirm=confirm,
                     )
-        except _LeftToSpark:
+        except LeftToSpark:
             return None
         except (ColumnError, StorageError) as error:
             if isinstance(error, StorageError):
@@ -232,8 +232,8 @@ class SmallTables:
             return properties  # a container may run as a user without a name
 
 
-class _LeftToSpark(Exception):
-    """Spark must replace the table."""
+class LeftToSpark(Exception):
+    """Spark must write the table."""
 
 
 def writes_as_spark(settings: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ Records of other types are neither rows nor bad: they are skipped, and counted.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -32,6 +34,9 @@ OBSERVATION = "stream"
 # What Spark takes as a limit.
 MAX_LIMIT = 2**31 - 1
 SHOWN = 200
+# Batches whose bad records were handled last. Only batches that are not committed yet are written
+# again, and those are fewer.
+HANDLED = 16
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,27 @@ class BadRecords:
     count: int = 0
     # Two batches that are written at the same time would both create the table.
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    # How many bad records of a kind a batch has.
+    _handled: deque[tuple[tuple[BatchRange, str], int]] = field(
+        default_factory=lambda: deque(maxlen=HANDLED), init=False, repr=False
+    )
+
+    def handle_once(self, batch: tuple[BatchRange, str], handle: Callable[[], int]) -> int:
+        """Handle the bad records of a batch, unless they are: a batch may be written again.
+
+        Args:
+            batch: the batch, and what is bad in it: records or files.
+            handle: handles them, and returns how many were written to the table.
+
+        Returns:
+            How many were written to the table, now or before.
+        """
+        for handled, count in self._handled.copy():
+            if handled == batch:
+                return count
+        count = handle()
+        self._handled.append((batch, count))
+        return count
 
     def handle(self, session: Session, frame: DataFrame) -> int:
         """Handle the bad records of a batch.

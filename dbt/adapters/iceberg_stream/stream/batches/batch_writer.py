@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -65,9 +64,6 @@ if TYPE_CHECKING:
 
 # Makes a batch one sub-batch, in which rows are deleted by position and not by equality deletes.
 ALL_KEYS = 1 << 62
-# Batches whose bad records were handled last. Only batches that are not committed yet are written
-# again, and those are fewer.
-HANDLED = 16
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
 logger = AdapterLogger("Iceberg_Stream")
 
@@ -99,10 +95,6 @@ class BatchWriter:
     rewriter: Rewriter = in_threads
     _fallbacks: Fallbacks = field(default_factory=Fallbacks, init=False)
     _is_explained: bool = field(default=False, init=False)
-    # How many bad records of a kind a batch has, so that none is a dead letter twice.
-    _handled: deque[tuple[tuple[BatchRange, str], int]] = field(
-        default_factory=lambda: deque(maxlen=HANDLED), init=False
-    )
 
     @property
     def reads_target(self) -> bool:
@@ -176,7 +168,7 @@ class BatchWriter:
             return batch
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
-            bad = self._handle_once(
+            bad = self.bad_records.handle_once(
                 (batch_range, "files"), lambda: self.bad_records.handle_files(unreadable)
             )
             undo.pop_all()
@@ -445,21 +437,12 @@ class BatchWriter:
         source, lower, upper = self.source, batch_range.lower, _end(batch_range)
         if isinstance(source, MixedSource):
             source.learn_types(session, lower, upper)
-        bad = self._handle_once(
+        bad = self.bad_records.handle_once(
             (batch_range, "records"),
             lambda: self.bad_records.handle(session, source.read(session.spark, lower, upper)),
         )
         # Another batch may have learned the types, too, after this one was read.
         return replace(counts, bad=bad, skipped=counts.skipped + counts.bad - bad)
-
-    def _handle_once(self, batch: tuple[BatchRange, str], handle: Callable[[], int]) -> int:
-        """Return the count of bad records, which are handled unless they were before."""
-        for handled, count in self._handled.copy():
-            if handled == batch:
-                return count
-        count = handle()
-        self._handled.append((batch, count))
-        return count
 
     def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
         in_order = in_order or (self.source.ordered and self.query.keeps_order)
