@@ -253,40 +253,6 @@ class TestLeftToSpark(SmallTables):
             assert ours["rows"] == "6"
 
 
-OVERRIDE = """
-{% macro NAME(arg_dict) %}
-  insert into {{ arg_dict['target_relation'] }} select distinct id from {{ arg_dict['temp_relation'] }}
-{% endmacro %}
-"""
-
-
-class OverriddenAppend:
-    """A project that writes the SQL of `append` itself."""
-
-    name = "get_incremental_append_sql"
-
-    @pytest.fixture(scope="class")
-    def models(self) -> dict[str, str]:
-        return {"twice.sql": APPEND + "select explode(array(1, 1)) as id"}
-
-    @pytest.fixture(scope="class")
-    def macros(self) -> dict[str, str]:
-        return {"append.sql": OVERRIDE.replace("NAME", self.name)}
-
-    def test_its_sql_runs(self, project: Any) -> None:
-        run_dbt(["run"])
-        run_dbt(["run"])
-        assert rows(project, "select count(*) from {schema}.twice") == [(3,)]
-
-
-class TestOverriddenMacro(OverriddenAppend):
-    pass
-
-
-class TestOverriddenDispatch(OverriddenAppend):
-    name = "iceberg_stream__get_incremental_append_sql"
-
-
 class TestAtomic(AtomicProject):
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

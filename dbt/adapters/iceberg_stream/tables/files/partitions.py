@@ -69,7 +69,7 @@ def split(
         return
     names = [NAME.format(number) for number in range(len(spec.fields))]
     keys = pa.table([partition_values(rows, field, schema) for field in spec.fields], names=names)
-    ordered = keys.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+    ordered = keys.append_column("row", pa.arange(0, rows.num_rows))
     for name in names:
         column = ordered.schema.get_field_index(name)
         ordered = ordered.set_column(column, name, _sortable(ordered[name]))

@@ -201,7 +201,7 @@ class Run:
         """
         values = None
         if self.has_values:
-            positions = pa.array(np.arange(begin, end))
+            positions = pa.arange(begin, end)
             values = self._values.take(positions)
         codes, rows = self._codes[begin:end].copy(), self._rows[begin:end].copy()
         return Entries(Keys(codes, None, values), rows)

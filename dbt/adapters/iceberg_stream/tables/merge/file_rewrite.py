@@ -24,7 +24,14 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     WrittenFile,
     writer_beside,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Matches, Source, changed, updated
+from dbt.adapters.iceberg_stream.tables.merge.rows import (
+    Deletes,
+    Matches,
+    Source,
+    changed,
+    row_numbers,
+    updated,
+)
 
 
 class NotByRewriting(Exception):
@@ -188,7 +195,7 @@ class FileMerge:
                 if self.deletes is Deletes.UNMATCHED:
                     rows = rows.take(local.in_file)
                 if self.deletes is Deletes.MATCHED:
-                    positions = pa.array(range(rows.num_rows), pa.int64())
+                    positions = row_numbers(rows.num_rows)
                     rows = rows.filter(pc.invert(pc.is_in(positions, value_set=local.in_file)))
                 # It stays one file, even if that becomes somewhat larger than the target size.
                 writer.write(rows, may_roll=False)

@@ -267,7 +267,7 @@ class RewriteMerge:
     def _insert(self, target: WriteTarget, candidates: list[DataFile]) -> list[DataFile]:
         if not self.plan.inserts:
             return []
-        positions = pa.array(range(self.source.rows.num_rows), pa.int64())
+        positions = pa.arange(0, self.source.rows.num_rows)
         matched = [self._results[file.file_path].matched for file in candidates]
         if matched:
             is_matched = pc.is_in(positions, value_set=pa.concat_arrays(matched))

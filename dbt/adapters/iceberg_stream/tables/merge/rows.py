@@ -83,13 +83,18 @@ class Source:
         return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
 
 
+def row_numbers(count: int) -> pa.Int64Array:
+    """Return 0, 1 and so on. Not all clusters' PyArrow has `arange`, which is of version 21."""
+    return pc.subtract(pc.cumulative_sum(pa.repeat(1, count)), 1)
+
+
 def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
     """Return which rows of the first columns come after those of the second, lexicographically.
 
     A row with a null where the others are equal does not come after the other one.
     """
-    later = pa.array([False] * len(first[0]), pa.bool_())
-    same = pa.array([True] * len(first[0]), pa.bool_())
+    later = pa.repeat(False, len(first[0]))
+    same = pa.repeat(True, len(first[0]))
     for a, b in zip(first, second, strict=True):
         one, other = a.combine_chunks(), b.combine_chunks()
         later = pc.or_kleene(later, pc.and_kleene(same, pc.greater(one, other)))
@@ -106,7 +111,7 @@ def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequenc
         matches: pairs of their rows.
         columns: the columns to compare.
     """
-    differs = pa.repeat(pa.scalar(False), len(matches))
+    differs = pa.repeat(False, len(matches))
     for column in columns:
         old = file[column].take(matches.in_file)
         new = source[column].take(matches.in_source)
@@ -124,7 +129,7 @@ def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequenc
         columns: the columns to update.
     """
     # Positions in the rows of the file followed by those of the source.
-    positions = pa.array(range(file.num_rows), pa.int64())
+    positions = row_numbers(file.num_rows)
     mask = pc.is_in(positions, value_set=changes.in_file)
     from_source = pc.add(changes.in_source, file.num_rows)
     positions = pc.replace_with_mask(positions, mask, from_source)
@@ -159,7 +164,7 @@ def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
         column = _stored(rows[key])
         columns[value] = _fill(column)
         columns[null] = column.is_null()
-    columns[name] = pa.array(range(rows.num_rows), pa.int64())
+    columns[name] = row_numbers(rows.num_rows)
     return pa.table(columns)
 
 

@@ -36,11 +36,12 @@
 {% endmacro %}
 
 {% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
-  {%- if strategy == 'merge' and iceberg_stream__merge_few_rows(relation, select) -%}
+  {%- set overriding = iceberg_stream__get_overriding_macro(strategy, make_sql) -%}
+  {%- set merges = strategy == 'merge' and not overriding -%}
+  {%- if merges and iceberg_stream__merge_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
-  {%- if strategy == 'append' and not iceberg_stream__is_overridden_append(make_sql)
-      and iceberg_stream__append_few_rows(relation, select) -%}
+  {%- if strategy == 'append' and not overriding and iceberg_stream__append_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
   {% do iceberg_stream__check_key_columns(select) %}
@@ -54,11 +55,11 @@
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
   {%- set rewritten = adapter.merge_by_rewrite(
-      relation, staging, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) if strategy == 'merge' -%}
+      relation, staging, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) if merges -%}
   {%- if rewritten and rewritten.merge_engine == 'rewrite' -%}
     {% do store_result('main', response=rewritten, agate_table=none) %}
     {% do write(make_sql(arguments)) %}
-  {%- elif strategy == 'merge' and not iceberg_stream__merge_changes_anything(arguments) -%}
+  {%- elif merges and not iceberg_stream__merge_changes_anything(arguments) -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ make_sql(arguments) }}
     {%- endcall %}
@@ -90,10 +91,22 @@
   {{ return(appended is not none) }}
 {% endmacro %}
 
-{#- Whether the project has a macro of its own for the SQL of `append`. -#}
-{% macro iceberg_stream__is_overridden_append(make_sql) %}
-  {%- set dispatched = adapter.dispatch('get_incremental_append_sql', 'dbt') -%}
-  {{ return(make_sql.macro.package_name != 'dbt' or dispatched.macro.package_name != 'dbt_iceberg_stream') }}
+{#- Return the macro of the project that writes the SQL of `append` or `merge`, if it has one. Only that
+    SQL may run then: what this process would write may be something else. -#}
+{% macro iceberg_stream__get_overriding_macro(strategy, make_sql) %}
+  {%- if strategy not in ('append', 'merge') -%}{{ return(none) }}{%- endif -%}
+  {%- set macros = [make_sql, adapter.dispatch('get_incremental_' ~ strategy ~ '_sql', 'dbt')] -%}
+  {%- if strategy == 'merge' -%}
+    {%- do macros.extend([get_merge_sql, adapter.dispatch('get_merge_sql', 'dbt')]) -%}
+  {%- endif -%}
+  {%- set names = macros | map(attribute='macro')
+      | rejectattr('package_name', 'in', ['dbt', 'dbt_iceberg_stream']) | map(attribute='name') | list -%}
+  {%- if names and strategy == 'merge' and config.get('merge_engine') == 'rewrite' -%}
+    {% do exceptions.raise_compiler_error(
+        model.unique_id ~ ': merge_engine is rewrite, but the project has a macro `' ~ names[0]
+        ~ '`, whose SQL Spark runs. Remove `merge_engine` or the macro.') %}
+  {%- endif -%}
+  {{ return(names | first) }}
 {% endmacro %}
 
 {#- Whether the increment is one query, whose columns change nothing of the table's schema. -#}

@@ -1,10 +1,14 @@
-{% macro iceberg_stream__get_incremental_delete_insert_sql(arg_dict) -%}
-  {%- set keys -%}
-    select distinct {% for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}
+{% macro iceberg_stream__get_delete_insert_merge_sql(target, source, unique_key, dest_columns, incremental_predicates=none) -%}
+  {%- set keys = iceberg_stream__get_key_list(unique_key) -%}
+  {%- set keys_sql -%}
+    select distinct {% for key in keys -%}
       {{ iceberg_stream__quote_key(key) }}{{ ', ' if not loop.last }}
-    {%- endfor %} from {{ arg_dict['temp_relation'].render() }}
+    {%- endfor %} from {{ source.render() }}
   {%- endset -%}
-  {{ iceberg_stream__get_delete_insert_sql(arg_dict, iceberg_stream__get_key_list(arg_dict['unique_key']), keys) }}
+  {%- set arguments = {
+      'target_relation': target, 'temp_relation': source,
+      'dest_columns': dest_columns, 'incremental_predicates': incremental_predicates} -%}
+  {{ iceberg_stream__get_delete_insert_sql(arguments, keys, keys_sql) }}
 {%- endmacro %}
 
 {#- Delete the target's rows with one of the keys and insert the increment, in one commit. It is a

@@ -1,12 +1,15 @@
-{% macro iceberg_stream__get_incremental_merge_sql(arg_dict) -%}
-  {{ iceberg_stream__get_merge_statement(arg_dict, iceberg_stream__get_merge_plan(arg_dict)) }}
+{% macro iceberg_stream__get_merge_sql(target, source, unique_key, dest_columns, incremental_predicates=none) -%}
+  {%- set columns = dest_columns or adapter.get_columns_in_relation(target) -%}
+  {%- set plan = iceberg_stream__get_merge_plan({
+      'unique_key': unique_key, 'dest_columns': columns, 'incremental_predicates': incremental_predicates}) -%}
+  {{ adapter.get_merge_sql(target, source, columns, plan) }}
 {%- endmacro %}
 
 {#- Return the merge options of the config, resolved against the columns. -#}
 {% macro iceberg_stream__get_merge_plan(arg_dict) %}
   {%- set target = config.get('target_alias') or 'DBT_INTERNAL_DEST' -%}
   {%- set source = config.get('source_alias') or 'DBT_INTERNAL_SOURCE' -%}
-  {%- set on = [iceberg_stream__get_key_match_sql(arg_dict['unique_key'], source, target)]
+  {%- set on = [iceberg_stream__get_key_match_sql(arg_dict['unique_key'], source, target) or 'false']
         + iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) -%}
   {%- set updated = iceberg_stream__get_merge_updated_columns(arg_dict) -%}
   {%- set update_when = [adapter.get_changed_sql(updated, target, source)] -%}
@@ -44,10 +47,6 @@
   {%- endfor -%}
   {{ return(updated) }}
 {% endmacro %}
-
-{% macro iceberg_stream__get_merge_statement(arg_dict, plan) -%}
-  {{ adapter.get_merge_sql(arg_dict['target_relation'], arg_dict['temp_relation'], arg_dict['dest_columns'], plan) }}
-{%- endmacro %}
 
 {#- Check before the merge: keys that occur twice in the increment are an error that names them. A
     merge that would change nothing is not run, because it would rewrite files and commit. -#}
