@@ -94,11 +94,13 @@
 {#- Return the macro of the project that writes the SQL of `append` or `merge`, if it has one. Only that
     SQL may run then: what this process would write may be something else. -#}
 {% macro iceberg_stream__get_overriding_macro(strategy, make_sql) %}
-  {%- if strategy not in ('append', 'merge') -%}{{ return(none) }}{%- endif -%}
-  {%- set macros = [make_sql, adapter.dispatch('get_incremental_' ~ strategy ~ '_sql', 'dbt')] -%}
-  {%- if strategy == 'merge' -%}
-    {%- do macros.extend([get_merge_sql, adapter.dispatch('get_merge_sql', 'dbt')]) -%}
-  {%- endif -%}
+  {#- dbt's parser takes only literal names. -#}
+  {%- set dispatched = {
+      'append': [adapter.dispatch('get_incremental_append_sql', 'dbt')],
+      'merge': [adapter.dispatch('get_incremental_merge_sql', 'dbt'), get_merge_sql,
+                adapter.dispatch('get_merge_sql', 'dbt')],
+  } -%}
+  {%- set macros = [make_sql] + dispatched[strategy] if strategy in dispatched else [] -%}
   {%- set names = macros | map(attribute='macro')
       | rejectattr('package_name', 'in', ['dbt', 'dbt_iceberg_stream']) | map(attribute='name') | list -%}
   {%- if names and strategy == 'merge' and config.get('merge_engine') == 'rewrite' -%}
