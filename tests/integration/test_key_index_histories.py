@@ -1,8 +1,8 @@
 """Random histories of a table whose stream has a key index, against a list of rows.
 
 Other writers append rows of the same keys, delete them, compact the table and replace it; small
-files are merged and equality deletes are converted; batches are committed late, several at once,
-or are lost in a restart. DuckDB reads what is there.
+files are merged and equality deletes are converted; batches are committed late, several at once
+(known before, or not), or are lost in a restart. DuckDB reads what is there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Histories(RuleBasedStateMachine):
         make_table(self.lake, self.version)
         self.rows: Counter[Row] = Counter()
         self.uppers = itertools.count(1)
-        self.pending: list[tuple[str, WrittenBatch, list[Change]]] = []
+        # The batches of each commit to come; the first ones may still share it.
+        self.pending: list[list[tuple[str, WrittenBatch, list[Change]]]] = []
         if rows:
             self.append(rows)
         self.start()
@@ -92,16 +93,22 @@ class Histories(RuleBasedStateMachine):
         sink.load_index(1000, refresh=False)
         return sink
 
-    @rule(changes=CHANGES, chunk=st.integers(1, 4))
-    def write(self, changes: list[Change], chunk: int) -> None:
+    @rule(changes=CHANGES, chunk=st.integers(1, 4), joins=st.booleans())
+    def write(self, changes: list[Change], chunk: int, joins: bool) -> None:
         changes, upper = self.allowed(changes), next(self.uppers)
+        joins = joins and bool(self.pending)
         write_id, batch = write_batch(self.sink, changes, upper, chunk, keeps_keys=True)
-        self.pending.append((write_id, self.sink.add_to_index(batch), changes))
+        indexed = write_id, self.sink.add_to_index(batch, joins=joins), changes
+        if joins:
+            self.pending[-1].append(indexed)
+        else:
+            self.pending.append([indexed])
 
     @precondition(lambda self: self.pending)
     @rule(count=st.integers(1, 3))
     def commit(self, count: int) -> None:
-        first, self.pending = self.pending[:count], self.pending[count:]
+        first = [batch for batches in self.pending[:count] for batch in batches]
+        self.pending = self.pending[count:]
         self.sink.commit(first[-1][0], [batch for _, batch, _ in first])
         for _, _, changes in first:
             self.apply(changes)
@@ -179,20 +186,23 @@ class Histories(RuleBasedStateMachine):
     @rule(same=st.booleans())
     def restart(self, same: bool) -> None:
         """After an error the same run begins again; after a kill there is another one."""
-        self.sink.discard([batch for _, batch, _ in self.pending])
-        self.pending = []
+        self.discard_pending()
         if same:
             self.sink.claim()
             self.sink.load_index(1000, refresh=False)
         else:
             self.start()
 
+    def discard_pending(self) -> None:
+        self.sink.discard([batch for batches in self.pending for _, batch, _ in batches])
+        self.pending = []
+
     @rule(changes=CHANGES)
     def truncate(self, changes: list[Change]) -> None:
         if self.pending:
             self.commit(len(self.pending))
         self.sink.replace_rows()
-        self.write(changes, 100)
+        self.write(changes, 100, joins=False)
         self.rows.clear()
         self.commit(1)
 
@@ -214,7 +224,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "sink"):
-            self.sink.discard([batch for _, batch, _ in self.pending])
+            self.discard_pending()
             base = self.lake.load(NAME)
             assert base is not None
             assert find_orphans(base, LATER) == []

@@ -129,7 +129,7 @@ class Stream:
         write_id, batch = write_batch(
             self.sink, changes(self.offset, upper), upper, max_keys=BATCH, keeps_keys=True
         )
-        self.pending.append(self.sink.add_to_index(batch))
+        self.pending.append(self.sink.add_to_index(batch, joins=bool(self.pending)))
         self.offset = upper
         if time.monotonic() - self.committed < COMMIT_SECONDS:
             return

@@ -81,7 +81,7 @@ class Table:
     def store_index(self) -> None:
         """There is none."""
 
-    def add_to_index(self, batch: WrittenBatch, watermark: Any) -> WrittenBatch:
+    def add_to_index(self, batch: WrittenBatch, watermark: Any, joins: bool) -> WrittenBatch:
         return batch
 
     def commit(self, write_id: str, batches: list[WrittenBatch]) -> None:

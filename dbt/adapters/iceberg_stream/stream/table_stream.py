@@ -158,7 +158,7 @@ class TableStream:
     def enqueue(self, batch: WrittenBatch) -> None:
         """Add a batch to the pending ones."""
         try:
-            batch = self.sink.add_to_index(batch, self._watermark)
+            batch = self.sink.add_to_index(batch, self._watermark, joins=bool(self.pending))
         except OSError as error:
             raise storage_error(error, [self]) from error
         self.pending.append(batch)

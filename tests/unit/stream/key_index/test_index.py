@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
+from dbt.adapters.iceberg_stream.stream.key_index import index_runs
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
@@ -60,9 +61,11 @@ def commit(lake: IcebergCatalog, change: TableChange) -> None:
     Committer(lake, NAME, change, base).commit()
 
 
-def changed(sink: Sink, *changes: Change, upper: int = 1) -> tuple[str, WrittenBatch]:
+def changed(
+    sink: Sink, *changes: Change, upper: int = 1, joins: bool = False
+) -> tuple[str, WrittenBatch]:
     write_id, batch = write_batch(sink, changes, upper, keeps_keys=True)
-    return write_id, sink.add_to_index(batch)
+    return write_id, sink.add_to_index(batch, joins=joins)
 
 
 def apply(sink: Sink, *changes: Change, upper: int = 1) -> None:
@@ -137,6 +140,43 @@ def test_rows_that_do_not_last_until_the_commit_are_never_added(
     assert orphans(lake) == []
     apply(sink, Change(1, "again"), upper=4)
     assert rows(lake) == [(1, "again")]
+
+
+def test_rows_that_one_commit_adds_and_deletes_leave_the_index(
+    lake: IcebergCatalog, version: int
+) -> None:
+    """Otherwise each look-up of a key would find all its changes since the last commit."""
+    make_table(lake, version)
+    insert(lake)
+    sink = open_indexed(lake)
+    batches = [
+        changed(sink, Change(1, str(upper)), upper=upper, joins=upper > 1) for upper in range(1, 41)
+    ]
+    assert sink.index is not None
+    entries = sink.index.most_rows(pa.table({"id": pa.array([1], pa.int64())}))
+    assert entries <= index_runs.MERGED_RUNS + 1
+    # Rows of others are still found by the keys of any of the batches.
+    insert(lake)
+    sink.commit(batches[-1][0], [batch for _, batch in batches])
+    assert rows(lake) == [(1, "40"), (2, "old"), (2, "old"), (3, "old"), (3, "old")]
+    apply(sink, Change(1, None), upper=41)
+    assert rows(lake) == [(2, "old"), (2, "old"), (3, "old"), (3, "old")]
+
+
+def test_what_the_next_commit_deletes_is_still_of_this_one(
+    lake: IcebergCatalog, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer adds the key between the batches of two commits."""
+    monkeypatch.setattr(index_runs, "MERGED_RUNS", 2)
+    make_table(lake, version)
+    sink = open_indexed(lake)
+    write_id, first = changed(sink, Change(1, "a"))
+    later = [changed(sink, Change(1, "b"), upper=n, joins=n > 2) for n in range(2, 6)]
+    insert(lake)
+    sink.commit(write_id, [first])
+    assert rows(lake) == [(1, "a"), (2, "old"), (3, "old")]
+    sink.commit(later[-1][0], [batch for _, batch in later])
+    assert rows(lake) == [(1, "b"), (2, "old"), (3, "old")]
 
 
 def test_a_commit_of_others_costs_a_lookup_and_not_the_batch(

@@ -62,12 +62,14 @@ class IndexedBatch:
         numbers: of its new data files, by location.
         deleted_keys: number that the entries of its deleted keys have in place of a file's.
         deleted: its deleted keys with their order, where late changes are looked for.
+        joins: whether the commit that has the batch before has this one, too.
     """
 
     deletes: dict[int, BitMap] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     deleted_keys: int = 0
     deleted: list[pa.Table] = field(default_factory=list)
+    joins: bool = False
 
 
 @dataclass(frozen=True)

@@ -207,13 +207,16 @@ class KeyIndex:
             for part in changes
         )
 
-    def add(self, changes: Sequence[ChangedKeys], watermark: Any = None) -> IndexedBatch:
+    def add(
+        self, changes: Sequence[ChangedKeys], watermark: Any = None, joins: bool = False
+    ) -> IndexedBatch:
         """Add the changes of a batch to the index, and find the rows that they replace.
 
         Args:
             changes: the changes, in their order.
             watermark: the highest value of the first `sequence_by` column in all batches before;
                 None if no change can be late.
+            joins: whether the commit that has the batch before will have this one, too.
 
         Raises:
             UnsupportedFile: late changes cannot be looked for: a file has values that the columns
@@ -221,7 +224,7 @@ class KeyIndex:
             OSError: the storage refuses a file.
         """
         with self.lock, ExitStack() as undo:
-            batch = IndexedBatch(deleted_keys=next(self._numbers))
+            batch = IndexedBatch(deleted_keys=next(self._numbers), joins=joins)
             self._pending.append(batch)
             undo.callback(self._update_deleted)
             undo.callback(self._pending.pop)
@@ -362,7 +365,8 @@ class KeyIndex:
         positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
         keys = _conform(part.keys.select(self.schema.names), self.schema)
         entries = Entries.at(encode(keys, self.prefix), pack(at, positions))
-        self._delete(batch, self._live(self._runs.find(entries.lookup_keys())[1]))
+        for rows in self._runs.rows_of(entries.lookup_keys()):
+            self._delete(batch, self._live(rows))
         self._runs.add([entries], is_pending=True)
         if self.late_changes is not None:
             batch.deleted.append(part.keys.filter(pc.less(part.positions, 0)))
@@ -465,9 +469,19 @@ class KeyIndex:
     def _owners(self) -> list[tuple[IndexedBatch, list[int]]]:
         return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]
 
+    def _last_commit(self) -> Iterator[IndexedBatch]:
+        """Yield the pending batches of the last commit to come, which nothing else deletes from."""
+        for batch in reversed(self._pending):
+            yield batch
+            if not batch.joins:
+                return
+
     def _live_entries(self) -> LiveEntries:
         """Return which entries the index still needs."""
         deleted = {item.number: item.deleted for item in self._files.values()}
+        # No snapshot will have rows that the same commit deletes.
+        last = (number for batch in self._last_commit() for number in batch.numbers.values())
+        deleted |= {number: self._deleted[number] for number in last}
         pending = (number for _, own in self._owners() for number in own)
         return LiveEntries({*deleted, *pending}, deleted)
 

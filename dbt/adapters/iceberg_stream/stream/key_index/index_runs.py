@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -100,6 +100,15 @@ class IndexRuns:
             Positions in `keys`, and the packed place of each row that has that key.
         """
         return _find(self._runs, keys, by_prefix)
+
+    def rows_of(self, keys: Keys) -> Iterator[Rows]:
+        """Yield the packed places of the rows of keys, run by run: all at once may be many more.
+
+        Args:
+            keys: sorted by code.
+        """
+        for run in self._runs:
+            yield run.find(keys)[1]
 
     def find_pending(self, keys: Keys) -> tuple[Indices, Rows]:
         """Find the entries of keys in runs that may have some of pending batches.

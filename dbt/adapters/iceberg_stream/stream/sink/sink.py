@@ -375,13 +375,16 @@ class Sink:
     def _check_run(self, metadata: Metadata) -> None:
         require_current_run(metadata, self.progress)
 
-    def add_to_index(self, batch: WrittenBatch, watermark: Any = None) -> WrittenBatch:
+    def add_to_index(
+        self, batch: WrittenBatch, watermark: Any = None, joins: bool = False
+    ) -> WrittenBatch:
         """Add a batch to the key index, which locates the rows that it deletes.
 
         Args:
             batch: the next batch to commit.
             watermark: the highest value of the first `sequence_by` column before this batch; None
                 if none of its changes can be late.
+            joins: whether the commit that has the batch before will have this one, too.
 
         Raises:
             StreamError: rows cannot be read that may be newer than changes.
@@ -395,7 +398,7 @@ class Sink:
             with self.lock, suppress(RowsMoved, StreamConflict):
                 self._follow(self.index, self._load(history=False))
         try:
-            return batch.with_index(self.index.add(changes, watermark))
+            return batch.with_index(self.index.add(changes, watermark, joins))
         except UnsupportedFile as error:
             raise StreamError(
                 f"{'.'.join(self.name)}: changes cannot be compared with the rows that they change "
