@@ -60,7 +60,8 @@ class IndexedBatch:
     Attributes:
         deletes: positions of rows to delete, by the number of their data file.
         numbers: of its new data files, by location.
-        deleted_keys: number that the entries of its deleted keys have in place of a file's.
+        deleted_keys: number that the entries of its deleted keys have in place of a file's; batches
+            of a commit share it.
         deleted: its deleted keys with their order, where late changes are looked for.
         joins: whether the commit that has the batch before has this one, too.
     """

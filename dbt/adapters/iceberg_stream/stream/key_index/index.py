@@ -224,7 +224,9 @@ class KeyIndex:
             OSError: the storage refuses a file.
         """
         with self.lock, ExitStack() as undo:
-            batch = IndexedBatch(deleted_keys=next(self._numbers), joins=joins)
+            before = self._pending[-1] if joins and self._pending else None
+            number = next(self._numbers) if before is None else before.deleted_keys
+            batch = IndexedBatch(deleted_keys=number, joins=before is not None)
             self._pending.append(batch)
             undo.callback(self._update_deleted)
             undo.callback(self._pending.pop)
@@ -365,9 +367,13 @@ class KeyIndex:
         positions = np.maximum(part.positions.to_numpy(), 0).astype(np.uint64)
         keys = _conform(part.keys.select(self.schema.names), self.schema)
         entries = Entries.at(encode(keys, self.prefix), pack(at, positions))
-        for rows in self._runs.rows_of(entries.lookup_keys()):
+        is_known = np.zeros(len(entries.rows), np.bool_)
+        for index, rows in self._runs.find_by_run(entries.lookup_keys()):
+            is_known[index[unpack(rows)[0] == batch.deleted_keys]] = True
             self._delete(batch, self._live(rows))
-        self._runs.add([entries], is_pending=True)
+        # A commit needs an entry of each deleted key once.
+        is_deleted_key = unpack(entries.rows)[0] == batch.deleted_keys
+        self._runs.add([entries.where(~(is_known & is_deleted_key))], is_pending=True)
         if self.late_changes is not None:
             batch.deleted.append(part.keys.filter(pc.less(part.positions, 0)))
 

@@ -101,14 +101,14 @@ class IndexRuns:
         """
         return _find(self._runs, keys, by_prefix)
 
-    def rows_of(self, keys: Keys) -> Iterator[Rows]:
-        """Yield the packed places of the rows of keys, run by run: all at once may be many more.
+    def find_by_run(self, keys: Keys) -> Iterator[tuple[Indices, Rows]]:
+        """Yield what `find` returns, run by run: it may be much more than the keys.
 
         Args:
             keys: sorted by code.
         """
         for run in self._runs:
-            yield run.find(keys)[1]
+            yield run.find(keys)
 
     def find_pending(self, keys: Keys) -> tuple[Indices, Rows]:
         """Find the entries of keys in runs that may have some of pending batches.

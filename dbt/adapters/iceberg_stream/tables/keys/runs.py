@@ -84,6 +84,17 @@ class Entries:
         """Return the keys with their nulls, which `rows` has."""
         return Keys(self.keys.codes, (self.rows & NULL) != 0, self.keys.values)
 
+    def where(self, mask: Mask) -> Entries:
+        """Return some of the entries.
+
+        Args:
+            mask: which ones.
+        """
+        if mask.all():
+            return self
+        kept = np.flatnonzero(mask)
+        return Entries(self.keys.take(kept), self.rows[kept])
+
 
 def pack(file: int | npt.NDArray[np.int64], positions: Rows) -> Rows:
     """Return the packed places of rows.
@@ -362,10 +373,7 @@ def merge_runs(runs: Sequence[Run], folder: Path, keep: Callable[[Entries], Mask
         undo.callback(writer.abort)
         for parts in _parts(runs):
             entries = merge_entries(parts)
-            mask = keep(entries)
-            if not mask.all():
-                kept = np.flatnonzero(mask)
-                entries = Entries(entries.keys.take(kept), entries.rows[kept])
+            entries = entries.where(keep(entries))
             if len(entries.rows):
                 writer.append(entries)
         undo.pop_all()
