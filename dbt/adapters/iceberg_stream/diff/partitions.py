@@ -6,7 +6,6 @@ at a time.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.diff.matching import THREADS, RowSet
 from dbt.adapters.iceberg_stream.diff.values import flat, hash_rows
+from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
 from dbt.adapters.iceberg_stream.tables.keys.codes import Codes, mix
 
 MIB = 1024 * 1024
@@ -106,7 +106,7 @@ class _Files:
     def __init__(self, schema: pa.Schema, count: int) -> None:
         self._schema = schema
         self._count = count
-        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-diff-")
+        self._folder = TemporaryFolder("diff")
         self._open = ExitStack()
         self._writers = [[self._writer(number, side) for side in (0, 1)] for number in range(count)]
 
@@ -115,7 +115,7 @@ class _Files:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def write(self, rows: pa.Table, side: int) -> None:
         """Write rows of a version to their partitions."""
@@ -134,7 +134,7 @@ class _Files:
             yield before, after
 
     def _path(self, number: int, side: int) -> Path:
-        return Path(self._folder.name) / f"{number}-{side}.arrow"
+        return self._folder.path / f"{number}-{side}.arrow"
 
     def _writer(self, number: int, side: int) -> pa.RecordBatchFileWriter:
         path = str(self._path(number, side))

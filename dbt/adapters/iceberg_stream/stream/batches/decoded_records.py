@@ -6,7 +6,6 @@ messages of a topic itself.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Frontier,
     MessageSource,
 )
+from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -51,14 +51,14 @@ class DecodedRecords:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-records-")
+        self._folder = TemporaryFolder("records")
         self.skipped = 0
 
     def __enter__(self) -> DecodedRecords:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        self._folder.close()
 
     def read(
         self, session: Session, source: MessageSource, lower: Frontier | None, upper: Frontier
@@ -79,7 +79,7 @@ class DecodedRecords:
             StreamError: the temporary folder cannot be written.
         """
         rows = source.arrow_rows(session, lower, upper, _all_columns, self._skip)
-        path = Path(self._folder.name) / "records.parquet"
+        path = self._folder.path / "records.parquet"
         schema = None if rows is None else _write(rows, path)
         return None if schema is None else _frame(session, source, path, schema)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
+from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
 from dbt.adapters.iceberg_stream.tables.keys.codes import Keys
 from dbt.adapters.iceberg_stream.tables.keys.live_entries import LiveEntries
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
@@ -32,7 +32,7 @@ class IndexRuns:
     """Sorted runs in a folder on the local disk, which goes with the object."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-keys-")
+        self._folder = TemporaryFolder("keys")
         self._names = itertools.count()
         self._runs: list[Run] = []
         # Folders of runs that may have entries of pending batches.
@@ -41,7 +41,7 @@ class IndexRuns:
     @property
     def folder(self) -> Path:
         """Where the runs are."""
-        return Path(self._folder.name)
+        return self._folder.path
 
     @property
     def rows(self) -> int:

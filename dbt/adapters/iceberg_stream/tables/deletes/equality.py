@@ -9,7 +9,6 @@ them. Which deletes apply to which rows is in the Iceberg specification, "Scan P
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 )
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask, encode, equal
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
     POSITION_BITS,
@@ -102,7 +102,7 @@ class EqualityDeletes:
         self.files = equality_delete_files(table)
         numbers = {item.sequence_number or 0 for item in self.files}
         self._sequence_numbers = np.array(sorted(numbers), np.int64)
-        self._folder = tempfile.TemporaryDirectory(prefix="iceberg-stream-deletes-")
+        self._folder = TemporaryFolder("deletes")
         self._run_numbers = count()
         self._lock = threading.Lock()
         self._metadata = table.metadata
@@ -121,7 +121,7 @@ class EqualityDeletes:
 
     def close(self) -> None:
         """Remove the local files."""
-        self._folder.cleanup()
+        self._folder.close()
 
     @property
     def keys(self) -> int:
@@ -228,7 +228,7 @@ class EqualityDeletes:
             deletes.runs = [merged]
 
     def _new_folder(self) -> Path:
-        return Path(self._folder.name) / f"run-{next(self._run_numbers)}"
+        return self._folder.path / f"run-{next(self._run_numbers)}"
 
 
 def equality_delete_files(table: LoadedTable) -> list[ManifestEntry]:

@@ -1,0 +1,81 @@
+"""Temporary folders and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dbt.adapters.iceberg_stream.tables.files import temporary_folder
+from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
+
+PROCESS = """
+import time
+from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
+folder = TemporaryFolder("keys")
+(folder.path / "run").write_bytes(bytes(1000))
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.fixture(autouse=True)
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary folder, in which this process has made no folder yet."""
+    monkeypatch.setattr(temporary_folder.tempfile, "tempdir", str(tmp_path))
+    temporary_folder._remove_abandoned.cache_clear()
+    return tmp_path
+
+
+@pytest.fixture
+def other(parent: Path) -> subprocess.Popen[str]:
+    """Another process that has a folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROCESS],
+        env={**os.environ, "TMPDIR": str(parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_killed_process_leaves_its_folder_to_the_next(
+    parent: Path, other: subprocess.Popen[str]
+) -> None:
+    (before,) = parent.glob("*/run")
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    TemporaryFolder("diff").close()
+    assert before.exists()
+    TemporaryFolder("keys").close()
+    assert list(parent.iterdir()) == []
+
+
+def test_folders_in_use_stay(parent: Path, other: subprocess.Popen[str]) -> None:
+    mine = TemporaryFolder("keys")
+    temporary_folder._remove_abandoned.cache_clear()
+    TemporaryFolder("keys").close()
+    assert len(list(parent.glob("*/run"))) == 1
+    assert mine.path.is_dir()
+    other.kill()
+    other.wait()
+
+
+def test_a_forgotten_folder_is_removed(parent: Path) -> None:
+    folder = TemporaryFolder("keys")
+    (folder.path / "run").touch()
+    assert oct(folder.path.stat().st_mode & 0o777) == "0o700"
+    del folder
+    assert list(parent.iterdir()) == []
+
+
+def test_folders_without_a_lock_stay(parent: Path) -> None:
+    """Nobody knows whether they are in use."""
+    (parent / "iceberg-stream-keys-x").mkdir()
+    TemporaryFolder("keys").close()
+    assert [path.name for path in parent.iterdir()] == ["iceberg-stream-keys-x"]
