@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from dbt.adapters.iceberg_stream.tables.files import temporary_folder
 from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
@@ -79,3 +80,19 @@ def test_folders_without_a_lock_stay(parent: Path) -> None:
     (parent / "iceberg-stream-keys-x").mkdir()
     TemporaryFolder("keys").close()
     assert [path.name for path in parent.iterdir()] == ["iceberg-stream-keys-x"]
+
+
+def test_a_file_system_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So filelock 3 says; version 4 locks by the file itself."""
+
+    def refuse(lock: FileLock, **_: object) -> None:
+        Path(lock.lock_file).touch()
+        raise NotImplementedError
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    first = TemporaryFolder("keys")
+    temporary_folder._remove_abandoned.cache_clear()
+    TemporaryFolder("keys").close()
+    assert first.path.is_dir()
+    first.close()
+    assert list(parent.iterdir()) == []

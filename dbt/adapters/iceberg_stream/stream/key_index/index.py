@@ -476,7 +476,7 @@ class KeyIndex:
         return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]
 
     def _last_commit(self) -> Iterator[IndexedBatch]:
-        """Yield the pending batches of the last commit to come, which nothing else deletes from."""
+        """Yield the pending batches that the last commit to come will have, from the last one."""
         for batch in reversed(self._pending):
             yield batch
             if not batch.joins:
@@ -485,7 +485,7 @@ class KeyIndex:
     def _live_entries(self) -> LiveEntries:
         """Return which entries the index still needs."""
         deleted = {item.number: item.deleted for item in self._files.values()}
-        # No snapshot will have rows that the same commit deletes.
+        # No snapshot will have rows that their own commit deletes; nothing after it does so yet.
         last = (number for batch in self._last_commit() for number in batch.numbers.values())
         deleted |= {number: self._deleted[number] for number in last}
         pending = (number for _, own in self._owners() for number in own)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +37,9 @@ class TemporaryFolder:
         self.path = parent / f"{prefix}{uuid.uuid4().hex}"
         # Before the folder: others remove a folder whose lock they get.
         lock = _lock(self.path)
-        lock.acquire()
+        # Some network file systems have no locks: a folder that is left there stays.
+        with suppress(NotImplementedError):
+            lock.acquire()
         self._finalizer = weakref.finalize(self, _remove, self.path, lock)
         self.path.mkdir(mode=0o700)
 
@@ -53,8 +56,8 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
         lock = _lock(folder)
         try:
             lock.acquire(blocking=False)
-        except OSError:
-            # It is in use, or another user's.
+        except (OSError, NotImplementedError):
+            # It is in use or another user's, or nobody knows.
             continue
         _remove(folder, lock)
 
