@@ -103,7 +103,7 @@ def test_a_temporary_folder_that_cannot_be_written(
     schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
     messages = Messages(decoder_of(schema), [framed(1, encode(schema, {"id": 7}))])
     with DecodedRecords() as records:
-        [folder] = tmp_path.iterdir()
+        [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
         folder.rmdir()
         with pytest.raises(StreamError, match=f"{folder} does not take .* TMPDIR"):
             records.read(spark, cast("MessageSource", messages), None, UPPER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt.adapters.iceberg_stream.diff import partitions
 from dbt.adapters.iceberg_stream.diff.matching import Matches, NotUnique, RowSet, match_rows
 from dbt.adapters.iceberg_stream.diff.partitions import Partitions
 from dbt.adapters.iceberg_stream.diff.values import differs, encoded, hash_rows
@@ -166,7 +166,7 @@ def test_partitions_hold_all_rows(before: list[Any], after: list[Any]) -> None:
 
 
 def test_many_rows_go_to_the_disk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     rows = table([(n, "text" * 10) for n in range(1000)])
     with Partitions(rows.schema, [0], 20_000, memory=200_000) as parts:
         for _ in range(10):
