@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,22 +29,23 @@ time.sleep(100)
 @pytest.fixture(autouse=True)
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The system's temporary folder, in which this process has made no folder yet."""
-    monkeypatch.setattr(temporary_folder.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     temporary_folder._remove_abandoned.cache_clear()
     return tmp_path
 
 
 @pytest.fixture
-def other(parent: Path) -> subprocess.Popen[str]:
+def other(parent: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that has a folder."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", PROCESS],
         env={**os.environ, "TMPDIR": str(parent)},
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
 
 
 def test_a_killed_process_leaves_its_folder_to_the_next(
@@ -63,8 +66,6 @@ def test_folders_in_use_stay(parent: Path, other: subprocess.Popen[str]) -> None
     TemporaryFolder("keys").close()
     assert len(list(parent.glob("*/run"))) == 1
     assert mine.path.is_dir()
-    other.kill()
-    other.wait()
 
 
 def test_a_forgotten_folder_is_removed(parent: Path) -> None:

@@ -63,7 +63,7 @@ class IndexedBatch:
         deleted_keys: number that the entries of its deleted keys have in place of a file's; batches
             of a commit share it.
         deleted: its deleted keys with their order, where late changes are looked for.
-        joins: whether the commit that has the batch before has this one, too.
+        joins: whether it is in the same commit as the batch before it.
     """
 
     deletes: dict[int, BitMap] = field(default_factory=dict)

@@ -216,7 +216,7 @@ class KeyIndex:
             changes: the changes, in their order.
             watermark: the highest value of the first `sequence_by` column in all batches before;
                 None if no change can be late.
-            joins: whether the commit that has the batch before will have this one, too.
+            joins: whether this batch and the one before it will be in the same commit.
 
         Raises:
             UnsupportedFile: late changes cannot be looked for: a file has values that the columns
@@ -476,7 +476,7 @@ class KeyIndex:
         return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]
 
     def _last_commit(self) -> Iterator[IndexedBatch]:
-        """Yield the pending batches that the last commit to come will have, from the last one."""
+        """Yield the batches of the newest pending commit, newest first."""
         for batch in reversed(self._pending):
             yield batch
             if not batch.joins:

@@ -102,7 +102,7 @@ class IndexRuns:
         return _find(self._runs, keys, by_prefix)
 
     def find_by_run(self, keys: Keys) -> Iterator[tuple[Indices, Rows]]:
-        """Yield what `find` returns, run by run: it may be much more than the keys.
+        """Yield what `find` returns, one run at a time: all of it may be many times the keys.
 
         Args:
             keys: sorted by code.

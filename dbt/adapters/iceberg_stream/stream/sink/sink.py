@@ -384,7 +384,7 @@ class Sink:
             batch: the next batch to commit.
             watermark: the highest value of the first `sequence_by` column before this batch; None
                 if none of its changes can be late.
-            joins: whether the commit that has the batch before will have this one, too.
+            joins: whether this batch and the one before it will be in the same commit.
 
         Raises:
             StreamError: rows cannot be read that may be newer than changes.

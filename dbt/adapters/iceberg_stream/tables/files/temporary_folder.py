@@ -1,4 +1,4 @@
-"""Temporary folders that go even if their process is killed."""
+"""Temporary folders that are removed even if their process is killed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ SUFFIX = ".lock"
 
 
 class TemporaryFolder:
-    """A folder in the system's temporary folder, which is removed when it is closed or forgotten.
+    """A folder in the system's temporary folder, removed when it is closed or garbage-collected.
 
-    If its process is killed, the next process that makes one of its kind removes it. The lock
-    beside a folder, which ends with the process, shows whether it is in use.
+    If its process is killed, the next process that creates a folder of the same kind removes it. A
+    lock file beside the folder shows whether it is in use: the lock ends with the process.
 
     Args:
-        kind: what it is for, in its name.
+        kind: what the folder is for; part of its name.
 
     Attributes:
         path: the folder.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, kind: str) -> None:
         parent, prefix = Path(tempfile.gettempdir()), f"iceberg-stream-{kind}-"
         _remove_abandoned(parent, prefix)
         self.path = parent / f"{prefix}{uuid.uuid4().hex}"
-        # Before the folder: others remove a folder whose lock they get.
+        # Locked before it is created: other processes remove a folder whose lock they get.
         lock = _lock(self.path)
         # Some network file systems have no locks: a folder that is left there stays.
         with suppress(NotImplementedError):
@@ -50,14 +50,14 @@ class TemporaryFolder:
 
 @cache
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the folders of processes that have ended, once for each process that makes some."""
+    """Remove the folders of processes that have ended; runs once per process and kind."""
     for path in parent.glob(f"{prefix}*{SUFFIX}"):
         folder = path.with_suffix("")
         lock = _lock(folder)
         try:
             lock.acquire(blocking=False)
         except (OSError, NotImplementedError):
-            # It is in use or another user's, or nobody knows.
+            # It is in use, another user's, or on a file system without locks.
             continue
         _remove(folder, lock)
 

@@ -85,10 +85,10 @@ class Entries:
         return Keys(self.keys.codes, (self.rows & NULL) != 0, self.keys.values)
 
     def where(self, mask: Mask) -> Entries:
-        """Return some of the entries.
+        """Return the entries that a mask selects.
 
         Args:
-            mask: which ones.
+            mask: true for the entries to return.
         """
         if mask.all():
             return self

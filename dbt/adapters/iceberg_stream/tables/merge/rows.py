@@ -84,7 +84,7 @@ class Source:
 
 
 def row_numbers(count: int) -> pa.Int64Array:
-    """Return 0, 1 and so on. Not all clusters' PyArrow has `arange`, which is of version 21."""
+    """Return 0 to `count` - 1. A cluster's PyArrow may be too old for `arange` (version 21)."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(1, count)), 1)
 
 
