@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -80,6 +81,15 @@ def test_rows_of_a_command(spark: Session) -> None:
     assert "spark_catalog" in spark.fetch(spark.run("show catalogs"))["catalog"].to_pylist()
 
 
+@pytest.fixture
+def handled_interrupts() -> Iterator[None]:
+    """Handle SIGINT as Python does, also where the tests' own process ignores it (`pytest &`)."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("handled_interrupts")
 def test_an_interrupted_process_ends_its_query(spark: Session) -> None:
     interrupts = iter([signal.SIGINT])
 
