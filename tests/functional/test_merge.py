@@ -154,10 +154,24 @@ select id, uuid() as token from range(2)
 """
 
 
+OTHER_TYPE = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+{% if is_incremental() %}
+select 1 as id, array('2') as n where {{ var('has_rows') }}
+{% else %}
+select 1 as id, 2 as n
+{% endif %}
+"""
+
+
 class TestRefusedIncrements:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"duplicates.sql": DUPLICATES, "random.sql": RANDOM}
+        return {
+            "duplicates.sql": DUPLICATES,
+            "random.sql": RANDOM,
+            "other_type.sql": OTHER_TYPE,
+        }
 
     @pytest.fixture(scope="class")
     def project_config_update(self) -> dict[str, Any]:
@@ -180,6 +194,16 @@ class TestRefusedIncrements:
         message = run_dbt(["run", "--select", "duplicates"], expect_pass=False)[0].message
         assert "more than one row for a unique_key (a, b): (1, x) 2 times" in message
         assert snapshot_ids(project, "duplicates") == before
+
+    def test_a_column_of_another_type_is_refused_also_without_rows(self, project: Any) -> None:
+        run = ["run", "--select", "other_type", "--vars"]
+        run_dbt([*run, "has_rows: true"])
+        before = snapshot_ids(project, "other_type")
+        for has_rows in ("true", "false"):
+            message = run_dbt([*run, f"has_rows: {has_rows}"], expect_pass=False)[0].message
+            assert '"(n <=> n)" due to data type mismatch' in message
+            assert '("INT" and "ARRAY<STRING>")' in message
+        assert snapshot_ids(project, "other_type") == before
 
 
 MODEL_OF_A_SCHEMA = """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -107,21 +108,20 @@ def _source_schema(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
 
 def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
     """Read the source's rows with the table's types; None if there are too many."""
-    source_names: Sequence[str] = next(stream).names
+    source: pa.Schema = next(stream)
     # Names in Spark are case-insensitive.
     names = {name.lower(): name for name in schema.names}
-    if missing := [name for low, name in names.items() if low not in map(str.lower, source_names)]:
+    if missing := [name for low, name in names.items() if low not in map(str.lower, source.names)]:
         raise ColumnError(missing[0], "is not among the model's columns")
+    positions = [i for i, name in enumerate(source.names) if name.lower() in names]
+    target_names = [names[source.names[i].lower()] for i in positions]
     batches: list[pa.RecordBatch] = []
     count = 0
-    for batch in stream:
+    # Types are checked also if there are no rows, as Spark does.
+    for batch in itertools.chain([pa.RecordBatch.from_pylist([], source)], stream):
         count += batch.num_rows
         if count > MOST_SOURCE_ROWS:
             return None
-        positions = [i for i, name in enumerate(source_names) if name.lower() in names]
-        renamed = pa.RecordBatch.from_arrays(
-            [batch.column(i) for i in positions],
-            [names[source_names[i].lower()] for i in positions],
-        )
-        batches.append(conform(renamed, schema))
+        columns = [batch.column(i) for i in positions]
+        batches.append(conform(pa.RecordBatch.from_arrays(columns, target_names), schema))
     return pa.Table.from_batches(batches, schema)
