@@ -34,8 +34,7 @@ def test_schemas_that_cannot_be_read() -> None:
     assert schemas.unreadable == {
         2: "has the schema 2, which has `id` as string, which is int in the other schemas. Set the "
         "source's `columns` to choose its type",
-        3: "has the schema 3, which is JSON Schema and not Avro. Set `format: json` and the "
-        "source's `columns`",
+        3: "has the schema 3, which is JSON Schema and not Avro. Set `format: json`",
         4: "has the schema 4, which lacks the field `ID`, a column of the key. Set the model's "
         "`unique_key` to fields that every schema has",
     }
@@ -159,7 +158,7 @@ def test_durations_need_a_definition() -> None:
     part = {"type": "record", "name": "Part", "fields": [{"name": "d", "type": ["null", duration]}]}
     words = (
         "which has `{}` as a duration, for which no column has a type. Set the source's `columns`, "
-        "without the field or with its bytes as binary"
+        "without the field or with it as binary"
     )
     for kind, path in {
         "plain": (duration, "x"),

@@ -223,11 +223,11 @@ def test_schemas_that_cannot_be_read_are_named() -> None:
             "hold a secret, schema.registry.basic.auth.user.info,",
         ),
         ({"options": {"schema.registry.bearer.auth.token": "t"}}, "hold a secret"),
-        ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro or Protobuf"),
-        ({"format": "raw", "record": "s"}, "`record` is of messages in Avro or Protobuf"),
+        ({"format": "raw", "subject": "s"}, "`subject` is of messages whose schemas are in a"),
+        ({"format": "raw", "record": "s"}, "`record` is of messages whose schemas are in a"),
         ({"record": ["s"]}, "`record` must be text"),
         ({"format": "json", "columns": "a int", "record": "s"}, "`record` needs a schema registry"),
-        ({"format": "json", "columns": "a int", "subject": "s"}, "or of a `record` in JSON"),
+        ({"format": "json", "columns": "a int", "subject": "s"}, "For JSON, remove `columns`"),
         (
             {"format": "json", "columns": "a int", "record": "s", "tombstones": "delete"},
             "`record` cannot be used with `tombstones: delete`",
@@ -239,6 +239,12 @@ def test_schemas_that_cannot_be_read_are_named() -> None:
         ),
         ({"format": "maxwell", "encoding": "avro", "columns": "a int"}, "of Debezium's messages"),
         ({"format": "protobuf"}, "Protobuf needs a schema registry"),
+        ({"format": "json"}, "needs `columns`, as `name type, name type`, or a schema registry"),
+        ({"format": "debezium"}, "The format debezium needs `columns`, as `name type, name type`,"),
+        (
+            {"format": "maxwell", "schema_registry": ADDRESS},
+            "The format maxwell needs `columns`, as `name type, name type`.",
+        ),
         ({"format": "avro", "message": "a.B"}, "`message` is of messages in Protobuf"),
         ({"format": "avro", "encoding": "protobuf"}, "of Debezium's messages"),
         (

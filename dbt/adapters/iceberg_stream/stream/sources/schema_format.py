@@ -117,6 +117,10 @@ class SchemaFormat(Protocol):
         """
         ...
 
+    def shown(self) -> str:
+        """Return SQL of the text that a bad message is shown as."""
+        ...
+
 
 def require_kind(schema: RegisteredSchema, kind: str, key: str) -> None:
     """Check that a schema is of the format that the source names.
@@ -133,6 +137,4 @@ def require_kind(schema: RegisteredSchema, kind: str, key: str) -> None:
         return
     name, value = KINDS.get(schema.kind, (schema.kind, ""))
     advice = f"Set `{key}: {value}`" if value else "Set `format: raw`"
-    if value == "json":
-        advice += " and the source's `columns`"
     raise SchemaError(f"is {name} and not {KINDS[kind][0]}. {advice}")

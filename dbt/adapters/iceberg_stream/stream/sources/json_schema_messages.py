@@ -1,0 +1,188 @@
+"""Decode messages in JSON behind the id of their JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as t
+
+from dbt.adapters.iceberg_stream.sql.quoting import literal
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import MODE, spelled_as
+from dbt.adapters.iceberg_stream.stream.sources.json_schema_types import (
+    JsonScalar,
+    has_decimals,
+    is_decimal,
+    parse_json_schema,
+    with_scalars,
+)
+from dbt.adapters.iceberg_stream.stream.sources.record_types import named, record_names
+from dbt.adapters.iceberg_stream.stream.sources.schema_columns import failed_sql, value_sql
+from dbt.adapters.iceberg_stream.stream.sources.schema_format import Writer
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
+    Node,
+    Scalar,
+    SchemaError,
+    Struct,
+    read_type,
+)
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD
+from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import json_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+# The column with the JSON of a message.
+TEXT = "json"
+# What is read of Debezium's messages; other members are not decoded.
+CHANGE = ("before", "after", "op", "source")
+CHANGE_SOURCE = ("table",)
+# SQL of a decimal, which Spark's Avro reads from its bytes behind their number.
+OF_BYTES = (
+    "try_cast(if(length({{x}}) between 1 and 16, from_avro(concat(unhex(lpad(hex(2 * "
+    "length({{x}})), 2, '0')), {{x}}), {avro}, map('mode', 'PERMISSIVE')), null) as {kind})"
+)
+
+
+class JsonFormat:
+    """JSON, which Spark decodes; see SchemaFormat.
+
+    Attributes:
+        record: title of the record type that is read; messages of others are skipped.
+        key_record: as `record`, of keys.
+        required: columns that each message must have.
+        of_changes: whether the messages are Debezium's.
+    """
+
+    kind = "JSON"
+
+    def __init__(
+        self,
+        record: str | None = None,
+        key_record: str | None = None,
+        required: Sequence[str] = (),
+        of_changes: bool = False,
+    ) -> None:
+        self.record, self.key_record = record, key_record
+        self.required, self.of_changes = required, of_changes
+
+    def parse(self, schema: RegisteredSchema, is_key: bool) -> tuple[Struct, None]:
+        require_record_type(schema, self.key_record if is_key else self.record)
+        record = parse_json_schema(schema.text, schema.references)
+        return (_change(record) if self.of_changes else record), None
+
+    def decode(self, framed: DataFrame, writers: Sequence[Writer]) -> DataFrame:
+        texts = framed.selectExpr("*", f"cast({json_sql('value')} as string) as {TEXT}")
+        records = ((writer, with_scalars(writer.record, _as_read)) for writer in writers)
+        decoded = texts.selectExpr("*", *(f"{_read(w, r)} as {w.decoded}" for w, r in records))
+        numbers = [_with_numbers(w) for w in writers if has_decimals(w.record)]
+        return decoded.selectExpr("*", *numbers).selectExpr("*", *map(_message, writers))
+
+    def null_messages(self, writers: Sequence[Writer]) -> Sequence[bytes]:
+        return ()
+
+    def problems(self, writers: Sequence[Writer]) -> Iterator[tuple[str, str]]:
+        yield f"not is_valid_utf8({TEXT})", literal("is not UTF-8")
+        for writer in writers:
+            for name in spelled_as([name for name, _ in writer.row.fields], self.required):
+                has_key = f"array_contains(json_object_keys({TEXT}), {literal(name)})"
+                yield f"{_is_of(writer)} and not {has_key}", literal(f"lacks the key `{name}`")
+
+    def shown(self) -> str:
+        return f"make_valid_utf8({TEXT})"
+
+
+def require_record_type(schema: RegisteredSchema, record: str | None) -> None:
+    """Check that a schema of a record type is of no other ones, too.
+
+    Args:
+        schema: the schema, which has the record type.
+        record: the title of the record type; None for any.
+
+    Raises:
+        SchemaError: it is a union of record types.
+    """
+    names = record_names(schema)
+    if record is None or names == (record,) or json.loads(schema.text).get("title") == record:
+        return
+    types = named(names) if names else "types of which one has no `title`"
+    raise SchemaError(
+        f"is a union of {types}, and JSON does not say which one a message is of. Remove the "
+        "source's `record`, and choose rows by a field in the model's query"
+    )
+
+
+def _change(record: Struct) -> Struct:
+    """Return what is read of Debezium's messages."""
+    fields = [(name, node) for name, node in record.fields if name in CHANGE]
+    for place, (name, node) in enumerate(fields):
+        if name == "source" and isinstance(node, Struct):
+            source = Struct(tuple(field for field in node.fields if field[0] in CHANGE_SOURCE))
+            fields[place] = name, source
+    return Struct(tuple(fields))
+
+
+def _is_of(writer: Writer) -> str:
+    return f"id in ({', '.join(map(str, writer.ids))})"
+
+
+def _read(writer: Writer, record: Node) -> str:
+    """Return SQL of a message's fields, under names of their positions, and of BAD."""
+    names, positions = record.column, read_type(record)
+    assert isinstance(names, t.StructType) and isinstance(positions, t.StructType)
+    columns, kind = (
+        type_sql(t.StructType([*fields, t.StructField(BAD, t.StringType())]))
+        for fields in (names, positions)
+    )
+    parsed = f"from_json({TEXT}, {literal(columns)}, {MODE})"
+    return f"case when {_is_of(writer)} then cast({parsed} as {kind}) end"
+
+
+def _with_numbers(writer: Writer) -> str:
+    """Return SQL of a message whose decimals are no bytes: they may be numbers, all of them."""
+    record = with_scalars(writer.record, _number)
+    return (
+        f"if({writer.decoded}.{BAD} is null, null, {_read(writer, record)}) as {_numbers(writer)}"
+    )
+
+
+def _numbers(writer: Writer) -> str:
+    return f"n{writer.number}"
+
+
+def _message(writer: Writer) -> str:
+    decoded = _if_good(writer.decoded, writer.decoded)
+    if not has_decimals(writer.record):
+        return f"{decoded} as {writer.message}"
+    record = with_scalars(writer.record, _number_of_bytes)
+    converted = value_sql(record, writer.decoded, record.column)
+    kind = type_sql(read_type(record))
+    failed = failed_sql(record, writer.decoded, record.column) or "false"
+    of_bytes = _if_good(writer.decoded, f"if({failed}, null, cast({converted} as {kind}))")
+    number = _numbers(writer)
+    of_numbers = _if_good(number, f"cast({number} as {kind})")
+    return f"coalesce({of_bytes}, {of_numbers}) as {writer.message}"
+
+
+def _if_good(parsed: str, value: str) -> str:
+    return f"if({parsed}.{BAD} is null, {value}, null)"
+
+
+def _as_read(node: JsonScalar) -> Scalar:
+    return Scalar(node.read)
+
+
+def _number(node: JsonScalar) -> Scalar:
+    return Scalar(node.column if is_decimal(node) else node.read)
+
+
+def _number_of_bytes(node: JsonScalar) -> Scalar:
+    if not isinstance(node.column, t.DecimalType):
+        return Scalar(node.read)
+    precision, scale = node.column.precision, node.column.scale
+    avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    sql = OF_BYTES.format(avro=literal(json.dumps(avro)), kind=type_sql(node.column))
+    return Scalar(node.column, sql)
