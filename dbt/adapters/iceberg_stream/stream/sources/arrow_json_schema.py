@@ -57,7 +57,7 @@ class _JsonReader:
 
     record: Struct
     schemas: tuple[pa.Schema, ...]
-    required: Sequence[str]
+    required: tuple[str, ...]
     zone: str
 
     def read(self, messages: pa.BinaryArray) -> pa.StructArray:
@@ -113,7 +113,7 @@ def _reader(writer: Writer, required: Sequence[str], zone: str | None) -> _JsonR
         return None
     is_row = writer.record == writer.row
     names = spelled_as([name for name, _ in writer.row.fields], required) if is_row else ()
-    return _JsonReader(writer.record, schemas, names, zone or "")
+    return _JsonReader(writer.record, schemas, tuple(names), zone or "")
 
 
 def _arrow_schema(record: Struct, decimal_type: Callable[[Scalar], Scalar]) -> pa.Schema | None:
