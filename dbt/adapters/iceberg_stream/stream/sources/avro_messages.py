@@ -72,7 +72,7 @@ class AvroFormat:
                 condition = f"{_is_of(writer)} and not {_begins(prefix)}"
                 yield condition, f"concat('has the schema ', id, {literal(NO_INDEX)})"
 
-    def shown(self) -> str:
+    def message_text(self) -> str:
         return "hex(value)"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TEXT = "json"
 # What is read of Debezium's messages; other members are not decoded.
 CHANGE = ("before", "after", "op", "source")
-CHANGE_SOURCE = ("table",)
+SOURCE = ("table",)
 # SQL of a decimal, which Spark's Avro reads from its bytes behind their number.
 OF_BYTES = (
     "try_cast(if(length({{x}}) between 1 and 16, from_avro(concat(unhex(lpad(hex(2 * "
@@ -91,7 +91,7 @@ class JsonFormat:
                 has_key = f"array_contains(json_object_keys({TEXT}), {literal(name)})"
                 yield f"{_is_of(writer)} and not {has_key}", literal(f"lacks the key `{name}`")
 
-    def shown(self) -> str:
+    def message_text(self) -> str:
         return f"make_valid_utf8({TEXT})"
 
 
@@ -117,12 +117,16 @@ def require_record_type(schema: RegisteredSchema, record: str | None) -> None:
 
 def _change(record: Struct) -> Struct:
     """Return what is read of Debezium's messages."""
-    fields = [(name, node) for name, node in record.fields if name in CHANGE]
-    for place, (name, node) in enumerate(fields):
-        if name == "source" and isinstance(node, Struct):
-            source = Struct(tuple(field for field in node.fields if field[0] in CHANGE_SOURCE))
-            fields[place] = name, source
-    return Struct(tuple(fields))
+    fields = dict(_only(record, CHANGE).fields)
+    if isinstance(source := fields.get("source"), Struct):
+        # Without fields it would be a struct that Spark cannot read.
+        fields["source"] = _only(source, SOURCE) if source.members.get("table") else None
+    return Struct(tuple(fields.items()))
+
+
+def _only(record: Struct, names: Collection[str]) -> Struct:
+    """Return a type with some of its fields only."""
+    return Struct(tuple(field for field in record.fields if field[0] in names))
 
 
 def _is_of(writer: Writer) -> str:

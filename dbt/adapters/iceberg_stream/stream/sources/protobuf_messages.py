@@ -86,7 +86,7 @@ class ProtobufFormat:
     def problems(self, writers: Sequence[Writer]) -> Iterator[tuple[str, str]]:
         yield f"{PROBLEM} is not null", PROBLEM
 
-    def shown(self) -> str:
+    def message_text(self) -> str:
         return "hex(value)"
 
 

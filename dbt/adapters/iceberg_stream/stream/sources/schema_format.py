@@ -117,8 +117,8 @@ class SchemaFormat(Protocol):
         """
         ...
 
-    def shown(self) -> str:
-        """Return SQL of the text that a bad message is shown as."""
+    def message_text(self) -> str:
+        """Return SQL of a message as text, for bad ones."""
         ...
 
 

@@ -257,7 +257,7 @@ class SchemaMessages:
         whole = f"case when {SKIPPED} then null {reason} end as {REASON}"
         framed = frame.selectExpr("*", whole)
         return framed.selectExpr(
-            "*", f"if({REASON} is null, null, {self._format.shown()}) as {BAD}"
+            "*", f"if({REASON} is null, null, {self._format.message_text()}) as {BAD}"
         )
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
