@@ -158,21 +158,19 @@ def _numbers(writer: Writer) -> str:
 
 
 def _message(writer: Writer) -> str:
-    decoded = _if_good(writer.decoded, writer.decoded)
+    decoded, numbers = writer.decoded, _numbers(writer)
     if not has_decimals(writer.record):
-        return f"{decoded} as {writer.message}"
+        return f"if({decoded}.{BAD} is null, {decoded}, null) as {writer.message}"
     record = with_scalars(writer.record, _number_of_bytes)
-    converted = value_sql(record, writer.decoded, record.column)
-    kind = type_sql(read_type(record))
-    failed = failed_sql(record, writer.decoded, record.column) or "false"
-    of_bytes = _if_good(writer.decoded, f"if({failed}, null, cast({converted} as {kind}))")
-    number = _numbers(writer)
-    of_numbers = _if_good(number, f"cast({number} as {kind})")
+    converted = value_sql(record, decoded, record.column)
+    is_bad = " or ".join(
+        filter(None, (f"{decoded}.{BAD} is not null", failed_sql(record, decoded, record.column)))
+    )
+    of_bytes = f"if({is_bad}, null, cast({converted} as {type_sql(read_type(record))}))"
+    fields = ", ".join(f"{numbers}.{name}" for name, _ in writer.record.members.values())
+    is_bad = f"{numbers} is null or {numbers}.{BAD} is not null"
+    of_numbers = f"if({is_bad}, null, struct({fields}))"
     return f"coalesce({of_bytes}, {of_numbers}) as {writer.message}"
-
-
-def _if_good(parsed: str, value: str) -> str:
-    return f"if({parsed}.{BAD} is null, {value}, null)"
 
 
 def _as_read(node: JsonScalar) -> Scalar:
