@@ -242,7 +242,7 @@ class TestJsonSchema:
             "is not UTF-8",
             "is JSON without the id of a schema. Set the source's `columns`",
         )
-        assert f"has the schema {foreign}, which is not under the subject bad-value" in reasons[6]
+        assert "which is not under the subject bad-value. Set the source's `subject`" in reasons[6]
         assert "does not begin with a byte 0" in reasons[7]
 
     def test_debezium(self, project: Any, shop: JsonShop) -> None:
