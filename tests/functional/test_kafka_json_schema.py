@@ -21,6 +21,7 @@ from tests.unit.stream.sources.json_schema_rows import connect
 TOPICS = ("typed", "mapped", "grown", "bad", "cdc", "keyed", "events", "linked", "free", "picked")
 SETTINGS = {
     "cdc": "topic: cdc, format: debezium",
+    "named": "topic: cdc, format: debezium, table: orders, table_column: origin",
     "keyed": "topic: keyed, format: json, tombstones: delete",
     "orders": "topic: events, format: json, record: Order",
     "chosen": "topic: free, format: json, columns: 'id bigint, more string'",
@@ -110,6 +111,7 @@ class TestJsonSchema:
             "bad.sql": model("bad"),
             "letters.sql": model("bad", on_bad_record="dead_letters"),
             "cdc.sql": model("cdc"),
+            "named.sql": model("named"),
             "computed.sql": model("cdc").replace("*", "*, bit_count(id) as bits"),
         }
 
@@ -270,6 +272,9 @@ class TestJsonSchema:
                 (1, Decimal("-0.01"), at_1970, "paid"),
                 (3, None, at_1970, None),
             ]
+        run_dbt(["run", "-s", "named"])
+        sql = "select id, price, origin from {schema}.named order by id"
+        assert rows(project, sql) == [(1, Decimal("-0.01"), "orders"), (3, None, "orders")]
 
     def test_tombstones(self, project: Any, shop: JsonShop) -> None:
         """Their keys are JSON, too, with schemas of another subject."""

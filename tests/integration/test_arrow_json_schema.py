@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -9,10 +10,18 @@ from hypothesis.strategies import DrawFn
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json_schema import json_decoder
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, SKIPPED
 from tests.integration.spark_messages import spark_rows
-from tests.unit.stream.sources.avro_rows import as_text, numbered, rows_of
-from tests.unit.stream.sources.json_schema_rows import JSON, Style, messages_of, schemas_of, topics
+from tests.unit.stream.sources.avro_rows import as_text, framed, numbered, rows_of
+from tests.unit.stream.sources.json_schema_rows import (
+    DEBEZIUM,
+    JSON,
+    Style,
+    messages_of,
+    schemas_of,
+    topics,
+)
 
 DAMAGED = 150
 PARTS = ["null", "{", "}", "[", ",", ":", '"', "1", "-", "true", "e", ".", " ", "AA==", "2026"]
@@ -53,3 +62,42 @@ def test_spark_decodes_the_same(spark: Session, data: st.DataObject) -> None:
         one = found.slice(place, 1)
         assert decoded.schema.types == one.schema.types
         assert numbered(decoded) == numbered(one), message
+
+
+def test_messages_that_lack_a_key(spark: Session) -> None:
+    """They are bad records; a key that is null on purpose is allowed."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    envelope = Envelope("json", "", required=("ID",))
+    schemas = schemas_of(schema, envelope=envelope)
+    texts = ['{"id": 1}', '{"id": null}', '{"ID": 1}', "{}", "null"]
+    messages = [*messages_of(texts), framed(1, b'{"id": 1, "x": "\xff"}')]
+    read = spark_rows(spark, envelope, schemas, messages)
+    assert read["id"].to_pylist()[:2] == [1, None]
+    assert read[BAD].to_pylist() == [None, None, *texts[2:], '{"id": 1, "x": "\ufffd"}']
+
+
+@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+@given(st.data())
+def test_changes_of_debezium(spark: Session, data: st.DataObject) -> None:
+    """Spark and PyArrow read the same rows of them, and which are deleted."""
+    row, texts, _ = data.draw(topics(Style(data.draw(st.booleans())), 20))
+    definitions = row.pop("definitions")
+    image, text = {"oneOf": [{"type": "null"}, row]}, {"type": "string"}
+    properties = {"before": image, "after": image, "op": text, "ts_ms": {"type": "object"}}
+    schema = {"type": "object", "properties": properties, "definitions": definitions}
+    schemas, ops = schemas_of(schema, envelope=DEBEZIUM), st.sampled_from(["c", "r", "u", "d", "m"])
+    changes = [
+        f'{{"op": "{data.draw(ops)}", "ts_ms": 5, "before": {before}, "after": {after}}}'
+        for before, after in zip(texts, ["null", *texts[1:]], strict=True)
+    ]
+    messages = messages_of(changes)
+    expected = spark_rows(spark, DEBEZIUM, schemas, messages)
+    assert expected[BAD].null_count == len(expected)
+    decoder = json_decoder(schemas, (), "UTC")
+    assert decoder is not None
+    batch = pa.record_batch(
+        {"value": pa.array(messages, pa.binary()), "offset": pa.array(range(len(messages)))}
+    )
+    names = {name: name for name in decoder.columns.names}
+    decoded = pa.Table.from_batches(decoder.decode([batch], names))
+    assert numbered(decoded.select(names)) == numbered(expected.select(names))
