@@ -127,6 +127,9 @@ def test_columns_of_types(kind: Any, expected: str) -> None:
         ({"additionalProperties": {"oneOf": [TEXT, INTEGER]}}, "`c.value` as a union"),
         ({"properties": {"d": {"type": "object"}}}, "`c.d` as an object without"),
         ({}, "`c` as values of any type"),
+        ({"oneOf": [NULL, {}]}, "`c` as values of any type"),
+        ({"anyOf": [TEXT, {"description": "or else"}]}, "`c` as a union of several types"),
+        ({"allOf": [{"required": ["x"]}]}, "`c` as values of any type"),
         (True, "`c` as values of any type"),
         ({"$ref": "#"}, "`c` as `#` within itself"),
         (decimal(scale="-2"), "`c` as decimals of the scale -2"),
@@ -219,40 +222,60 @@ def test_decimals_of_pydantic() -> None:
     assert written.column.simpleString() == "struct<price:string>"
 
 
+def not_included(kind: Any) -> Any:
+    return {"oneOf": [{"type": "null", "title": "Not included"}, kind]}
+
+
 def test_schemas_of_java_classes() -> None:
-    """Confluent's serializer writes them with mbknor's generator."""
+    """Confluent's serializer writes them with mbknor's generator, whose output this is."""
+    address, free = {"$ref": "#/definitions/Address"}, {"$ref": "#/definitions/Object"}
+    definitions = {
+        "Address": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"city": not_included(TEXT), "zip": INTEGER},
+            "required": ["zip"],
+        },
+        "Object": {"type": "object", "additionalProperties": False, "properties": {}},
+    }
+    kinds = {
+        "id": (INTEGER, "bigint"),
+        "price": (not_included({"type": "number"}), "double"),
+        "date": (not_included({"type": "integer", "format": "utc-millisec"}), "timestamp"),
+        "day": (not_included({"type": "string", "format": "date"}), "date"),
+        "color": (not_included({"type": "string", "enum": ["RED", "GREEN"]}), "string"),
+        "home": (not_included(address), "struct<city:string,zip:bigint>"),
+        "all": (
+            not_included({"type": "array", "items": address}),
+            "array<struct<city:string,zip:bigint>>",
+        ),
+        "counts": (
+            not_included({"type": "object", "additionalProperties": INTEGER}),
+            "map<string,bigint>",
+        ),
+    }
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Order",
         "type": "object",
         "additionalProperties": False,
-        "properties": {
-            "id": INTEGER,
-            "name": {"oneOf": [{"type": "null", "title": "Not included"}, TEXT]},
-            "home": {
-                "oneOf": [
-                    {"type": "null", "title": "Not included"},
-                    {"$ref": "#/definitions/Address"},
-                ]
-            },
-            "at": {"oneOf": [NULL, {"type": "integer", "format": "utc-millisec"}]},
-            "labels": {
-                "oneOf": [NULL, {"type": "object", "additionalProperties": TEXT}],
-            },
-        },
+        "properties": {name: kind for name, (kind, _) in kinds.items()},
         "required": ["id"],
-        "definitions": {
-            "Address": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {"city": {"oneOf": [NULL, TEXT]}},
-            }
-        },
+        "definitions": definitions,
     }
-    assert parse(schema).column.simpleString() == (
-        "struct<id:bigint,name:string,home:struct<city:string>,at:timestamp,"
-        "labels:map<string,string>>"
+    record = parse(schema)
+    require_columns(record)
+    assert record.column.simpleString() == (
+        f"struct<{','.join(f'{name}:{column}' for name, (_, column) in kinds.items())}>"
     )
+    # Without a module for Java's times, their types are unknown, and so are those of objects.
+    for words, kind in {
+        "`c` as values of any type": not_included({}),
+        "`c` as an object without": not_included(free),
+        "`c.value` as an object without": {"type": "object", "additionalProperties": free},
+    }.items():
+        with pytest.raises(SchemaError, match=words):
+            require_columns(of(kind, definitions=definitions))
 
 
 def test_the_order_of_connects_fields() -> None:

@@ -33,7 +33,7 @@ DATE, TIMESTAMP, TIMESTAMP_NTZ = t.DateType(), t.TimestampType(), t.TimestampNTZ
 UNIONS = ("oneOf", "anyOf", "allOf")
 # Keywords that say of which type values are.
 TYPED = ("type", "properties", "additionalProperties", "items", "prefixItems", "enum", "const")
-NULL = {"type": "null"}
+ANY = "values of any type"
 # Names of the types of values by Python's.
 TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 TYPE_NAMES |= {dict: "object", list: "array"}
@@ -177,23 +177,25 @@ class _Parser:
     def parse(self, schema: Any) -> Node | None:
         """Return the type of a schema; None if its values are null only."""
         if not isinstance(schema, dict):
-            return _refused("values of any type")
+            return _refused(ANY)
         if isinstance(reference := schema.get("$ref"), str):
             return self._referenced(reference)
+        own = {key: value for key, value in schema.items() if key not in UNIONS}
         members = [(key, member) for key in UNIONS for member in schema.get(key) or ()]
         described = [(key, member) for key, member in members if _has_type(member)]
-        own = {key: value for key, value in schema.items() if key not in UNIONS}
         # Next to a union, `type: object` only says what all members are.
         says_more = own.keys() & set(TYPED) - {"type"} or own.get("type") != "object"
         nodes = [self._typed(own)] if _has_type(own) and (says_more or not described) else []
         nodes += [self.parse(member) for _, member in described]
+        # Other members only restrict the values of a type, if there is one.
+        is_any = any(key != "allOf" and not _has_type(member) for key, member in members)
+        if not nodes or (is_any and not _has_type(own)):
+            nodes.append(_refused(ANY))
         distinct = [node for node in dict.fromkeys(nodes) if node is not None]
         if len(distinct) > 1:
             is_all = any(key == "allOf" for key, _ in described)
             return _refused("`allOf` several schemas" if is_all else "a union of several types")
-        if distinct:
-            return distinct[0]
-        return None if nodes else _refused("values of any type")
+        return distinct[0] if distinct else None
 
     def _referenced(self, reference: str) -> Node | None:
         try:
