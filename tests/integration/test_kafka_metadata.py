@@ -20,11 +20,12 @@ from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.message_metadata import MetadataColumns
 from dbt.adapters.iceberg_stream.stream.sources.plain_schema import PlainSchema
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, MINOR, REASON
 from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES
 from tests.servers.kafka import kafka_server
-from tests.unit.stream.sources.encoded_changes import ROW, Registry, encoder
+from tests.unit.stream.sources.encoded_changes import ROW, Registry, encoder, header
 
 PARTITIONS = 3
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -50,9 +51,16 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class SubjectRegistry(Registry):
-    """A registry without a server, where each subject has the schema of changes."""
+    """A registry without a server, where each subject has the schema of changes, or of orders."""
 
     address = "registry"
+
+    def __init__(self, kind: str) -> None:
+        if kind != "JSON":
+            super().__init__(kind)
+        else:
+            text = json.dumps({"type": "object", "title": "shop.Order"})
+            self.schemas = {1: RegisteredSchema(1, text, "JSON")}
 
     def versions(self, subject: str) -> list[Any]:
         return [self.schemas[1]]
@@ -67,7 +75,7 @@ def change(number: int) -> dict[str, Any]:
         "op": "d" if number % 5 == 0 else "c",
         "before": {"id": number, "amount": 1},
         "after": {"id": number, "amount": 2},
-        "source": {"table": "orders"},
+        "source": {"name": "shop", "table": "orders"},
     }
 
 
@@ -87,13 +95,14 @@ def as_maxwell(number: int) -> bytes:
 AVRO = encoder("AVRO")
 ENCODERS: Mapping[str, Any] = {
     "json": as_json,
+    "record of json": lambda number: header(1) + as_json(number),
     "debezium": as_debezium,
     "maxwell": as_maxwell,
     "avro": lambda number: AVRO(change(number)),
     "protobuf": lambda number: encoder("PROTOBUF")(change(number)),
     "plain avro": lambda number: AVRO(change(number))[HEADER_BYTES:],
 }
-# Without Spark, changes of several tables are not read.
+# Spark decodes all messages of these formats.
 ONLY_BY_SPARK = {"maxwell"}
 
 
@@ -101,8 +110,12 @@ def source_of(kind: str, bootstrap: str, topic: str) -> KafkaSource:
     servers = {"bootstrap.servers": bootstrap}
     if kind in ("json", "debezium", "maxwell"):
         return KafkaSource(topic, servers, Envelope(kind, DDL, metadata=METADATA))
-    encoding = kind.removeprefix("plain ")
-    envelope = Envelope("debezium", "", encoding=encoding, metadata=METADATA)
+    encoding = kind.removeprefix("plain ").removeprefix("record of ")
+    envelope = (
+        Envelope("json", DDL, record="shop.Order", metadata=METADATA)
+        if encoding == "json"
+        else Envelope("debezium", "", encoding=encoding, metadata=METADATA)
+    )
     registry: Any = SubjectRegistry(encoding.upper())
     schemas: TopicSchemas | PlainSchema = TopicSchemas(registry, envelope)
     if kind.startswith("plain "):
@@ -121,7 +134,7 @@ class Sent:
         key = chance.choice([None, b"", b"k\0\xff", b"key"])
         names = chance.choices(["a", "b", ""], k=chance.randrange(4))
         headers = [(name, chance.choice([None, b"", b"\xff", b"text"])) for name in names]
-        milliseconds = chance.randrange(1, 2**41)
+        milliseconds = chance.randrange(1, 2**40)
         row = {
             "message_key": key,
             "topic": self.topic,
