@@ -17,6 +17,7 @@ from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, table
 from tests.servers.kafka import kafka_server
+from tests.unit.stream.sources.encoded_changes import optional, record
 
 TOPICS = {
     "events": "columns: 'id bigint, note string', metadata_columns: [key, offset, headers]",
@@ -31,31 +32,14 @@ select cast(key as string) as message_key, id, note, "offset" as at,
   headers[0].key as first_header, bit_count(id) as bits
 from {{ stream(source('kafka', 'events')) }}
 """.replace('"', "`")
-ORDER = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "status", "type": ["null", "string"]},
-        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-    ],
-}
-ENVELOPE = {
-    "type": "record",
-    "name": "Envelope",
-    "fields": [
-        {"name": "before", "type": ["null", ORDER]},
-        {"name": "after", "type": ["null", "Order"]},
-        {"name": "op", "type": "string"},
-    ],
-}
+DAY = {"type": "int", "logicalType": "date"}
+ORDER = record("Order", id="long", status=optional("string"), day=DAY)
+ENVELOPE = record("Envelope", before=optional(ORDER), after=optional("shop.Order"), op="string")
 
 
 def encoded(schema: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
     written = io.BytesIO()
-    fastavro.schemaless_writer(
-        written, fastavro.parse_schema(json.loads(json.dumps(schema))), value
-    )
+    fastavro.schemaless_writer(written, fastavro.parse_schema(dict(schema)), value)
     return written.getvalue()
 
 
@@ -146,7 +130,7 @@ class TestPlainAvro:
         letters = rows(project, "select record, reason from {schema}.orders__dead_letters")
         spoiled = (b"\x02\x07spoiled".hex().upper(), "is not Avro of the schema of the source")
         assert letters == [spoiled]
-        newer = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": "string"}]}  # type: ignore[misc]
+        newer = record("Order", id="long", status=optional("string"), day=DAY, note="string")
         (schemas / "order.avsc").write_text(json.dumps(newer))
         kafka.send("orders", encoded(newer, {**order(2, "paid"), "note": "n"}))
         run_dbt(["run", "-s", "orders"])
