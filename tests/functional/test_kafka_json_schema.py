@@ -21,7 +21,9 @@ from tests.unit.stream.sources.json_schema_rows import connect
 TOPICS = ("typed", "mapped", "grown", "bad", "cdc", "keyed", "events", "linked", "free", "picked")
 SETTINGS = {
     "cdc": "topic: cdc, format: debezium",
-    "named": "topic: cdc, format: debezium, table: orders, table_column: origin",
+    "named": "topic: cdc, format: debezium, table: orders, table_column: origin, "
+    "metadata_columns: {place: offset}",
+    "linked": "topic: linked, format: json, metadata_columns: [topic]",
     "keyed": "topic: keyed, format: json, tombstones: delete",
     "orders": "topic: events, format: json, record: Order",
     "chosen": "topic: free, format: json, columns: 'id bigint, more string'",
@@ -273,8 +275,8 @@ class TestJsonSchema:
                 (3, None, at_1970, None),
             ]
         run_dbt(["run", "-s", "named"])
-        sql = "select id, price, origin from {schema}.named order by id"
-        assert rows(project, sql) == [(1, Decimal("-0.01"), "orders"), (3, None, "orders")]
+        sql = "select id, price, origin, place from {schema}.named order by id"
+        assert rows(project, sql) == [(1, Decimal("-0.01"), "orders", 6), (3, None, "orders", 5)]
 
     def test_tombstones(self, project: Any, shop: JsonShop) -> None:
         """Their keys are JSON, too, with schemas of another subject."""
@@ -312,7 +314,8 @@ class TestJsonSchema:
         schema = record(id=INTEGER, home={"$ref": "address.json"})
         shop.send("linked", schema, {"id": 1, "home": {"city": "Bonn"}}, references=[reference])
         run_dbt(["run", "-s", "linked"])
-        assert rows(project, "select id, home.city from {schema}.linked") == [(1, "Bonn")]
+        sql = "select id, home.city, topic from {schema}.linked"
+        assert rows(project, sql) == [(1, "Bonn", "linked")]
 
     def test_columns_of_the_definition(self, project: Any, shop: JsonShop) -> None:
         """A field without a type is refused, and the definition is the cure."""

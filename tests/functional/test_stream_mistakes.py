@@ -13,6 +13,12 @@ SOURCE = """
       - name: {name}
         config: {{meta: {{stream: {spec}}}}}
 """
+
+
+def kafka(keys: str) -> str:
+    return f"{{type: kafka, bootstrap_servers: '127.0.0.1:1', topic: t, {keys}}}"
+
+
 SPECS = {
     "orders": '{type: files, path: landing, columns: "id bigint, status string, op string"}',
     "mistyped": '{type: files, path: landing, columns: "id bigint, status strng"}',
@@ -22,6 +28,16 @@ SPECS = {
     "flag": "{type: iceberg, changes: maybe}",
     "text": "files",
     "unknown": "{}",
+    "metadata": kafka("columns: 'id bigint', metadata_columns: [ofset]"),
+    "metadata_twice": kafka("columns: 'id bigint', metadata_columns: [key, key]"),
+    "metadata_of_raw": kafka("format: raw, metadata_columns: [key]"),
+    "metadata_taken": kafka("columns: 'id bigint, Key string', metadata_columns: [key]"),
+    "no_schema": kafka("format: avro"),
+    "no_file": kafka("format: avro, schema_file: schemas/none.avsc"),
+    "no_avro": kafka("format: avro, schema_file: dbt_project.yml"),
+    "file_of_json": kafka("columns: 'id int', schema_file: orders.avsc"),
+    "file_of_keys": kafka("format: avro, schema_file: orders.avsc, tombstones: delete"),
+    "file_of_registry": kafka("format: avro, schema_file: orders.avsc, subject: s"),
 }
 ORDERS = "{{ stream(source('landing', 'orders')) }}"
 # A model's config and query, and what is said of it.
@@ -49,6 +65,21 @@ SOURCE_MISTAKES = {
     "flag": "`changes` must be true or false; got 'maybe'",
     "text": "`config.meta.stream` of the source landing.text must be a mapping",
     "unknown": "Create it, or set `config.meta.stream` of a source that is not an Iceberg table",
+    "metadata": "`metadata_columns` must be a list of key, topic, partition, offset, timestamp, "
+    "headers, or a mapping of columns to them; got ['ofset']",
+    "metadata_twice": "or a mapping of columns to them; got ['key', 'key']",
+    "metadata_of_raw": "`metadata_columns` cannot be used with `format: raw`, whose columns they",
+    "metadata_taken": "The source's `metadata_columns` and its records both have `key`. Give the "
+    "column of the metadata another name, as in `metadata_columns: {kafka_key: key}`",
+    "no_schema": "Avro needs a schema registry: set `schema.registry.url` in the `kafka` connection"
+    " of the profile, or `schema_registry` in the source, or `schema_file` for messages without the"
+    " id of a schema.",
+    "no_file": "schemas/none.avsc cannot be read: No such file or directory. Set it to the path of"
+    " an Avro schema, from the folder of the project.",
+    "no_avro": "The schema in dbt_project.yml cannot be used: it is no Avro schema",
+    "file_of_json": "`schema_file` is of messages in Avro: set `format: avro`",
+    "file_of_keys": "`schema_file` cannot be used with `tombstones: delete`",
+    "file_of_registry": "The source has `schema_file` and `subject`. Remove `subject` if",
 }
 
 
@@ -79,6 +110,8 @@ class TestMistakes:
         folder = Path(project.project_root) / "landing"
         folder.mkdir()
         rows = [{"id": 1, "status": "new", "op": "c"}, {"id": 2, "status": "new", "op": "d"}]
+        schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "int"}]}
+        (Path(project.project_root) / "orders.avsc").write_text(json.dumps(schema))
         (folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
         results = run_dbt(["run"], expect_pass=False)
         return {result.node.name: result.message for result in results}

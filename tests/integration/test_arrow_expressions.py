@@ -88,6 +88,7 @@ TAME |= {
     ],
     "tags": [["a", "b"], ["", None], ["a"], ["x", "y", "z"]],
     "labels": [None, {"k": "v"}, {}, {"k": None, "l": "a"}],
+    "raw": [None, b"", b"a", "é".encode()],
 }
 # Besides, what PyArrow leaves to Spark.
 VALUES = (
@@ -102,6 +103,7 @@ VALUES = (
         "rate": [*TAME["rate"], Decimal("99999999.9999")],
         "total": [*TAME["total"], Decimal("99999999999999.999999")],
         "tags": [None, [], *TAME["tags"]],
+        "raw": [*TAME["raw"], b"\xff"],
     }
 )
 CUSTOMER = pa.struct([("id", pa.int64()), ("price", pa.decimal128(10, 2))])
@@ -115,7 +117,7 @@ SCHEMA = pa.schema(
         *(("rate", pa.decimal128(12, 4)), ("total", pa.decimal128(20, 6))),
         ("payload", pa.struct([("Customer", CUSTOMER), ("at", pa.timestamp("us", "UTC"))])),
         *(("tags", pa.list_(pa.string())), ("labels", pa.map_(pa.string(), pa.string()))),
-        ("number", pa.int64()),
+        *(("raw", pa.binary()), ("number", pa.int64())),
     ]
 )
 ALIKE = {
@@ -239,7 +241,14 @@ class Expressions:
         pattern = self._chance.choice(["yyyy-MM-dd", "yyyyMM", "HH:mm:ss", "dd/MM/yyyy HH"])
         forms += [f"date_format({self.timestamp(depth - 1)}, '{pattern}')"]
         forms += [f"date_format({self.date(depth - 1)}, '{pattern}')"]
-        forms += ["cast(wall as string)", "tags[0]", "tags[1]", "labels['k']", f"least({one}, 'b')"]
+        forms += [
+            "cast(wall as string)",
+            "cast(raw as string)",
+            "tags[0]",
+            "tags[1]",
+            "labels['k']",
+            f"least({one}, 'b')",
+        ]
         return self._chance.choice([*forms, *self._chosen(one, other, depth)])
 
     def boolean(self, depth: int) -> str:

@@ -256,7 +256,7 @@ class BatchWriter:
             logger.debug(
                 f"Spark computes the rows of {'.'.join(self.sink.name)}, which takes longer than "
                 f"PyArrow, because PyArrow does not compute {selection.unsupported}. Which queries "
-                "it computes is in docs/streams.md."
+                "it computes is in docs/stream_queries.md."
             )
         return None if rows is None else map(selection.changes, rows)
 

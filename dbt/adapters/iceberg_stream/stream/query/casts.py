@@ -79,7 +79,8 @@ def cast(value: Value, to: pa.DataType, inputs: Inputs) -> Value:
     if to == pa.string():
         if value.type in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return text_of(value, inputs)
-        if value.type in (*INTEGERS, pa.bool_()):
+        # Of bytes that are no UTF-8 PyArrow makes no text; Spark keeps them.
+        if value.type in (*INTEGERS, pa.bool_(), pa.binary()):
             return convert(value, to)
     raise Unsupported
 

@@ -10,7 +10,8 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 COLUMNS = "text, as `name type, name type`"
 NAMES = ("topic", "transaction_topic", "format", "table", "table_column", "starting")
 REGISTRY = ("encoding", "schema_registry", "subject", "message", "record", "key_record")
-TEXTS = {name: "text" for name in (*NAMES, *REGISTRY, "connection", "path")} | {
+PATHS = ("path", "schema_file")
+TEXTS = {name: "text" for name in (*NAMES, *REGISTRY, *PATHS, "connection")} | {
     "columns": COLUMNS,
     "bootstrap_servers": "text, as `host:port,host:port`",
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.message_metadata import MetadataColumns
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -61,6 +62,7 @@ class Envelope:
         message: full name of the Protobuf message that is read; None for the first of a schema.
         record: full name of the record type that is read, of several in a topic; None for all.
         key_record: full name of the record type of the messages' keys; None for any.
+        metadata: columns that take other parts of a message than its value.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Envelope:
     message: str | None = None
     record: str | None = None
     key_record: str | None = None
+    metadata: MetadataColumns = MetadataColumns()
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -105,6 +108,11 @@ class Envelope:
             raise StreamError(
                 "With `format: json` and `columns`, `record` cannot be used with `tombstones: "
                 "delete`: a message without a value has no record type. Remove one of them."
+            )
+        if self.metadata.columns and self.name == "raw":
+            raise StreamError(
+                "`metadata_columns` cannot be used with `format: raw`, whose columns they are: "
+                f"{RAW}. Remove it."
             )
         if not self.columns and self.name != "raw" and not self.schema_format:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
@@ -144,8 +152,8 @@ class Envelope:
 
         Args:
             spark: the Spark session.
-            messages: a frame with the columns of Spark's Kafka source; of a record type in JSON
-                also with SKIPPED and UNTYPED.
+            messages: a frame with the columns of Spark's Kafka source and METADATA, if columns
+                take it; of a record type in JSON also with SKIPPED and UNTYPED.
 
         Returns:
             A frame with the record's columns, `__stream`, and unless the format is raw BAD,
@@ -160,6 +168,7 @@ class Envelope:
             "offset",
             f"{self.where_sql} as {WHERE}",
             *((SKIPPED, UNTYPED) if self.of_json_record else ()),
+            *self.metadata.carried,
         )
         unpack = {"json": self._json, "debezium": self._debezium, "maxwell": self._maxwell}
         return unpack[self.name](spark, text)
@@ -191,10 +200,12 @@ class Envelope:
         parsed = self._parse(text, f"{self.columns}, {BAD} string", "coalesce(v, k)")
         if not self.tombstone_deletes:
             parsed = parsed.where("v is not null")
-        row = [f"r.{quote(name)} as {quote(name)}" for name in self._names(spark)]
+        names = self._names(spark)
+        row = [f"r.{quote(name)} as {quote(name)}" for name in names]
+        row += self.metadata.unpacked_sql(names)
         # Spark does not report an empty text or `null` as corrupt.
         reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
-        for name in self.required_columns(self._names(spark)):
+        for name in self.required_columns(names):
             has_key = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
             reasons[f"not {has_key}"] = f"lacks the key `{name}`"
         change = f"{change_sql('v is null', 'false')} as {CHANGE}"
@@ -231,8 +242,9 @@ class Envelope:
             "coalesce(r.payload.after, r.after) as new",
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
-        names = [quote(name) for name in self._names(spark)]
-        values = [f"if(op = 'd', old.{name}, new.{name}) as {name}" for name in names]
+        names = self._names(spark)
+        values = [f"if(op = 'd', old.{n}, new.{n}) as {n}" for n in map(quote, names)]
+        values += self.metadata.unpacked_sql(names)
         reasons = {f"r.{BAD} is not null": NO_RECORD, **DEBEZIUM}
         bad = bad_columns("v", reasons)
         return debezium_rows(self, parsed, values, bad, f"r.{BAD} is not null")
@@ -265,7 +277,7 @@ class Envelope:
             f"r.data.{quote(name)}) as {quote(name)}"
             for name in names
         ]
-        columns += self.table_name("r.`table`")
+        columns += self.table_name("r.`table`") + self.metadata.unpacked_sql(names)
         change = change_sql(
             "is_old or r.`type` = 'delete'", "false", "2 * offset + if(is_old, 0, 1)"
         )
@@ -388,6 +400,8 @@ def envelope(
     """
     own = spec.get("key")
     key = [own] if isinstance(own, str) else list(own or keys)
+    metadata = MetadataColumns.of(spec.get("metadata_columns"))
+    of_metadata = {name.lower() for name in metadata.names}
     return Envelope(
         name=str(spec.get("format") or "json"),
         columns=str(spec.get("columns") or ""),
@@ -395,9 +409,10 @@ def envelope(
         table_column=spec.get("table_column"),
         tombstone_deletes=spec.get("tombstones") == "delete",
         key=tuple(key) if keys else (),
-        required=tuple(required),
+        required=tuple(name for name in required if name.lower() not in of_metadata),
         encoding=str(spec.get("encoding") or "json"),
         message=spec.get("message"),
         record=spec.get("record"),
         key_record=spec.get("key_record"),
+        metadata=metadata,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import (
     has_times,
     json_arrow_schema,
 )
+from dbt.adapters.iceberg_stream.stream.sources.arrow_metadata import ArrowMetadata, Decode
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import (
@@ -35,6 +36,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import (
 from dbt.adapters.iceberg_stream.stream.sources.kafka_offsets import OffsetPlanner
 from dbt.adapters.iceberg_stream.stream.sources.kafka_topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.payloads import PayloadReader
+from dbt.adapters.iceberg_stream.stream.sources.plain_schema import PlainSchema
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -68,9 +70,6 @@ NEWEST = 1000
 TIME_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.legacy.timeParserPolicy")
 logger = AdapterLogger("Iceberg_Stream")
 
-# Decodes messages to the picked columns.
-Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 
 @dataclass
 class KafkaSource:
@@ -85,7 +84,8 @@ class KafkaSource:
         topics: the topics in frontiers, if there are several.
         transaction_topic: the topic to which Debezium reports transactions; batches then have only
             whole transactions.
-        schemas: the schemas of the messages, if they have the ids of schemas.
+        schemas: the schemas of the messages, if they have the ids of schemas, or the schema of
+            all.
         keys: the schemas of the messages' keys, if messages delete rows and there is a registry.
         registry: has the schemas of the messages that transactions are read from, if there is one.
 
@@ -100,7 +100,7 @@ class KafkaSource:
     transactions: bool = False
     topics: tuple[str, ...] = ()
     transaction_topic: str | None = None
-    schemas: TopicSchemas | None = None
+    schemas: TopicSchemas | PlainSchema | None = None
     keys: TopicKeys | None = None
     registry: SchemaRegistry | None = None
     ordered: bool = field(default=True, init=False)
@@ -242,7 +242,7 @@ class KafkaSource:
         return self._unpack(spark, self.messages(spark, lower, upper), upper)
 
     def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
-        if self.schemas is None:
+        if not isinstance(self.schemas, TopicSchemas):
             return
         messages = self.messages(session.spark, lower, upper)
         sql = f"select distinct {schema_id_sql('coalesce(value, key)')} as id from m"
@@ -251,6 +251,7 @@ class KafkaSource:
 
     def _unpack(self, spark: SparkSession, messages: DataFrame, pinned: Frontier) -> DataFrame:
         """Decode messages with the schemas of a frontier."""
+        messages = messages.selectExpr("*", *self.envelope.metadata.packed_sql)
         of_topics = self.topic is None or self.schemas is not None
         envelope = replace(self.envelope, of_topics=of_topics)
         if self.schemas is None:
@@ -275,11 +276,15 @@ class KafkaSource:
     ) -> Iterator[pa.RecordBatch] | None:
         if not (self.envelope.has_only_records or self.envelope.has_only_rows):
             return None
+        metadata = ArrowMetadata(self.envelope.metadata)
+        pick = metadata.picking(pick)
         if self.schemas is None or self.envelope.of_json_record:
             decoder = self._decode_json(session.spark, upper, pick, on_skip)
         else:
             decoder = self._decode_records(session.spark, upper, pick, on_skip)
-        return None if decoder is None else self._decoded(lower, upper, decoder)
+        if decoder is None:
+            return None
+        return self._decoded(lower, upper, metadata.adding(decoder), metadata.fields)
 
     def _decode_json(
         self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
@@ -300,6 +305,7 @@ class KafkaSource:
         )
         if self.schemas is None:
             return decode
+        assert isinstance(self.schemas, TopicSchemas), "a registry has record types of JSON"
         own = self.schemas.own_messages(spark, self._topics.read, upper)
         return lambda messages: decode(own.pick(messages, on_skip))
 
@@ -323,14 +329,14 @@ class KafkaSource:
         return partial(decoder.decode, columns=columns, on_skip=on_skip)
 
     def _decoded(
-        self, lower: Frontier | None, upper: Frontier, decode: Decode
+        self, lower: Frontier | None, upper: Frontier, decode: Decode, fields: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read the messages of a batch in this process, and yield their columns."""
         self._topic_ids(upper)
         lower, upper = offsets_of(lower), offsets_of(upper) or {}
         begin = self.planner.begin_of_batch(lower, upper)
         ranges = [OffsetRange(*self._topics.place(p), begin[p], int(upper[p])) for p in begin]
-        with closing(self.reader.read(ranges, self.kept)) as messages:
+        with closing(self.reader.read(ranges, self.kept, fields)) as messages:
             try:
                 yield from decode(messages)
             except OffsetOutOfRange:
@@ -370,7 +376,8 @@ class KafkaSource:
         followed = {p: upper[p] for p in upper if self._topics.is_read(p)}
         reader = reader.option("endingOffsets", self._topics.spark_offsets(followed, read))
         reader = reader.option("failOnDataLoss", "true")
-        reader = reader.option("includeHeaders", str(self.envelope.name == "raw").lower())
+        has_headers = self.envelope.name == "raw" or "headers" in self.envelope.metadata.fields
+        reader = reader.option("includeHeaders", str(has_headers).lower())
         return reader.load()
 
     def lag(self, frontier: Frontier | None) -> Lag:

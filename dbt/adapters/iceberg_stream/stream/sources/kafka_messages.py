@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.arrow_metadata import read_metadata
 from dbt.adapters.iceberg_stream.stream.sources.kafka_client import (
     LONG_READ_OPTIONS,
     KafkaClient,
@@ -83,7 +84,7 @@ class MessageReader:
         self._idle: deque[_RangeConsumer] = deque()
 
     def read(
-        self, ranges: Sequence[OffsetRange], kept: KeptMessages
+        self, ranges: Sequence[OffsetRange], kept: KeptMessages, fields: Sequence[str] = ()
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the messages of ranges; close the generator if it is not read to its end.
 
@@ -91,11 +92,12 @@ class MessageReader:
 
         Args:
             ranges: the ranges, at most one of each partition.
-            kept: messages in memory, which need not be read.
+            kept: messages in memory, which need not be read, without such fields.
+            fields: what batches have besides; see `read_metadata`.
 
         Yields:
-            Batches with the columns `value` (binary) and `offset` (int64), without messages that
-            have no value (tombstones).
+            Batches with the columns `value` (binary), `offset` (int64), and those of the fields,
+            without messages that have no value (tombstones).
 
         Raises:
             OffsetOutOfRange: Kafka no longer has the messages.
@@ -103,12 +105,16 @@ class MessageReader:
         """
         unread = []
         for part in ranges:
-            batches, begin = kept.take((part.topic, part.partition), part.begin, part.end)
-            yield from batches
+            begin = part.begin
+            if not fields:
+                batches, begin = kept.take((part.topic, part.partition), part.begin, part.end)
+                yield from batches
             unread.append(replace(part, begin=begin))
-        yield from self._fetch([part for part in unread if part.begin < part.end])
+        yield from self._fetch([part for part in unread if part.begin < part.end], fields)
 
-    def _fetch(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    def _fetch(
+        self, ranges: Sequence[OffsetRange], fields: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         """Read ranges from Kafka."""
         topics = dict.fromkeys(part.topic for part in ranges)
         if not topics:
@@ -121,7 +127,7 @@ class MessageReader:
             undo.callback(consumer.close)
             for topic in topics:
                 ends = {part.partition: part for part in ranges if part.topic == topic}
-                yield from consumer.read(topic, ends)
+                yield from consumer.read(topic, ends, fields)
             undo.pop_all()
         self._idle.append(consumer)
 
@@ -143,7 +149,9 @@ class _RangeConsumer:
     def close(self) -> None:
         self._consumer.close()
 
-    def read(self, topic: str, ranges: Mapping[int, OffsetRange]) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, topic: str, ranges: Mapping[int, OffsetRange], fields: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges by partition, as `MessageReader.read` does."""
         from confluent_kafka import Message, TopicPartition
 
@@ -160,7 +168,7 @@ class _RangeConsumer:
             for partition, group in groupby(messages, Message.partition):
                 number = int(partition or 0)
                 # More messages of a partition may have been taken together with its last ones.
-                if number in unread and _add(batch, list(group), unread[number]):
+                if number in unread and _add(batch, list(group), unread[number], fields):
                     self._finish(topic, number, unread)
             for event in events:
                 number = self._end_of_partition(topic, event)
@@ -238,7 +246,7 @@ def _offset(message: Message) -> int:
     return int(message.offset() or 0)
 
 
-def _add(batch: MessageBatch, messages: list[Message], end: int) -> bool:
+def _add(batch: MessageBatch, messages: list[Message], end: int, fields: Sequence[str]) -> bool:
     """Add a partition's next messages; return whether there are none left up to `end`."""
     from confluent_kafka import Message
 
@@ -247,10 +255,11 @@ def _add(batch: MessageBatch, messages: list[Message], end: int) -> bool:
         offsets = np.arange(first, last + 1, dtype=np.int64)
     else:
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
-    values = list(map(Message.value, messages))
-    if last + 1 < end:
-        batch.add(values, offsets)
-        return False
-    if count := int(np.searchsorted(offsets, end)):
-        batch.add(values[:count], offsets[:count])
-    return True
+    is_end = last + 1 >= end
+    if is_end:
+        count = int(np.searchsorted(offsets, end))
+        messages, offsets = messages[:count], offsets[:count]
+    if messages:
+        values = list(map(Message.value, messages))
+        batch.add(values, offsets, read_metadata(messages, fields))
+    return is_end

@@ -45,14 +45,20 @@ class ProtobufFormat:
         message: full name of the message that is read; None for the first of a schema.
         record: full name of the message that is read; messages of others are skipped.
         key_record: as `record`, of keys.
+        metadata: the field METADATA of frames, if there is one.
     """
 
     kind = "PROTOBUF"
 
     def __init__(
-        self, message: str | None = None, record: str | None = None, key_record: str | None = None
+        self,
+        message: str | None = None,
+        record: str | None = None,
+        key_record: str | None = None,
+        metadata: Sequence[t.StructField] = (),
     ) -> None:
         self.message, self.record, self.key_record = message, record, key_record
+        self.metadata = metadata
 
     def parse(self, schema: RegisteredSchema, is_key: bool) -> tuple[Struct, MessageLayout]:
         files = compiled_files(schema.text, schema.references)
@@ -69,14 +75,15 @@ class ProtobufFormat:
 
         records = [t.StructField(w.message, read_type(w.record)) for w in writers]
         found = [t.StructField(PROBLEM, t.StringType()), t.StructField(OTHER, t.BooleanType())]
-        schema = t.StructType([*FRAMED.fields, *found, *records])
+        framed_fields = [*FRAMED.fields, *self.metadata]
+        schema = t.StructType([*framed_fields, *found, *records])
         layouts = {w.message: (w.ids, w.layout) for w in writers}
         decoder = MessageDecoder(layouts, to_arrow_schema(schema))  # type: ignore[arg-type]
         cloudpickle.register_pickle_by_value(protobuf_decoder)
         # Workers need not see the bytes of messages that are skipped.
         sent = framed.selectExpr(
             "* except (value)", f"if({SKIPPED}, null, value) as value"
-        ).selectExpr(*FRAMED.names)
+        ).selectExpr(*(field.name for field in framed_fields))
         decoded = sent.mapInArrow(decoder.run, schema)
         return decoded.selectExpr(f"* except ({SKIPPED})", f"{SKIPPED} or {OTHER} as {SKIPPED}")
 

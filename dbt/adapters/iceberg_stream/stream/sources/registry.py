@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import (
     secret_options,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka_token_command import with_token_command
+from dbt.adapters.iceberg_stream.stream.sources.plain_schema import PlainSchema
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import PREFIX, SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
@@ -37,7 +38,8 @@ DEFINITION_KEYS = {
     "kafka": {"type", "topic", "options", "bootstrap_servers", "format", "columns", "table"}
     | {"tombstones", "starting", "connection", "key", "transactions"}
     | {"table_column", "topics", "transaction_topic"}
-    | {"encoding", "schema_registry", "subject", "message", "record", "key_record"},
+    | {"encoding", "schema_registry", "subject", "message", "record", "key_record"}
+    | {"metadata_columns", "schema_file"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
 }
@@ -49,6 +51,8 @@ NO_CONNECTIONS: Connections = {}
 DECODING_KEYS = {"format", "columns", "table", "tombstones", "key", "table_column", "message"} | {
     "record",
     "key_record",
+    "metadata_columns",
+    "schema_file",
 }
 
 
@@ -130,7 +134,8 @@ def open_source(
         raise StreamError(f"The stream's source has errors: {'; '.join(errors)}.")
     spec |= {name: as_flag(spec[name]) for name in FLAGS if spec.get(name) is not None}
     if kind == "kafka":
-        return _kafka(spec, connections, envelope(spec, keys, required))
+        messages = envelope(spec, keys, required)
+        return _kafka(spec, connections, messages, _plain_schema(spec, messages, project_root))
     if kind == "files":
         return _files(spec, project_root, storage, required)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
@@ -142,7 +147,9 @@ def open_source(
     return IcebergSource(catalog, name, relation, skip, changes, bool(keys), stage)
 
 
-def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -> Source:
+def _kafka(
+    spec: dict[str, Any], connections: Connections, messages: Envelope, plain: PlainSchema | None
+) -> Source:
     own = _as_text(spec.get("options") or {})
     secrets = secret_options(own)
     secrets += [name for name in own if name == f"{PREFIX}url" and holds_secret(own[name])]
@@ -154,7 +161,7 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
         )
     options = _connection(spec.get("connection"), connections) | own
     registry = _registry(spec, options, messages)
-    schemas = _schemas(spec, registry, messages)
+    schemas = plain or _schemas(spec, registry, messages)
     keys = _keys(registry, messages)
     if messages.key_record and keys is None:
         raise StreamError(
@@ -183,6 +190,38 @@ def _kafka(spec: dict[str, Any], connections: Connections, messages: Envelope) -
         keys,
         registry,
     )
+
+
+def _plain_schema(
+    spec: Mapping[str, Any], messages: Envelope, project_root: Path
+) -> PlainSchema | None:
+    """Return the schema of a source's `schema_file`; None without one."""
+    path = spec.get("schema_file")
+    if not path:
+        return None
+    if messages.schema_format != "avro":
+        raise StreamError(
+            "`schema_file` is of messages in Avro: set `format: avro`, or `encoding: avro` with "
+            "`format: debezium`, or remove it."
+        )
+    if of_registry := [name for name in ("schema_registry", "subject") if spec.get(name)]:
+        raise StreamError(
+            f"The source has `schema_file` and `{of_registry[0]}`. Remove `{of_registry[0]}` if "
+            "the messages have no id of a schema before them, and `schema_file` if they have."
+        )
+    if messages.tombstone_deletes:
+        raise StreamError(
+            "`schema_file` cannot be used with `tombstones: delete`: it is the schema of values, "
+            "and a message without a value has only a key. Remove one of them."
+        )
+    try:
+        return PlainSchema(messages, str(path), (project_root / str(path)).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise StreamError(
+            f"`schema_file`: {project_root / str(path)} cannot be read: {why}. Set it to the path "
+            "of an Avro schema, from the folder of the project."
+        ) from error
 
 
 def _keys(registry: SchemaRegistry | None, messages: Envelope) -> TopicKeys | None:
@@ -226,9 +265,11 @@ def _schemas(
         what = f"{(messages.schema_format or '`record`').capitalize()} needs"
         if messages.schema_format == "json":
             what = f"The format {messages.name} needs `columns`, as `name type, name type`, or"
+        plain_avro = messages.schema_format == "avro"
         raise StreamError(
-            f"{what} a schema registry: set `{PREFIX}url` in "
-            "the `kafka` connection of the profile, or `schema_registry` in the source."
+            f"{what} a schema registry: set `{PREFIX}url` in the `kafka` connection of the "
+            "profile, or `schema_registry` in the source"
+            + (", or `schema_file` for messages without the id of a schema." if plain_avro else ".")
         )
     return TopicSchemas(registry, messages, spec.get("subject"))
 

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import types as t
 
+from dbt.adapters.iceberg_stream.stream.sources.message_metadata import (
+    METADATA,
+    MetadataColumns,
+)
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError, Struct
 from dbt.adapters.iceberg_stream.stream.sources.source import SKIPPED, WHERE
@@ -35,6 +39,27 @@ FRAMED = t.StructType(
         t.StructField(SKIPPED, t.BooleanType()),
     ]
 )
+HEADER = t.StructType(
+    [t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]
+)
+METADATA_TYPES: dict[str, t.DataType] = {
+    "key": t.BinaryType(),
+    "topic": t.StringType(),
+    "partition": t.IntegerType(),
+    "offset": t.LongType(),
+    "timestamp": t.TimestampType(),
+    "headers": t.ArrayType(HEADER),
+}
+
+
+def metadata_fields(columns: MetadataColumns) -> list[t.StructField]:
+    """Return the field METADATA of frames, if there are columns that take it.
+
+    Args:
+        columns: the columns.
+    """
+    fields = [t.StructField(name, METADATA_TYPES[name]) for name in columns.fields]
+    return [t.StructField(METADATA, t.StructType(fields))] if fields else []
 
 
 @dataclass(frozen=True)
@@ -96,7 +121,7 @@ class SchemaFormat(Protocol):
         """Add the column `message` of each writer; messages may turn out to be skipped.
 
         Args:
-            framed: a frame with the columns of FRAMED.
+            framed: a frame with the columns of FRAMED, and METADATA if columns take it.
             writers: the schemas that can be read.
         """
         ...

@@ -34,6 +34,7 @@ from dbt.adapters.iceberg_stream.stream.sources.schema_format import (
     KINDS,
     SchemaFormat,
     Writer,
+    metadata_fields,
     require_kind,
 )
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
@@ -95,7 +96,7 @@ def message_schemas(
         declared: the columns, if the source's definition has them.
         keys: ids of the schemas whose messages are keys.
     """
-    columns, unreadable, others = declared, {}, {}
+    columns, reasons, others = declared, {}, {}
     rows: dict[tuple[Struct, Struct, Hashable], list[int]] = {}
     for schema in schemas:
         is_key = schema.id in keys
@@ -117,11 +118,20 @@ def message_schemas(
                 require_castable(row, declared)
             rows.setdefault((record, row, layout), []).append(schema.id)
         except SchemaError as error:
-            unreadable[schema.id] = f"has the schema {schema.id}, which {error}"
+            reasons[schema.id] = f"{unreadable(schema.id)}{error}"
     writers = tuple(
         Writer(number, tuple(ids), *types) for number, (types, ids) in enumerate(rows.items())
     )
-    return MessageSchemas(columns or t.StructType([]), writers, unreadable, others)
+    return MessageSchemas(columns or t.StructType([]), writers, reasons, others)
+
+
+def unreadable(schema_id: int) -> str:
+    """Return the begin of the reason why messages of a schema cannot be read.
+
+    Args:
+        schema_id: the schema's id.
+    """
+    return f"has the schema {schema_id}, which "
 
 
 def _wider(columns: t.StructType, other: t.StructType) -> t.StructType:
@@ -141,7 +151,8 @@ def format_of(envelope: Envelope) -> SchemaFormat:
         required = () if of_changes else envelope.required
         return JsonFormat(envelope.record, envelope.key_record, required, of_changes)
     if envelope.schema_format == "protobuf":
-        return ProtobufFormat(envelope.message, envelope.record, envelope.key_record)
+        fields = metadata_fields(envelope.metadata)
+        return ProtobufFormat(envelope.message, envelope.record, envelope.key_record, fields)
     return AvroFormat(envelope.record, envelope.key_record)
 
 
@@ -172,10 +183,12 @@ class SchemaMessages:
     Attributes:
         envelope: the format of the messages.
         schemas: their schemas.
+        of_source: whether the source's definition has the schema, and no registry.
     """
 
     envelope: Envelope
     schemas: MessageSchemas
+    of_source: bool = False
 
     def unpack(self, messages: DataFrame) -> DataFrame:
         """Return the rows of messages; see Envelope.unpack.
@@ -199,6 +212,7 @@ class SchemaMessages:
             "offset",
             f"{self.envelope.where_sql} as {WHERE}",
             f"{schema_id_sql('value')} as id",
+            *self.envelope.metadata.carried,
         ).selectExpr("*", f"{self._is_skipped()} as {SKIPPED}")
         decoded = self._format.decode(framed, self.schemas.writers)
         return self._debezium(decoded) if self.envelope.name == "debezium" else self._rows(decoded)
@@ -248,7 +262,10 @@ class SchemaMessages:
             for name, sql in field_values(writer.row, writer.image, self.schemas.columns):
                 values[name].append(sql)
         types = {f.name: type_sql(f.dataType) for f in self.schemas.columns.fields}
-        return [f"{_coalesce(sql, types[name])} as {quote(name)}" for name, sql in values.items()]
+        columns = [
+            f"{_coalesce(sql, types[name])} as {quote(name)}" for name, sql in values.items()
+        ]
+        return columns + self.envelope.metadata.unpacked_sql(list(values))
 
     def _with_reason(self, frame: DataFrame, reasons: Mapping[str, str] | None = None) -> DataFrame:
         """Add BAD, the message as text, and REASON."""
@@ -262,20 +279,23 @@ class SchemaMessages:
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
         """Yield conditions of bad messages, and SQL of the reasons."""
-        advice = "" if self.envelope.schema_format == "json" else "`format: json` and "
-        yield "id is null and startswith(value, X'7B')", literal(JSON.format(advice))
-        yield from header_reasons(self.schemas)
+        if not self.of_source:
+            advice = "" if self.envelope.schema_format == "json" else "`format: json` and "
+            yield "id is null and startswith(value, X'7B')", literal(JSON.format(advice))
+            yield from header_reasons(self.schemas)
         yield from self._format.problems(self.schemas.writers)
         name = KINDS[self._format.kind][0].removesuffix(" Schema")
         for writer in self.schemas.writers:
             is_own = f"id in ({', '.join(map(str, writer.ids))})"
             is_bad = f"{is_own} and {writer.message} is null"
-            yield is_bad, f"concat('is not {name} of its schema ', id)"
+            its = "'the schema of the source'" if self.of_source else "'its schema ', id"
+            yield is_bad, f"concat('is not {name} of ', {its})"
+            of = "'is of the schema of the source'" if self.of_source else "'has the schema ', id"
             for field_name, condition in self._failures(writer):
                 why = literal(
                     f", whose field `{field_name}` has a value that its column cannot take"
                 )
-                yield f"{is_own} and {condition}", f"concat('has the schema ', id, {why})"
+                yield f"{is_own} and {condition}", f"concat({of}, {why})"
 
     def _failures(self, writer: Writer) -> Iterator[tuple[str, str]]:
         for wanted in self.schemas.columns.fields:

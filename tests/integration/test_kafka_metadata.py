@@ -1,0 +1,262 @@
+"""Columns of Kafka's metadata in every format, read with Spark and without, against what was sent."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.message_metadata import MetadataColumns
+from dbt.adapters.iceberg_stream.stream.sources.plain_schema import PlainSchema
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, MINOR, REASON
+from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES
+from tests.servers.kafka import kafka_server
+from tests.unit.stream.sources.encoded_changes import ROW, Registry, encoder, header
+
+PARTITIONS = 3
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+DDL = "id bigint, amount bigint"
+METADATA = MetadataColumns.of(
+    {
+        "message_key": "key",
+        "topic": "topic",
+        "partition": "partition",
+        "offset": "offset",
+        "sent_at": "timestamp",
+        "again": "offset",
+        "headers": "headers",
+    }
+)
+ALL_COLUMNS = ("id", *METADATA.names)
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+class SubjectRegistry(Registry):
+    """A registry without a server, where each subject has the schema of changes, or of orders."""
+
+    address = "registry"
+
+    def __init__(self, kind: str) -> None:
+        if kind != "JSON":
+            super().__init__(kind)
+        else:
+            text = json.dumps({"type": "object", "title": "shop.Order"})
+            self.schemas = {1: RegisteredSchema(1, text, "JSON")}
+
+    def versions(self, subject: str) -> list[Any]:
+        return [self.schemas[1]]
+
+    def by_id(self, number: int) -> Any:
+        return self.schemas[number]
+
+
+def change(number: int) -> dict[str, Any]:
+    """Return a message of Debezium."""
+    return {
+        "op": "d" if number % 5 == 0 else "c",
+        "before": {"id": number, "amount": 1},
+        "after": {"id": number, "amount": 2},
+        "source": {"name": "shop", "table": "orders"},
+    }
+
+
+def as_json(number: int) -> bytes:
+    return json.dumps({"id": number, "amount": 2}).encode()
+
+
+def as_debezium(number: int) -> bytes:
+    return json.dumps(change(number)).encode()
+
+
+def as_maxwell(number: int) -> bytes:
+    data = {"id": number, "amount": 2}
+    return json.dumps({"type": "insert", "table": "orders", "data": data}).encode()
+
+
+AVRO = encoder("AVRO")
+ENCODERS: Mapping[str, Any] = {
+    "json": as_json,
+    "record of json": lambda number: header(1) + as_json(number),
+    "debezium": as_debezium,
+    "maxwell": as_maxwell,
+    "avro": lambda number: AVRO(change(number)),
+    "protobuf": lambda number: encoder("PROTOBUF")(change(number)),
+    "plain avro": lambda number: AVRO(change(number))[HEADER_BYTES:],
+}
+# Spark decodes all messages of these formats.
+ONLY_BY_SPARK = {"maxwell"}
+
+
+def source_of(kind: str, bootstrap: str, topic: str) -> KafkaSource:
+    servers = {"bootstrap.servers": bootstrap}
+    if kind in ("json", "debezium", "maxwell"):
+        return KafkaSource(topic, servers, Envelope(kind, DDL, metadata=METADATA))
+    encoding = kind.removeprefix("plain ").removeprefix("record of ")
+    envelope = (
+        Envelope("json", DDL, record="shop.Order", metadata=METADATA)
+        if encoding == "json"
+        else Envelope("debezium", "", encoding=encoding, metadata=METADATA)
+    )
+    registry: Any = SubjectRegistry(encoding.upper())
+    schemas: TopicSchemas | PlainSchema = TopicSchemas(registry, envelope)
+    if kind.startswith("plain "):
+        schemas = PlainSchema(envelope, "orders.avsc", registry.by_id(1).text)
+    return KafkaSource(topic, servers, envelope, schemas=schemas)
+
+
+@dataclass
+class Sent:
+    """Messages with random metadata, and the rows that they have to become."""
+
+    topic: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def produce(self, producer: Producer, value: bytes | None, chance: random.Random) -> None:
+        key = chance.choice([None, b"", b"k\0\xff", b"key"])
+        names = chance.choices(["a", "b", ""], k=chance.randrange(4))
+        headers = [(name, chance.choice([None, b"", b"\xff", b"text"])) for name in names]
+        milliseconds = chance.randrange(1, 2**40)
+        row = {
+            "message_key": key,
+            "topic": self.topic,
+            "sent_at": EPOCH + timedelta(milliseconds=milliseconds),
+            "headers": [{"key": n, "value": v} for n, v in headers] or None,
+        }
+
+        def note(error: Any, message: Message) -> None:
+            assert error is None
+            row["partition"] = message.partition()
+            row["offset"] = row["again"] = message.offset()
+
+        if value is not None:
+            self.rows.append(row)
+        producer.produce(
+            self.topic,
+            value,
+            key=key,
+            partition=chance.randrange(PARTITIONS),
+            timestamp=milliseconds,
+            headers=headers,
+            on_delivery=note,
+        )
+
+
+def send(bootstrap: str, kind: str) -> Sent:
+    sent, chance = Sent(f"t{uuid.uuid4().hex[:8]}"), random.Random(kind)
+    admin, producer = (kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, Producer))
+    topic = NewTopic(sent.topic, PARTITIONS, 1)
+    admin.create_topics([topic])[sent.topic].result()
+    for number in range(300):
+        if chance.random() < 0.1:
+            sent.produce(producer, None, chance)  # a tombstone
+        sent.produce(producer, ENCODERS[kind](number), chance)
+        sent.rows[-1]["id"] = number
+    assert producer.flush(30) == 0
+    return sent
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def all_columns(schema: pa.Schema) -> Mapping[str, str]:
+    return {name: name for name in schema.names}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_all_fields(bootstrap: str, spark: Session, kind: str) -> None:
+    sent = send(bootstrap, kind)
+    source = source_of(kind, bootstrap, sent.topic)
+    # A batch that begins and ends within the partitions.
+    first = source.plan_batch(None, 70)
+    upper = source.plan_batch(first, 150)
+    assert first is not None and upper is not None
+    expected = [
+        row
+        for row in in_order(sent.rows)
+        if first[str(row["partition"])] <= row["offset"] < upper[str(row["partition"])]
+    ]
+    by_spark = source.read(spark.spark, first, upper)
+    rows = spark.rows(f"select {', '.join(ALL_COLUMNS)}, {CHANGE}.minor from m", m=by_spark)
+    assert in_order(rows.select(ALL_COLUMNS).to_pylist()) == expected
+    if kind in ONLY_BY_SPARK:
+        return
+    batches = source.arrow_rows(spark, first, upper, all_columns, lambda count: None)
+    assert batches is not None
+    decoded = pa.Table.from_batches(batches)
+    assert in_order(decoded.select(ALL_COLUMNS).to_pylist()) == expected
+    assert decoded[MINOR].to_pylist() == decoded["offset"].to_pylist()
+    assert decoded.schema.field("sent_at").type == rows.schema.field("sent_at").type
+    source.close()
+
+
+def test_some_fields(bootstrap: str, spark: Session) -> None:
+    """Those that a query does not use are not read."""
+    sent = send(bootstrap, "json")
+    source = source_of("json", bootstrap, sent.topic)
+    upper = source.plan_batch(None, 1000)
+    assert upper is not None
+    for picked in ({"n": "id", "p": "partition"}, {"n": "id", "o": "again"}, {"n": "id"}):
+        batches = source.arrow_rows(
+            spark, None, upper, lambda schema, own=picked: own, lambda count: None
+        )
+        assert batches is not None
+        decoded = pa.Table.from_batches(batches).select(list(picked)).sort_by("n")
+        expected = [{n: row[c] for n, c in picked.items()} for row in in_order(sent.rows)]
+        assert decoded.to_pylist() == expected
+    # Of metadata alone, Spark reads the messages.
+    nothing = source.arrow_rows(spark, None, upper, lambda schema: {"o": "offset"}, print)
+    assert nothing is None
+    source.close()
+
+
+def test_bad_messages_of_a_plain_schema(bootstrap: str, spark: Session) -> None:
+    """They are what was sent, without the header that they get to be decoded."""
+    topic = f"t{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    good = ENCODERS["plain avro"](1)
+    for value in (good, b"", good[:-1], good + b"\0", AVRO(change(2))):
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+    source = source_of("plain avro", bootstrap, topic)
+    upper = source.plan_batch(None, 10)
+    assert upper is not None
+    rows = source.read(spark.spark, None, upper).selectExpr("id", BAD, REASON)
+    read = as_rows(spark.rows(f"select * from m order by {BAD} nulls first", m=rows))
+    assert read[0] == (1, None, None)
+    assert {bytes.fromhex(bad) for _, bad, _ in read[1:]} == {
+        b"",
+        good[:-1],
+        good + b"\0",
+        AVRO(change(2)),
+    }
+    assert {reason for *_, reason in read[1:]} == {"is not Avro of the schema of the source"}
+    source.close()
+
+
+def test_a_plain_schema_has_the_columns(bootstrap: str, spark: Session) -> None:
+    source = source_of("plain avro", bootstrap, "any")
+    columns = [name for name in source.empty(spark.spark).columns if not name.startswith("__")]
+    assert columns == [*(field["name"] for field in ROW["fields"]), *METADATA.names]
+    assert source.schema_id(None).startswith("struct<id:bigint,amount:bigint,")
