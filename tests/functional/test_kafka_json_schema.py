@@ -228,7 +228,11 @@ class TestJsonSchema:
         place = 'the first at bad, partition 0, offset 2: {"id": "1"}'
         output = failure("bad")
         assert f"8 records cannot be read, {place}" in output
-        assert f"is not JSON of its schema {number}" in output
+        field = (
+            f"has the schema {number}, whose field `{{}}` has a value that is not of its type. Set "
+            "the source's `columns` to choose another type"
+        )
+        assert field.format("id") in output
         run_dbt(["run", "-s", "letters"])
         found = rows(project, "select id, price from {schema}.letters order by price")
         assert found == [(1, Decimal("-1.50")), (1, Decimal("99.99")), (1, Decimal("99.99"))]
@@ -236,13 +240,12 @@ class TestJsonSchema:
         # Places are texts: that of the offset 10 would come first.
         records, reasons = zip(*rows(project, letters), strict=True)
         assert records[0] == '{"id": "1"}'
-        not_json = f"is not JSON of its schema {number}"
-        assert reasons[:2] == (not_json, not_json)
+        assert reasons[:2] == (field.format("id"), field.format("price"))
         assert reasons[2] == (
             f"has the schema {number}, whose field `at` has a value that its column cannot take"
         )
         assert reasons[3:6] == (
-            not_json,
+            f"is not JSON of its schema {number}",
             "is not UTF-8",
             "is JSON without the id of a schema. Set the source's `columns`",
         )

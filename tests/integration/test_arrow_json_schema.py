@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -12,18 +15,25 @@ from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow_json_schema import json_decoder
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, SKIPPED
-from tests.integration.spark_messages import spark_rows
+from tests.integration.spark_messages import spark_reasons, spark_rows
 from tests.unit.stream.sources.avro_rows import as_text, framed, numbered, rows_of
 from tests.unit.stream.sources.json_schema_rows import (
     DEBEZIUM,
     JSON,
     Style,
+    connect,
     messages_of,
     schemas_of,
     topics,
 )
 
 DAMAGED = 150
+DECIMAL = connect(
+    "bytes",
+    "org.apache.kafka.connect.data.Decimal",
+    "number",
+    **{"connect.parameters": {"scale": "2", "connect.decimal.precision": "4"}},
+)
 PARTS = ["null", "{", "}", "[", ",", ":", '"', "1", "-", "true", "e", ".", " ", "AA==", "2026"]
 
 
@@ -90,7 +100,7 @@ def test_changes_of_debezium(spark: Session, data: st.DataObject) -> None:
         f'{{"op": "{data.draw(ops)}", "ts_ms": 5, "before": {before}, "after": {after}}}'
         for before, after in zip(texts, ["null", *texts[1:]], strict=True)
     ]
-    messages = messages_of(changes)
+    messages = messages_of([*changes, '{"op": "c"}'])
     expected = spark_rows(spark, DEBEZIUM, schemas, messages)
     assert expected[BAD].null_count == len(expected)
     decoder = json_decoder(schemas, (), "UTC")
@@ -101,3 +111,43 @@ def test_changes_of_debezium(spark: Session, data: st.DataObject) -> None:
     names = {name: name for name in decoder.columns.names}
     decoded = pa.Table.from_batches(decoder.decode([batch], names))
     assert numbered(decoded.select(names)) == numbered(expected.select(names))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "field"),
+    [
+        ({"type": "integer"}, '"1"', "bad"),
+        ({"type": "integer"}, "1.5", "bad"),
+        ({"type": "boolean"}, "1", "bad"),
+        ({"type": "string", "format": "date"}, '"today"', "bad"),
+        ({"type": "array", "items": {"type": "integer"}}, '[1, "2"]', "bad"),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}}, '{"x": true}', "bad.x"),
+        ({"type": "object", "properties": {"x": DECIMAL}}, '{"x": "AYag"}', "bad.x"),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}}, "[]", "bad"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, '{"x": "y"}', "bad"),
+        (DECIMAL, '"AYag"', "bad"),
+        (DECIMAL, "1000", "bad"),
+        (DECIMAL, "[]", "bad"),
+    ],
+)
+def test_fields_of_bad_messages_are_named(
+    spark: Session, kind: Any, value: str, field: str
+) -> None:
+    """Also in the rows of changes, and whichever form decimals have."""
+    properties = {"id": {"type": "integer"}, "price": DECIMAL, "bad": kind}
+    row = {"type": "object", "properties": properties}
+    text = {"type": "string"}
+    change = {"type": "object", "properties": {"before": row, "after": row, "op": text}}
+    # A message has decimals in one form.
+    prices = ('"AQ=="', "null", "null" if "AYag" in value else "1.5")
+    texts = [f'{{"id": 1, "price": {price}, "bad": {value}}}' for price in prices]
+    texts.append('{"id": 1, "bad": null}')
+    changes = [f'{{"op": "c", "after": {own}}}' for own in texts]
+    why = (
+        f"has the schema 1, whose field `{field}` has a value that is not of its type. Set the "
+        "source's `columns` to choose another type"
+    )
+    for envelope, schema, messages in ((JSON, row, texts), (DEBEZIUM, change, changes)):
+        schemas = schemas_of(schema, envelope=envelope)
+        reasons = spark_reasons(spark, envelope, schemas, messages_of(messages))
+        assert reasons == [why, why, why, None]

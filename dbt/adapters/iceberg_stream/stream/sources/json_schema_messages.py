@@ -40,6 +40,12 @@ TEXT = "json"
 # What is read of Debezium's messages; other members are not decoded.
 CHANGE = ("before", "after", "op", "source")
 SOURCE = ("table",)
+# Members of an object, as texts.
+MEMBERS = "map<string, string>"
+OTHER_TYPE = (
+    ", whose field `{}` has a value that is not of its type. Set the source's `columns` to choose "
+    "another type"
+)
 # SQL of a decimal, which Spark's Avro reads from its bytes behind their number.
 OF_BYTES = (
     "try_cast(if(length({{x}}) between 1 and 16, from_avro(concat(unhex(lpad(hex(2 * "
@@ -79,7 +85,8 @@ class JsonFormat:
         records = ((writer, with_scalars(writer.record, _as_read)) for writer in writers)
         decoded = texts.selectExpr("*", *(f"{_read(w, r)} as {w.decoded}" for w, r in records))
         numbers = [_with_numbers(w) for w in writers if has_decimals(w.record)]
-        return decoded.selectExpr("*", *numbers).selectExpr("*", *map(_message, writers))
+        messages = decoded.selectExpr("*", *numbers).selectExpr("*", *map(_message, writers))
+        return messages.selectExpr("*", *(_members(path, writers) for path in self._paths))
 
     def null_messages(self, writers: Sequence[Writer]) -> Sequence[bytes]:
         return ()
@@ -90,6 +97,14 @@ class JsonFormat:
             for name in spelled_as([name for name, _ in writer.row.fields], self.required):
                 has_key = f"array_contains(json_object_keys({TEXT}), {literal(name)})"
                 yield f"{_is_of(writer)} and not {has_key}", literal(f"lacks the key `{name}`")
+            for name, is_bad in _bad_fields(writer, self._paths):
+                why = literal(OTHER_TYPE.format(name))
+                yield f"{_is_bad(writer)} and ({is_bad})", f"concat('has the schema ', id, {why})"
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        """The members of a message with its rows; an empty text is the message itself."""
+        return ("before", "after") if self.of_changes else ("",)
 
     def message_text(self) -> str:
         return f"make_valid_utf8({TEXT})"
@@ -171,6 +186,58 @@ def _message(writer: Writer) -> str:
     is_bad = f"{numbers} is null or {numbers}.{BAD} is not null"
     of_numbers = f"if({is_bad}, null, struct({fields}))"
     return f"coalesce({of_bytes}, {of_numbers}) as {writer.message}"
+
+
+def _is_bad(writer: Writer) -> str:
+    return f"{_is_of(writer)} and {writer.message} is null"
+
+
+def _members(path: str, writers: Sequence[Writer]) -> str:
+    """Return SQL of a row's members as text, if its message cannot be decoded."""
+    members = f"from_json({TEXT}, '{MEMBERS}')"
+    if path:
+        members = f"from_json({members}[{literal(path)}], '{MEMBERS}')"
+    is_bad = " or ".join(f"({_is_bad(writer)})" for writer in writers) or "false"
+    return f"if({is_bad}, {members}, null) as {_members_name(path)}"
+
+
+def _members_name(path: str) -> str:
+    return f"members_{path}"
+
+
+def _bad_fields(writer: Writer, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of rows, and conditions of values that could not be decoded."""
+    decoded = [writer.decoded, *([_numbers(writer)] if has_decimals(writer.record) else [])]
+    row = with_scalars(writer.row, _number_of_bytes)
+    assert isinstance(row, Struct)
+    for path in paths:
+        rows = [f"{one}.{writer.record.members[path][0]}" for one in decoded] if path else decoded
+        yield from _undecoded(row, rows, _members_name(path))
+
+
+def _undecoded(
+    record: Struct, decoded: Sequence[str], members: str, path: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield the fields of an object, as `_bad_fields` does.
+
+    Spark makes a null of a value that is not of its type, and decodes the others.
+
+    Args:
+        record: its type, with the SQL of decimals in bytes.
+        decoded: SQL of the object as it is decoded: with decimals in bytes, and as numbers.
+        members: SQL of the texts of its members.
+        path: of the object, with a dot behind it.
+    """
+    for place, node in record.members.values():
+        name = record.fields[int(place.removeprefix(record.prefix))][0]
+        member, values = f"{members}[{literal(name)}]", [f"{one}.{place}" for one in decoded]
+        is_null = " and ".join(f"{value} is null" for value in values)
+        yield f"{path}{name}", f"{is_null} and {member} is not null"
+        if isinstance(node, Struct):
+            parts = f"from_json({member}, '{MEMBERS}')"
+            yield from _undecoded(node, values, parts, f"{path}{name}.")
+        elif failed := failed_sql(node, values[0], node.column):
+            yield f"{path}{name}", failed
 
 
 def _as_read(node: JsonScalar) -> Scalar:
