@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
@@ -42,9 +42,10 @@ CHANGE = ("before", "after", "op", "source")
 SOURCE = ("table",)
 # Members of an object, as texts.
 MEMBERS = "map<string, string>"
+# The column with the name of a field whose value is not of its type.
+FIELD = "bad_field"
 OTHER_TYPE = (
-    ", whose field `{}` has a value that is not of its type. Set the source's `columns` to choose "
-    "another type"
+    "` has a value that is not of its type. Set the source's `columns` to choose another type"
 )
 # SQL of a decimal, which Spark's Avro reads from its bytes behind their number.
 OF_BYTES = (
@@ -86,7 +87,9 @@ class JsonFormat:
         decoded = texts.selectExpr("*", *(f"{_read(w, r)} as {w.decoded}" for w, r in records))
         numbers = [_with_numbers(w) for w in writers if has_decimals(w.record)]
         messages = decoded.selectExpr("*", *numbers).selectExpr("*", *map(_message, writers))
-        return messages.selectExpr("*", *(_members(path, writers) for path in self._paths))
+        cases = [f"when {_is_bad(w)} then {self._bad_field(w)}" for w in writers]
+        field = f"case {' '.join(cases)} end" if cases else "cast(null as string)"
+        return messages.selectExpr("*", f"{field} as {FIELD}")
 
     def null_messages(self, writers: Sequence[Writer]) -> Sequence[bytes]:
         return ()
@@ -97,14 +100,19 @@ class JsonFormat:
             for name in spelled_as([name for name, _ in writer.row.fields], self.required):
                 has_key = f"array_contains(json_object_keys({TEXT}), {literal(name)})"
                 yield f"{_is_of(writer)} and not {has_key}", literal(f"lacks the key `{name}`")
-            for name, is_bad in _bad_fields(writer, self._paths):
-                why = literal(OTHER_TYPE.format(name))
-                yield f"{_is_bad(writer)} and ({is_bad})", f"concat('has the schema ', id, {why})"
+        parts = ("'has the schema '", "id", literal(", whose field `"), FIELD, literal(OTHER_TYPE))
+        yield f"{FIELD} is not null", f"concat({', '.join(parts)})"
 
-    @property
-    def _paths(self) -> tuple[str, ...]:
-        """The members of a message with its rows; an empty text is the message itself."""
-        return ("before", "after") if self.of_changes else ("",)
+    def _bad_field(self, writer: Writer) -> str:
+        """Return SQL of the first field of a row that could not be decoded."""
+        if not self.of_changes:
+            return _undecoded(writer, TEXT, "")
+        members, places = f"from_json({TEXT}, '{MEMBERS}')", writer.record.members
+        rows = (
+            _undecoded(writer, f"{members}[{literal(image)}]", f".{places[image][0]}")
+            for image in ("after", "before")
+        )
+        return f"coalesce({', '.join(rows)})"
 
     def message_text(self) -> str:
         return f"make_valid_utf8({TEXT})"
@@ -192,52 +200,38 @@ def _is_bad(writer: Writer) -> str:
     return f"{_is_of(writer)} and {writer.message} is null"
 
 
-def _members(path: str, writers: Sequence[Writer]) -> str:
-    """Return SQL of a row's members as text, if its message cannot be decoded."""
-    members = f"from_json({TEXT}, '{MEMBERS}')"
-    if path:
-        members = f"from_json({members}[{literal(path)}], '{MEMBERS}')"
-    is_bad = " or ".join(f"({_is_bad(writer)})" for writer in writers) or "false"
-    return f"if({is_bad}, {members}, null) as {_members_name(path)}"
-
-
-def _members_name(path: str) -> str:
-    return f"members_{path}"
-
-
-def _bad_fields(writer: Writer, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of rows, and conditions of values that could not be decoded."""
-    decoded = [writer.decoded, *([_numbers(writer)] if has_decimals(writer.record) else [])]
-    row = with_scalars(writer.row, _number_of_bytes)
-    assert isinstance(row, Struct)
-    for path in paths:
-        rows = [f"{one}.{writer.record.members[path][0]}" for one in decoded] if path else decoded
-        yield from _undecoded(row, rows, _members_name(path))
-
-
-def _undecoded(
-    record: Struct, decoded: Sequence[str], members: str, path: str = ""
-) -> Iterator[tuple[str, str]]:
-    """Yield the fields of an object, as `_bad_fields` does.
+def _undecoded(writer: Writer, text: str, path: str) -> str:
+    """Return SQL of the first field of a row that could not be decoded; null if there is none.
 
     Spark makes a null of a value that is not of its type, and decodes the others.
 
     Args:
-        record: its type, with the SQL of decimals in bytes.
-        decoded: SQL of the object as it is decoded: with decimals in bytes, and as numbers.
-        members: SQL of the texts of its members.
-        path: of the object, with a dot behind it.
+        writer: the schema of the message.
+        text: SQL of the row's JSON.
+        path: of the row in the message as it is decoded.
     """
-    for place, node in record.members.values():
-        name = record.fields[int(place.removeprefix(record.prefix))][0]
-        member, values = f"{members}[{literal(name)}]", [f"{one}.{place}" for one in decoded]
-        is_null = " and ".join(f"{value} is null" for value in values)
-        yield f"{path}{name}", f"{is_null} and {member} is not null"
-        if isinstance(node, Struct):
-            parts = f"from_json({member}, '{MEMBERS}')"
-            yield from _undecoded(node, values, parts, f"{path}{name}.")
-        elif failed := failed_sql(node, values[0], node.column):
-            yield f"{path}{name}", failed
+    decoded = [_fields(f"{writer.decoded}{path}", writer.row, _as_read, not path)]
+    if has_decimals(writer.record):
+        row = with_scalars(writer.row, _number_of_bytes)
+        numbers = _fields(f"{_numbers(writer)}{path}", writer.row, _number, not path)
+        decoded = [value_sql(row, f"{writer.decoded}{path}", row.column), numbers]
+    names = f"array({', '.join(literal(name) for name, node in writer.row.fields if node)})"
+    present = f"map_filter(from_json({text}, '{MEMBERS}'), (k, v) -> v is not null)"
+    missing = f"array_intersect(map_keys({present}), {names})"
+    for fields in decoded:
+        keys = f"map_keys(from_json(to_json({fields}), '{MEMBERS}'))"
+        missing = f"array_except({missing}, coalesce({keys}, array()))"
+    return f"get({missing}, 0)"
+
+
+def _fields(
+    decoded: str, record: Struct, scalar: Callable[[JsonScalar], Scalar], with_bad: bool
+) -> str:
+    """Return SQL of an object with the names of its fields."""
+    kind = with_scalars(record, scalar).column
+    assert isinstance(kind, t.StructType)
+    fields = [*kind.fields, *([t.StructField(BAD, t.StringType())] if with_bad else [])]
+    return f"cast({decoded} as {type_sql(t.StructType(fields))})"
 
 
 def _as_read(node: JsonScalar) -> Scalar:
