@@ -124,6 +124,8 @@ def test_decimals_whose_bytes_look_like_a_number() -> None:
         ({**TEXT, "format": "date-time"}, '"yesterday"'),
         ({**TEXT, "format": "date"}, "5"),
         ({**TEXT, "connect.type": "bytes"}, '"?"'),
+        ({**TEXT, "connect.type": "bytes"}, '"AAA==="'),
+        ({**TEXT, "connect.type": "bytes"}, '"AB=="'),
         ({**TEXT, "connect.type": "bytes"}, "5"),
         (TIMESTAMP, str(2**62)),
         (DECIMAL, f'"{octets(1000000)}"'),
