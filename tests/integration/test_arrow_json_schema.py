@@ -34,7 +34,8 @@ DECIMAL = connect(
     "number",
     **{"connect.parameters": {"scale": "2", "connect.decimal.precision": "4"}},
 )
-PARTS = ["null", "{", "}", "[", ",", ":", '"', "1", "-", "true", "e", ".", " ", "AA==", "7"]
+# Without an `e`: it would give a long number an exponent for which Spark needs minutes.
+PARTS = ["null", "{", "}", "[", ",", ":", '"', "1", "-", ".", " ", "AA==", "7"]
 
 
 @st.composite

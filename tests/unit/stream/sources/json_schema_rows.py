@@ -107,11 +107,11 @@ def decimal_kinds(draw: DrawFn, numeric: bool) -> Kind:
     schema = connect("bytes", title, "number", **{"connect.parameters": parameters})
 
     def pair(number: int) -> tuple[Any, Any]:
-        value = Decimal(number).scaleb(-scale)
+        # `scaleb` would round numbers of more than 28 digits.
+        value = Decimal(f"{number}e-{scale}")
         octets = base64.b64encode(twos_complement(number)).decode()
         return Number(value) if numeric else octets, value
 
-    # Without a context, Python rounds numbers of more than 28 digits.
     return schema, st.integers(-most, most).map(pair)
 
 
