@@ -54,6 +54,8 @@ setup(
         "orjson>=3.10",
         # What `iceberg-stream check` knows of the shape of metadata.
         "jsonschema>=4.18",
+        # References in JSON Schemas of Kafka's messages; jsonschema brings it along.
+        "referencing>=0.31",
         # The page of `iceberg-stream report`: its template, the order of its lineage, its charts.
         # dbt brings all of them along.
         "jinja2>=3.1.3,<4",

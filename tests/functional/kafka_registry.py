@@ -22,6 +22,8 @@ from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
 PASSWORD = "registry-password"
+# How Spark reads texts of times.
+SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.legacy.timeParserPolicy": "EXCEPTION"}
 HEAD = """
 sources:
   - name: kafka
@@ -49,7 +51,8 @@ class Shop:
         source = KafkaSource(topic, options, envelope, schemas=schemas)
         upper = source.plan_batch(None, 100)
         assert upper is not None
-        no_spark: Any = SimpleNamespace(spark=None)
+        conf = SimpleNamespace(get=SETTINGS.__getitem__)
+        no_spark: Any = SimpleNamespace(spark=SimpleNamespace(conf=conf))
         batches = source.arrow_rows(
             no_spark, None, upper, lambda schema: {n: n for n in schema.names}, lambda count: None
         )

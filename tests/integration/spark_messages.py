@@ -19,6 +19,24 @@ def spark_rows(
     spark: Session, envelope: Envelope, schemas: MessageSchemas, values: Sequence[bytes]
 ) -> pa.Table:
     """The rows, BAD and SKIPPED, in the order of the messages."""
+    columns = f"* except (__stream, {REASON}, {WHERE})"
+    return _decoded(spark, envelope, schemas, values, columns)
+
+
+def spark_reasons(
+    spark: Session, envelope: Envelope, schemas: MessageSchemas, values: Sequence[bytes]
+) -> list[str | None]:
+    """Why messages are bad; None for others."""
+    return list(_decoded(spark, envelope, schemas, values, REASON)[REASON].to_pylist())
+
+
+def _decoded(
+    spark: Session,
+    envelope: Envelope,
+    schemas: MessageSchemas,
+    values: Sequence[bytes],
+    columns: str,
+) -> pa.Table:
     messages = {
         "key": pa.nulls(len(values), pa.binary()),
         "value": pa.array(values, pa.binary()),
@@ -27,5 +45,4 @@ def spark_rows(
     }
     frame = spark.spark.createDataFrame(pa.table(messages))
     decoded = SchemaMessages(envelope, schemas).unpack(frame)
-    sql = f"select * except (__stream, {REASON}, {WHERE}) from v order by __stream.minor"
-    return spark.rows(sql, v=decoded)
+    return spark.rows(f"select {columns} from v order by __stream.minor", v=decoded)

@@ -20,9 +20,8 @@ from dbt.adapters.iceberg_stream.stream.sources.protobuf_decoder import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import read_files
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.schema_types import Items, Node, Struct
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import Items, Node, Struct, read_type
 
 ID = 7
 HEADER = b"\0" + ID.to_bytes(4, "big")

@@ -34,8 +34,7 @@ def test_schemas_that_cannot_be_read() -> None:
     assert schemas.unreadable == {
         2: "has the schema 2, which has `id` as string, which is int in the other schemas. Set the "
         "source's `columns` to choose its type",
-        3: "has the schema 3, which is JSON Schema and not Avro. Set `format: json` and the "
-        "source's `columns`",
+        3: "has the schema 3, which is JSON Schema and not Avro. Set `format: json`",
         4: "has the schema 4, which lacks the field `ID`, a column of the key. Set the model's "
         "`unique_key` to fields that every schema has",
     }
@@ -159,7 +158,7 @@ def test_durations_need_a_definition() -> None:
     part = {"type": "record", "name": "Part", "fields": [{"name": "d", "type": ["null", duration]}]}
     words = (
         "which has `{}` as a duration, for which no column has a type. Set the source's `columns`, "
-        "without the field or with its bytes as binary"
+        "without the field or with it as binary"
     )
     for kind, path in {
         "plain": (duration, "x"),
@@ -193,3 +192,76 @@ def test_envelopes_of_debezium_are_record_types() -> None:
     )
     assert schemas.columns.simpleString() == "struct<id:int>"
     assert schemas.others == {2: ("shop.items.Envelope",)} and not schemas.unreadable
+
+
+def json_schema(number: int, **described: Any) -> RegisteredSchema:
+    return RegisteredSchema(number, json.dumps({"type": "object", **described}), "JSON")
+
+
+def test_schemas_of_json_that_cannot_be_read() -> None:
+    integer, text = {"type": "integer"}, {"type": "string"}
+    schemas = message_schemas(
+        [
+            json_schema(1, properties={"id": integer, "part": {"properties": {"a": integer}}}),
+            json_schema(2, properties={"id": integer, "part": {"properties": {"a": text}}}),
+            json_schema(3, properties={"id": integer, "part": {"oneOf": [text, integer]}}),
+            json_schema(4, properties={"ID": integer, "more": {"type": "number"}}),
+            json_schema(5, properties={"other": integer}),
+            schema(6, id="int"),
+        ],
+        Envelope("json", "", required=("id",)),
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<id:bigint,part:struct<a:bigint>,more:double>"
+    assert [writer.ids for writer in schemas.writers] == [(1,), (4,)]
+    assert schemas.unreadable == {
+        2: "has the schema 2, which has `part.a` as string, which is bigint in the other schemas. "
+        "Set the source's `columns` to choose its type",
+        3: "has the schema 3, which has `part` as a union of several types, for which no column "
+        "has a type. Set the source's `columns`, without the field or with it as string",
+        5: "has the schema 5, which lacks the field `id`, a column of the key. Set the model's "
+        "`unique_key` to fields that every schema has",
+        6: "has the schema 6, which is Avro and not JSON Schema. Set `format: avro`",
+    }
+
+
+def test_debezium_in_json_has_the_columns_of_its_rows() -> None:
+    """Other members of the envelope may be of any type."""
+    row = {"oneOf": [{"type": "null"}, {"properties": {"id": {"type": "integer"}}}]}
+    text, free = {"type": "string"}, {"type": "object"}
+    change = {"before": row, "after": row, "op": text, "transaction": free}
+    schemas = message_schemas(
+        [
+            json_schema(1, properties={**change, "source": {"properties": {"table": text}}}),
+            json_schema(2, properties={**change, "source": {"properties": {"x": free}}}),
+            json_schema(3, properties={**change, "source": free}),
+            json_schema(4, properties={"id": text}),
+        ],
+        Envelope("debezium", ""),
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<id:bigint>"
+    assert sorted(number for writer in schemas.writers for number in writer.ids) == [1, 2, 3]
+    assert list(schemas.unreadable) == [4]
+    assert "is no envelope of Debezium" in schemas.unreadable[4]
+    assert schemas.unreadable[4].endswith("For rows without it, set `format: json`")
+
+
+def test_record_types_of_json() -> None:
+    """The title names them; a union of them is refused, because a message does not say its own."""
+    order, payment = (
+        {"title": title, "properties": {title.lower(): {"type": "integer"}}}
+        for title in ("Order", "Payment")
+    )
+    schemas = message_schemas(
+        [
+            json_schema(1, **order),
+            json_schema(2, **payment),
+            RegisteredSchema(3, json.dumps({"oneOf": [order, payment]}), "JSON"),
+        ],
+        Envelope("json", "", record="Order"),
+        None,
+    )
+    assert schemas.columns.simpleString() == "struct<order:bigint>"
+    assert schemas.others == {2: ("Payment",)}
+    assert "which is a union of the record types `Order`, `Payment`" in schemas.unreadable[3]

@@ -11,6 +11,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import offsets_of, schema_ids_of
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
@@ -223,11 +224,11 @@ def test_schemas_that_cannot_be_read_are_named() -> None:
             "hold a secret, schema.registry.basic.auth.user.info,",
         ),
         ({"options": {"schema.registry.bearer.auth.token": "t"}}, "hold a secret"),
-        ({"format": "raw", "subject": "s"}, "`subject` is of messages in Avro or Protobuf"),
-        ({"format": "raw", "record": "s"}, "`record` is of messages in Avro or Protobuf"),
+        ({"format": "raw", "subject": "s"}, "`subject` is of messages whose schemas are in a"),
+        ({"format": "raw", "record": "s"}, "`record` is of messages whose schemas are in a"),
         ({"record": ["s"]}, "`record` must be text"),
         ({"format": "json", "columns": "a int", "record": "s"}, "`record` needs a schema registry"),
-        ({"format": "json", "columns": "a int", "subject": "s"}, "or of a `record` in JSON"),
+        ({"format": "json", "columns": "a int", "subject": "s"}, "For JSON, remove `columns`"),
         (
             {"format": "json", "columns": "a int", "record": "s", "tombstones": "delete"},
             "`record` cannot be used with `tombstones: delete`",
@@ -239,6 +240,12 @@ def test_schemas_that_cannot_be_read_are_named() -> None:
         ),
         ({"format": "maxwell", "encoding": "avro", "columns": "a int"}, "of Debezium's messages"),
         ({"format": "protobuf"}, "Protobuf needs a schema registry"),
+        ({"format": "json"}, "needs `columns`, as `name type, name type`, or a schema registry"),
+        ({"format": "debezium"}, "The format debezium needs `columns`, as `name type, name type`,"),
+        (
+            {"format": "maxwell", "schema_registry": ADDRESS},
+            "The format maxwell needs `columns`, as `name type, name type`.",
+        ),
         ({"format": "avro", "message": "a.B"}, "`message` is of messages in Protobuf"),
         ({"format": "avro", "encoding": "protobuf"}, "of Debezium's messages"),
         (
@@ -264,3 +271,39 @@ def test_models_of_one_source_must_agree_in_the_encoding() -> None:
     assert identity(format="avro", record="a") == identity(format="avro", record="b")
     assert identity(format="avro") != identity(format="avro", tombstones="delete")
     assert identity(format="json", encoding="json") == identity(format="raw")
+
+
+@pytest.mark.parametrize("keys", [{"schema_registry": ADDRESS}, {"connection": "shop"}])
+@pytest.mark.parametrize("message_format", ["json", "debezium"])
+def test_json_without_columns_has_the_schemas_of_a_registry(
+    message_format: str, keys: dict[str, Any]
+) -> None:
+    connections = {"shop": {"schema.registry.url": ADDRESS}}
+    spec = {**AVRO, "format": message_format, **keys}
+
+    def schemas(**more: str) -> TopicSchemas | None:
+        definition = SourceDefinition(("s", "t"), "s.t", {**spec, **more})
+        source = open_source(definition, None, Path("."), {}, connections)  # type: ignore[arg-type]
+        assert isinstance(source, KafkaSource)
+        return source.schemas
+
+    own = schemas(subject="other")
+    assert own is not None and own.registry.address == ADDRESS
+    assert own.envelope.schema_format == "json" and own.own_subject == "other"
+    if "connection" in keys:
+        assert schemas(columns="id int") is None
+
+
+def test_json_of_other_record_types_is_skipped() -> None:
+    registry = Registry()
+    registry.subjects = {
+        name: [RegisteredSchema(number, json.dumps({"title": name, **ROW}), "JSON")]
+        for number, name in enumerate(("Order", "Payment"), 1)
+    }
+    schemas = TopicSchemas(registry, Envelope("json", "", record="Order"))  # type: ignore[arg-type]
+    pinned = schemas.pin(["t"], None, {})
+    assert schemas.columns_of(["t"], pinned) == "struct<id:bigint>"
+    assert decoder_ids(schemas, 1, 2, 99) == {1: None, 2: True, 99: False}
+
+
+ROW = {"type": "object", "properties": {"id": {"type": "integer"}}}

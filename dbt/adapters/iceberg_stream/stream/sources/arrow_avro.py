@@ -31,11 +31,12 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow_records import (
     ReadableWriter,
     RecordDecoder,
     RecordReader,
+    converted,
     has_text_operation,
     headers,
     is_wider,
+    micros_of_nanos,
     never,
-    require_distinct_keys,
 )
 from dbt.adapters.iceberg_stream.stream.sources.avro_types import (
     CONVERTED,
@@ -140,11 +141,11 @@ def _decoded(
     decoded = deserialize_array(bodies, schema)
     [encoded] = serialize_record_batch(decoded, schema, 1)
     # All fields are converted: Spark refuses a message for any of them.
-    return _converted(decoded.to_struct_array(), record), encoded
+    return converted(decoded.to_struct_array(), record, _scalars), encoded
 
 
 def _first(bodies: Sequence[bytes], node: Node) -> tuple[pa.Array, list[bytes]]:
-    """Return the values that bodies begin with, as `_converted` does, and what follows them."""
+    """Return the values that bodies begin with, as `converted` does, and what follows them."""
     if isinstance(node, NullUnion):
         return _first_nullable(bodies, node)
     if isinstance(node, Struct):
@@ -191,28 +192,8 @@ def _first_nullable(bodies: Sequence[bytes], node: NullUnion) -> tuple[pa.Array,
     return array, [next(following) if own else body for body, own in pairs]
 
 
-def _converted(array: pa.Array, node: Node) -> pa.Array:
-    """Return values as Spark's `from_avro` returns them; ValueError if it refuses one."""
-    if isinstance(node, Nullable):
-        return _converted(array, node.node)
-    absent = array.is_null() if array.null_count else None
-    if isinstance(node, Struct):
-        names, nodes = zip(*node.members.values(), strict=True)
-        children = [_converted(*child) for child in zip(array.flatten(), nodes, strict=True)]
-        return pa.StructArray.from_arrays(children, names, mask=absent)
-    if isinstance(node, Items):
-        if not node.is_map:
-            items = _converted(array.values, node.node)
-            return pa.ListArray.from_arrays(array.offsets, items, mask=absent)
-        array.keys.validate(full=True)
-        require_distinct_keys(array)
-        items = _converted(array.items, node.node)
-        return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=absent)
+def _scalars(array: pa.Array, node: Node) -> pa.Array:
     assert isinstance(node, AvroScalar)
-    return _scalars(array, node)
-
-
-def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
     kind = to_arrow_type(node.column)
     if node.primitive in ("bytes", "fixed"):
         is_bytes = node.primitive == "bytes"
@@ -223,8 +204,7 @@ def _scalars(array: pa.Array, node: AvroScalar) -> pa.Array:
         if not pc.all(is_read, min_count=0).as_py():
             raise ArrowFallback
     elif node.sql in NANOS:
-        micros = array.fill_null(0).to_numpy() // 1000
-        array = pa.array(micros, mask=array.is_null().to_numpy(zero_copy_only=False))
+        array = micros_of_nanos(array)
     elif node.avro in MILLIS:
         array = array.cast(pa.timestamp("ms", kind.tz))
     return array.cast(kind)

@@ -45,10 +45,14 @@ from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import (
     message_indexes,
     read_files,
 )
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type
 from dbt.adapters.iceberg_stream.stream.sources.schema_format import Writer
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import MessageSchemas
-from dbt.adapters.iceberg_stream.stream.sources.schema_types import Items, Node, Struct
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
+    Items,
+    Node,
+    Struct,
+    read_type,
+)
 from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES, MAX_BYTES
 
 if TYPE_CHECKING:

@@ -261,6 +261,48 @@ def _widened(array: pa.Array, node: Node, target: t.DataType) -> pa.Array:
     return array.cast(kind)
 
 
+def converted(
+    array: pa.Array, node: Node, scalars: Callable[[pa.Array, Node], pa.Array]
+) -> pa.Array:
+    """Return values as Spark reads them, under names of their positions.
+
+    Args:
+        array: the values.
+        node: their type.
+        scalars: converts values without parts.
+
+    Raises:
+        ArrowFallback, ArrowException, ValueError: a value may be bad.
+    """
+    if isinstance(node, Nullable):
+        return converted(array, node.node, scalars)
+    absent = array.is_null() if array.null_count else None
+    if isinstance(node, Struct):
+        names, nodes = zip(*node.members.values(), strict=True)
+        parts = zip(array.flatten(), nodes, strict=True)
+        children = [converted(part, kind, scalars) for part, kind in parts]
+        return pa.StructArray.from_arrays(children, names, mask=absent)
+    if isinstance(node, Items):
+        if not node.is_map:
+            items = converted(array.values, node.node, scalars)
+            return pa.ListArray.from_arrays(array.offsets, items, mask=absent)
+        array.keys.validate(full=True)
+        require_distinct_keys(array)
+        items = converted(array.items, node.node, scalars)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=absent)
+    return scalars(array, node)
+
+
+def micros_of_nanos(nanos: pa.Int64Array) -> pa.Int64Array:
+    """Return times in microseconds, rounded down.
+
+    Args:
+        nanos: the times in nanoseconds.
+    """
+    micros = nanos.fill_null(0).to_numpy() // 1000
+    return pa.array(micros, mask=nanos.is_null().to_numpy(zero_copy_only=False))
+
+
 def headers(writer: Writer) -> list[bytes]:
     """Return the headers of the messages of schemas.
 

@@ -72,6 +72,9 @@ class AvroFormat:
                 condition = f"{_is_of(writer)} and not {_begins(prefix)}"
                 yield condition, f"concat('has the schema ', id, {literal(NO_INDEX)})"
 
+    def message_text(self) -> str:
+        return "hex(value)"
+
 
 def _is_of(writer: Writer) -> str:
     return f"id in ({', '.join(map(str, writer.ids))})"

@@ -51,7 +51,7 @@ class Envelope:
     Attributes:
         name: `json`, `avro` or `protobuf`, a record; `debezium` or `maxwell`, a row before and
             after a change; `raw`, the message itself.
-        columns: of the record, as Spark's DDL.
+        columns: of the record, as Spark's DDL; empty if schemas in a registry have them.
         table: the table of a Debezium or Maxwell topic whose changes are read; None for all.
         table_column: column that takes the name of a row's table; None for no such column.
         tombstone_deletes: whether a record without value deletes the row of its key.
@@ -104,10 +104,10 @@ class Envelope:
                 "The source has `message` and `record`. Remove one of them: with `record` messages "
                 "of other types are skipped, with `message` they are bad records."
             )
-        if self.record and self.name == "json" and self.tombstone_deletes:
+        if self.of_json_record and self.tombstone_deletes:
             raise StreamError(
-                "With `format: json`, `record` cannot be used with `tombstones: delete`: a message "
-                "without a value has no record type. Remove one of them."
+                "With `format: json` and `columns`, `record` cannot be used with `tombstones: "
+                "delete`: a message without a value has no record type. Remove one of them."
             )
         if self.metadata.columns and self.name == "raw":
             raise StreamError(
@@ -119,8 +119,13 @@ class Envelope:
 
     @property
     def schema_format(self) -> str | None:
-        """The format of values with the id of a schema in a registry; None for other values."""
-        return schema_format(self.name, self.encoding)
+        """The format of values with the id of a schema in a registry; None for other values.
+
+        Of JSON, a schema is needed only if the source has no `columns`.
+        """
+        if own := schema_format(self.name, self.encoding):
+            return own
+        return "json" if self.name in ("json", "debezium") and not self.columns else None
 
     @property
     def reads_schemas(self) -> bool:
@@ -129,13 +134,13 @@ class Envelope:
 
     @property
     def of_json_record(self) -> bool:
-        """Whether messages are JSON, of which one record type is read."""
-        return self.name == "json" and self.record is not None
+        """Whether messages are JSON with `columns`, of which one record type is read."""
+        return self.name == "json" and self.record is not None and bool(self.columns)
 
     @property
     def reads_keys(self) -> bool:
         """Return whether the key of a record without value is read by a schema of a registry."""
-        return self.name in SCHEMA_FORMATS and self.tombstone_deletes
+        return self.name == self.schema_format and self.tombstone_deletes
 
     @property
     def where_sql(self) -> str:

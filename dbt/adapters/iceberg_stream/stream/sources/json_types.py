@@ -6,7 +6,6 @@ The messages are decoded by the source's columns. Nothing in a message says whic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +17,8 @@ import pyarrow.compute as pc
 from dbt.adapters.iceberg_stream.sql.quoting import literal
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import UNTYPED, Envelope
-from dbt.adapters.iceberg_stream.stream.sources.record_types import named, record_names
+from dbt.adapters.iceberg_stream.stream.sources.json_schema_messages import require_record_type
+from dbt.adapters.iceberg_stream.stream.sources.record_types import record_names
 from dbt.adapters.iceberg_stream.stream.sources.schema_format import Writer, require_kind
 from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
     MessageSchemas,
@@ -63,12 +63,7 @@ def json_schemas(
             continue
         try:
             require_kind(schema, "JSON", "format")
-            if names != (record,) and json.loads(schema.text).get("title") != record:
-                types = named(names) if names else "types of which one has no `title`"
-                raise SchemaError(
-                    f"is a union of {types}, and JSON does not say which one a message is of. "
-                    "Remove the source's `record`, and choose rows by a field in the model's query"
-                )
+            require_record_type(schema, record)
             own.append(schema.id)
         except SchemaError as error:
             unreadable[schema.id] = f"has the schema {schema.id}, which {error}"

@@ -321,7 +321,8 @@ class KafkaSource:
     ) -> Decode | None:
         """Return what decodes messages of a frontier's schemas; None if Spark has to."""
         assert self.schemas is not None
-        decoder = self.schemas.decoder(spark, self._topics.read, upper)
+        zone = self._zone_of_times(spark) if self.envelope.schema_format == "json" else None
+        decoder = self.schemas.decoder(spark, self._topics.read, upper, zone)
         columns = None if decoder is None else pick(decoder.schema)
         if decoder is None or columns is None:
             return None

@@ -86,9 +86,9 @@ class PlainSchema:
         return rows.selectExpr(f"* except ({BAD})", bad)
 
     def decoder(
-        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
+        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier, zone: str | None = None
     ) -> PlainDecoder | None:
-        """Return what decodes messages without Spark; None if Spark has to.
+        """Return what decodes messages without Spark; see TopicSchemas.decoder.
 
         Raises:
             StreamError: the schema cannot be read.

@@ -24,10 +24,14 @@ from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import (
     message_indexes,
     read_files,
 )
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import read_type, record_type
+from dbt.adapters.iceberg_stream.stream.sources.protobuf_types import record_type
 from dbt.adapters.iceberg_stream.stream.sources.schema_format import FRAMED, Writer
 from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.schema_types import SchemaError, Struct
+from dbt.adapters.iceberg_stream.stream.sources.schema_types import (
+    SchemaError,
+    Struct,
+    read_type,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import SKIPPED
 
 if TYPE_CHECKING:
@@ -88,6 +92,9 @@ class ProtobufFormat:
 
     def problems(self, writers: Sequence[Writer]) -> Iterator[tuple[str, str]]:
         yield f"{PROBLEM} is not null", PROBLEM
+
+    def message_text(self) -> str:
+        return "hex(value)"
 
 
 def _message_name(names: Sequence[str], message: str | None) -> str:

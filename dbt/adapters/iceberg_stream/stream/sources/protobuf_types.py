@@ -127,14 +127,3 @@ def _decimal(field: FieldDescriptor) -> t.DecimalType | None:
 def _options() -> Message:
     _, pool = read_files(compiled_files(OPTIONS))
     return GetMessageClass(pool.FindMessageTypeByName("Options"))()
-
-
-def read_type(node: Node) -> t.DataType:
-    """Return the type of values as they are read: fields have names of their positions."""
-    if isinstance(node, Struct):
-        members = node.members.values()
-        return t.StructType([t.StructField(name, read_type(kind)) for name, kind in members])
-    if isinstance(node, Items):
-        part = read_type(node.node)
-        return t.ArrayType(part) if node.key is None else t.MapType(node.key, part)
-    return node.column

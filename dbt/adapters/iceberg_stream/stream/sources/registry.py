@@ -256,16 +256,18 @@ def _schemas(
     if not messages.reads_schemas:
         if named := [n for n in ("schema_registry", "subject", "record") if spec.get(n)]:
             raise StreamError(
-                f"`{named[0]}` is of messages in Avro or Protobuf, or of a `record` in JSON: set "
-                "`format` to avro or protobuf, `encoding` with `format: debezium`, or `record` "
-                "with `format: json`."
+                f"`{named[0]}` is of messages whose schemas are in a registry: set `format` to "
+                "avro or protobuf, or `encoding` with `format: debezium`. For JSON, remove "
+                "`columns`, or set `record`."
             )
         return None
     if registry is None:
-        what = (messages.schema_format or "`record`").capitalize()
+        what = f"{(messages.schema_format or '`record`').capitalize()} needs"
+        if messages.schema_format == "json":
+            what = f"The format {messages.name} needs `columns`, as `name type, name type`, or"
         plain_avro = messages.schema_format == "avro"
         raise StreamError(
-            f"{what} needs a schema registry: set `{PREFIX}url` in the `kafka` connection of the "
+            f"{what} a schema registry: set `{PREFIX}url` in the `kafka` connection of the "
             "profile, or `schema_registry` in the source"
             + (", or `schema_file` for messages without the id of a schema." if plain_avro else ".")
         )

@@ -91,7 +91,7 @@ def require_columns(node: Node, field: str = "") -> None:
     elif node.refused:
         raise SchemaError(
             f"has `{field}` as {node.refused}, for which no column has a type. Set the source's "
-            f"`columns`, without the field or with its bytes as {node.column.simpleString()}"
+            f"`columns`, without the field or with it as {node.column.simpleString()}"
         )
 
 
@@ -232,7 +232,7 @@ def failed_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> st
 
 
 def _always_fits(node: Scalar, target: t.DataType) -> bool:
-    if "try_cast" in node.sql:
+    if "try_" in node.sql:
         return False
     if node.column == target or isinstance(target, t.StringType):
         return True

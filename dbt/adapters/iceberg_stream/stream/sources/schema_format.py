@@ -142,6 +142,10 @@ class SchemaFormat(Protocol):
         """
         ...
 
+    def message_text(self) -> str:
+        """Return SQL of a message as text, for bad ones."""
+        ...
+
 
 def require_kind(schema: RegisteredSchema, kind: str, key: str) -> None:
     """Check that a schema is of the format that the source names.
@@ -158,6 +162,4 @@ def require_kind(schema: RegisteredSchema, kind: str, key: str) -> None:
         return
     name, value = KINDS.get(schema.kind, (schema.kind, ""))
     advice = f"Set `{key}: {value}`" if value else "Set `format: raw`"
-    if value == "json":
-        advice += " and the source's `columns`"
     raise SchemaError(f"is {name} and not {KINDS[kind][0]}. {advice}")

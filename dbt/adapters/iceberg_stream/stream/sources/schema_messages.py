@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.sources.envelopes import (
     change_sql,
     debezium_rows,
 )
+from dbt.adapters.iceberg_stream.stream.sources.json_schema_messages import JsonFormat
 from dbt.adapters.iceberg_stream.stream.sources.protobuf_messages import ProtobufFormat
 from dbt.adapters.iceberg_stream.stream.sources.record_types import named, record_names
 from dbt.adapters.iceberg_stream.stream.sources.schema_columns import (
@@ -61,7 +62,7 @@ NO_HEADER = (
     "registry do"
 )
 GLUE = "has the header of AWS Glue's schema registry, which is not supported"
-JSON = "is JSON without the id of a schema. Set `format: json` and the source's `columns`"
+JSON = "is JSON without the id of a schema. Set {}the source's `columns`"
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,10 @@ def _missing(row: Struct, required: Sequence[str]) -> str | None:
 
 def format_of(envelope: Envelope) -> SchemaFormat:
     """Return the format of an envelope's messages, whose schemas are in a registry."""
+    if envelope.schema_format == "json":
+        of_changes = envelope.name == "debezium"
+        required = () if of_changes else envelope.required
+        return JsonFormat(envelope.record, envelope.key_record, required, of_changes)
     if envelope.schema_format == "protobuf":
         fields = metadata_fields(envelope.metadata)
         return ProtobufFormat(envelope.message, envelope.record, envelope.key_record, fields)
@@ -263,20 +268,23 @@ class SchemaMessages:
         return columns + self.envelope.metadata.unpacked_sql(list(values))
 
     def _with_reason(self, frame: DataFrame, reasons: Mapping[str, str] | None = None) -> DataFrame:
-        """Add BAD, the message in hexadecimal digits, and REASON."""
+        """Add BAD, the message as text, and REASON."""
         cases = [*self._reasons(), *((c, literal(why)) for c, why in (reasons or {}).items())]
         reason = " ".join(f"when {condition} then {why}" for condition, why in cases)
         whole = f"case when {SKIPPED} then null {reason} end as {REASON}"
         framed = frame.selectExpr("*", whole)
-        return framed.selectExpr("*", f"if({REASON} is null, null, hex(value)) as {BAD}")
+        return framed.selectExpr(
+            "*", f"if({REASON} is null, null, {self._format.message_text()}) as {BAD}"
+        )
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
         """Yield conditions of bad messages, and SQL of the reasons."""
         if not self.of_source:
-            yield "id is null and startswith(value, X'7B')", literal(JSON)
+            advice = "" if self.envelope.schema_format == "json" else "`format: json` and "
+            yield "id is null and startswith(value, X'7B')", literal(JSON.format(advice))
             yield from header_reasons(self.schemas)
         yield from self._format.problems(self.schemas.writers)
-        name = KINDS[self._format.kind][0]
+        name = KINDS[self._format.kind][0].removesuffix(" Schema")
         for writer in self.schemas.writers:
             is_own = f"id in ({', '.join(map(str, writer.ids))})"
             is_bad = f"{is_own} and {writer.message} is null"

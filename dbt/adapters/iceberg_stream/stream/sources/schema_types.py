@@ -116,3 +116,14 @@ def require_distinct(names: list[str]) -> None:
     lowered = [name.lower() for name in names]
     if twice := sorted({name for name in lowered if lowered.count(name) > 1}):
         raise SchemaError(f"has fields that differ only in their case: `{twice[0]}`")
+
+
+def read_type(node: Node) -> t.DataType:
+    """Return the type of values as they are read: fields have names of their positions."""
+    if isinstance(node, Struct):
+        members = node.members.values()
+        return t.StructType([t.StructField(name, read_type(kind)) for name, kind in members])
+    if isinstance(node, Items):
+        part = read_type(node.node)
+        return t.ArrayType(part) if node.key is None else t.MapType(node.key, part)
+    return node.column

@@ -154,7 +154,7 @@ class TopicSchemas:
         return SchemaMessages(envelope, schemas).unpack(messages)
 
     def decoder(
-        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
+        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier, zone: str | None = None
     ) -> RecordDecoder | None:
         """Return what decodes messages without Spark; None if Spark has to.
 
@@ -162,15 +162,19 @@ class TopicSchemas:
             spark: the Spark session.
             topics: the topics of the messages.
             pinned: a frontier with the ids of their schemas.
+            zone: the time zone of times without one in JSON; None if Spark has to read times.
         """
         from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
+        from dbt.adapters.iceberg_stream.stream.sources.arrow_json_schema import json_decoder
         from dbt.adapters.iceberg_stream.stream.sources.arrow_protobuf import protobuf_decoder
 
-        is_avro = self.envelope.schema_format == "avro"
-        decoder = avro_decoder if is_avro else protobuf_decoder
         declared = self._declared(spark)
         is_other = self._is_other(topics, pinned, declared)
-        return decoder(self._schemas(topics, pinned, declared), is_other)
+        schemas = self._schemas(topics, pinned, declared)
+        if self.envelope.schema_format == "json":
+            return json_decoder(schemas, self.envelope.required, zone, is_other)
+        is_avro = self.envelope.schema_format == "avro"
+        return (avro_decoder if is_avro else protobuf_decoder)(schemas, is_other)
 
     def own_messages(
         self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
