@@ -345,6 +345,9 @@ class TestAvro:
         assert reasons[:2] == (f"is not Avro of its schema {number}",) * 2
         assert "is JSON without the id of a schema" in reasons[2]
         assert "does not begin with a byte 0" in reasons[3]
+        assert reasons[3].endswith(
+            "If no message of the topic does, set the source's `schema_file`"
+        )
         assert "AWS Glue" in reasons[4]
         assert reasons[5] == (
             f"has the schema {foreign} of the record type `shop.Row`, which is not under the subject "

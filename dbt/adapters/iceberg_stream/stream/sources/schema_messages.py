@@ -61,6 +61,7 @@ NO_HEADER = (
     "does not begin with a byte 0 and the four bytes of a schema id, as messages of a schema "
     "registry do"
 )
+NO_REGISTRY = ". If no message of the topic does, set the source's `schema_file`"
 GLUE = "has the header of AWS Glue's schema registry, which is not supported"
 JSON = "is JSON without the id of a schema. Set {}the source's `columns`"
 
@@ -282,7 +283,8 @@ class SchemaMessages:
         if not self.of_source:
             advice = "" if self.envelope.schema_format == "json" else "`format: json` and "
             yield "id is null and startswith(value, X'7B')", literal(JSON.format(advice))
-            yield from header_reasons(self.schemas)
+            advice = NO_REGISTRY if self._format.kind == "AVRO" else ""
+            yield from header_reasons(self.schemas, advice)
         yield from self._format.problems(self.schemas.writers)
         name = KINDS[self._format.kind][0].removesuffix(" Schema")
         for writer in self.schemas.writers:
@@ -305,14 +307,15 @@ class SchemaMessages:
                     yield wanted.name, condition
 
 
-def header_reasons(schemas: MessageSchemas) -> Iterator[tuple[str, str]]:
+def header_reasons(schemas: MessageSchemas, advice: str = "") -> Iterator[tuple[str, str]]:
     """Yield conditions of messages whose headers show that they are bad, and SQL of the reasons.
 
     Args:
         schemas: the schemas of the messages.
+        advice: what to do if messages have no header.
     """
     yield "id is null and startswith(value, X'03')", literal(GLUE)
-    yield "id is null", literal(NO_HEADER)
+    yield "id is null", literal(NO_HEADER + advice)
     for schema_id, why in schemas.unreadable.items():
         yield f"id = {schema_id}", literal(why)
     for schema_id, names in schemas.others.items():
