@@ -64,7 +64,10 @@ class Kafka:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
         admin = AdminClient({"bootstrap.servers": address})
-        for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in TOPICS]).values():
+        # The messages have a fixed time, and must be kept all the same.
+        config = {"retention.ms": "-1"}
+        topics = [NewTopic(topic, 1, 1, config=config) for topic in TOPICS]
+        for made in admin.create_topics(topics).values():
             made.result()
         yield Kafka(address)
 

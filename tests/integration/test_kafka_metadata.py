@@ -160,11 +160,17 @@ class Sent:
         )
 
 
+def new_topic(bootstrap: str, partitions: int) -> str:
+    """Create a topic that keeps messages of any time."""
+    name, admin = f"t{uuid.uuid4().hex[:8]}", AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
+    admin.create_topics([topic])[name].result()
+    return name
+
+
 def send(bootstrap: str, kind: str) -> Sent:
-    sent, chance = Sent(f"t{uuid.uuid4().hex[:8]}"), random.Random(kind)
-    admin, producer = (kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, Producer))
-    topic = NewTopic(sent.topic, PARTITIONS, 1)
-    admin.create_topics([topic])[sent.topic].result()
+    sent, chance = Sent(new_topic(bootstrap, PARTITIONS)), random.Random(kind)
+    producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(300):
         if chance.random() < 0.1:
             sent.produce(producer, None, chance)  # a tombstone
@@ -231,9 +237,7 @@ def test_some_fields(bootstrap: str, spark: Session) -> None:
 
 def test_bad_messages_of_a_plain_schema(bootstrap: str, spark: Session) -> None:
     """They are what was sent, without the header that they get to be decoded."""
-    topic = f"t{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    topic = new_topic(bootstrap, 1)
     producer = Producer({"bootstrap.servers": bootstrap})
     good = ENCODERS["plain avro"](1)
     for value in (good, b"", good[:-1], good + b"\0", AVRO(change(2))):

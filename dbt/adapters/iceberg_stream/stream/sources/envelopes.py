@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.json_decimals import parseable_sql
 from dbt.adapters.iceberg_stream.stream.sources.message_metadata import MetadataColumns
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -301,7 +302,8 @@ class Envelope:
         return [by_lower[name.lower()] for name in self.key]
 
     def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
-        return text.selectExpr("*", f"from_json({value}, {literal(schema)}, {MODE}) as r")
+        parseable = parseable_sql(value, schema)
+        return text.selectExpr("*", f"from_json({parseable}, {literal(schema)}, {MODE}) as r")
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:
         fields = self.fields(spark)

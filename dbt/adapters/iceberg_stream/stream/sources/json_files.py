@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import NO_RECORD, bad_columns
+from dbt.adapters.iceberg_stream.stream.sources.json_decimals import parseable_sql
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def json_records(
     )
     parsing = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
     settings = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in parsing.items())
-    schema = literal(f"{columns}, {BAD} string")
-    parsed = lines.selectExpr("v", FILE, f"from_json(v, {schema}, map({settings})) as r")
+    schema, text = literal(f"{columns}, {BAD} string"), parseable_sql("v", columns)
+    parsed = lines.selectExpr("v", FILE, f"from_json({text}, {schema}, map({settings})) as r")
     reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
     for name in required:
         has_key = f"array_contains(json_object_keys(v), {literal(name)})"

@@ -10,6 +10,7 @@ from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.sql.quoting import literal
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import MODE, spelled_as
+from dbt.adapters.iceberg_stream.stream.sources.json_decimals import parseable_sql
 from dbt.adapters.iceberg_stream.stream.sources.json_schema_types import (
     JsonScalar,
     has_decimals,
@@ -164,7 +165,7 @@ def _read(writer: Writer, record: Node) -> str:
         type_sql(t.StructType([*fields, t.StructField(BAD, t.StringType())]))
         for fields in (names, positions)
     )
-    parsed = f"from_json({TEXT}, {literal(columns)}, {MODE})"
+    parsed = f"from_json({parseable_sql(TEXT, columns)}, {literal(columns)}, {MODE})"
     return f"case when {_is_of(writer)} then cast({parsed} as {kind}) end"
 
 
