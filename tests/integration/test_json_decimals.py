@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.json_files import json_records
+from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
+    SchemaMessages,
+    message_schemas,
+)
+from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
+from dbt.adapters.iceberg_stream.stream.sources.wire_format import schema_header
 
 DDL = "id bigint, price decimal(10,2), note string, more struct<rates: array<decimal(5,1)>>"
 MESSAGES = "topic string, partition int, offset bigint, key binary, value binary"
@@ -42,3 +50,42 @@ def test_of_messages(spark: Session, name: str) -> None:
     rows = rows_of(spark, Envelope(name, DDL), texts)
     assert rows[:2] == [(1, "1.50", None), (2, "20.00", None)]
     assert [bad for *_, bad in rows[2:]] == texts[2:]
+
+
+@pytest.mark.timeout(120)
+def test_of_a_json_schema(spark: Session) -> None:
+    parameters = {"scale": "2", "connect.decimal.precision": "10"}
+    title = "org.apache.kafka.connect.data.Decimal"
+    price = {"type": "number", "title": title, "connect.parameters": parameters}
+    properties = {"id": {"type": "integer"}, "price": price, "note": {"type": "string"}}
+    text = json.dumps({"type": "object", "properties": properties})
+    envelope = Envelope("json", "")
+    schemas = message_schemas([RegisteredSchema(7, text, "JSON")], envelope, None)
+    texts = [json.dumps(row) for row in GOOD]
+    texts += [f'{{"id": 3, "price": {number}}}' for number in HUGE]
+    messages = [
+        ("t", 0, offset, None, schema_header(7) + text.encode())
+        for offset, text in enumerate(texts)
+    ]
+    frame = SchemaMessages(envelope, schemas).unpack(
+        spark.spark.createDataFrame(messages, MESSAGES)
+    )
+    sql = f"select id, cast(price as string), {BAD} from m order by __stream.minor"
+    rows = as_rows(spark.rows(sql, m=frame))
+    assert rows[:2] == [(1, "1.50", None), (2, "20.00", None)]
+    assert [bad for *_, bad in rows[2:]] == texts[2:]
+
+
+@pytest.mark.timeout(120)
+def test_of_files(spark: Session, tmp_path: Path) -> None:
+    bad = f'{{"id": 3, "price": {HUGE[0]}}}'
+    lines = [*(json.dumps(row) for row in GOOD), bad]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    columns = "id bigint, price decimal(10,2), note string"
+    frame = json_records(
+        spark.spark, [tmp_path.as_uri()], columns, ["id", "price"], ["id"], {"multiLine": "false"}
+    )
+    sql = f"select id, cast(price as string), {BAD} from m order by {BAD} nulls first, id"
+    rows = as_rows(spark.rows(sql, m=frame))
+    assert rows[:2] == [(1, "1.50", None), (2, "20.00", None)]
+    assert [text for *_, text in rows[2:]] == [bad]

@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow_parquet import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.envelopes import spelled_as
 from dbt.adapters.iceberg_stream.stream.sources.footers import Footers
+from dbt.adapters.iceberg_stream.stream.sources.json_decimals import has_decimals
 from dbt.adapters.iceberg_stream.stream.sources.json_files import FILE, are_lines, json_records
 from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
     LandedFile,
@@ -252,8 +253,9 @@ class FilesSource:
 
     @property
     def _by_line(self) -> bool:
-        """Return whether each line of JSON is checked for required columns."""
-        return bool(self.required) and self.file_format == "json" and are_lines(self.options)
+        """Return whether each line of JSON is checked: for required columns, and its numbers."""
+        is_checked = bool(self.required) or has_decimals(self.columns or "")
+        return is_checked and self.file_format == "json" and are_lines(self.options)
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
         """Return the file that the columns are taken from: a batch's first, or else the newest."""

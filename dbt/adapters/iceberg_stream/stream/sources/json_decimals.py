@@ -16,6 +16,15 @@ ESCAPE, TEXT = literal(r"\\."), literal(r'"[^"]*"')
 NO_JSON = "'{'"
 
 
+def has_decimals(columns: str) -> bool:
+    """Return whether there are decimals among columns.
+
+    Args:
+        columns: their DDL.
+    """
+    return DECIMALS.search(columns) is not None
+
+
 def parseable_sql(text: str, columns: str) -> str:
     """Return SQL of JSON; of text that is no JSON, if it has a number that Spark would not end.
 
@@ -23,7 +32,7 @@ def parseable_sql(text: str, columns: str) -> str:
         text: SQL of the JSON.
         columns: DDL of the columns that it is parsed to.
     """
-    if not DECIMALS.search(columns):
+    if not has_decimals(columns):
         return text
     # Texts in the JSON may look like such a number, too.
     numbers = f"regexp_replace(regexp_replace({text}, {ESCAPE}, ''), {TEXT}, '')"
