@@ -329,7 +329,7 @@ class KafkaSource:
         return partial(decoder.decode, columns=columns, on_skip=on_skip)
 
     def _decoded(
-        self, lower: Frontier | None, upper: Frontier, decode: Decode, fields: Sequence[str]
+        self, lower: Frontier | None, upper: Frontier, decode: Decode, fields: Sequence[str] = ()
     ) -> Iterator[pa.RecordBatch]:
         """Read the messages of a batch in this process, and yield their columns."""
         self._topic_ids(upper)
