@@ -128,9 +128,8 @@ class ArrowMetadata:
         return decoded
 
     def _with_metadata(self, rows: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
-        of_rows = batch.take(rows[MINOR])
+        picked = {MINOR: OFFSET} | {name: column_of(own) for name, own in self._picked.items()}
+        of_rows = batch.select(list(set(picked.values()))).take(rows[MINOR])
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        columns[MINOR] = of_rows[OFFSET]
-        for name, taken in self._picked.items():
-            columns[name] = of_rows[column_of(taken)]
+        columns |= {name: of_rows[column] for name, column in picked.items()}
         return pa.record_batch(columns)
