@@ -68,7 +68,7 @@ SOURCE_MISTAKES = {
     "metadata": "`metadata_columns` must be a list of key, topic, partition, offset, timestamp, "
     "headers, or a mapping of columns to them; got ['ofset']",
     "metadata_twice": "or a mapping of columns to them; got ['key', 'key']",
-    "metadata_of_raw": "`metadata_columns` cannot be used with `format: raw`, whose columns they",
+    "metadata_of_raw": "`format: raw` has all columns of the metadata already: key, value, topic",
     "metadata_taken": "The source's `metadata_columns` and its records both have `key`. Give the "
     "column of the metadata another name, as in `metadata_columns: {kafka_key: key}`",
     "no_schema": "Avro needs a schema registry: set `schema.registry.url` in the `kafka` connection"

@@ -145,7 +145,7 @@ def _decoded(
 
 
 def _first(bodies: Sequence[bytes], node: Node) -> tuple[pa.Array, list[bytes]]:
-    """Return the values that bodies begin with, as `converted` does, and what follows them."""
+    """Return the converted values at the beginnings of bodies, and the bytes behind them."""
     if isinstance(node, NullUnion):
         return _first_nullable(bodies, node)
     if isinstance(node, Struct):

@@ -30,7 +30,7 @@ Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def read_metadata(messages: Sequence[Message], fields: Sequence[str]) -> dict[str, pa.Array]:
-    """Return fields of messages, by the columns that batches of messages have for them.
+    """Return fields of messages, by the names that their columns have in a batch.
 
     Args:
         messages: the messages.
@@ -87,7 +87,7 @@ class ArrowMetadata:
         return [name for name in dict.fromkeys(self._picked.values()) if name != OFFSET]
 
     def picking(self, pick: Pick) -> Pick:
-        """Return what picks the columns of the records, and notes those of the metadata.
+        """Return what picks columns of the records, and keeps those of the metadata for `adding`.
 
         Args:
             pick: picks columns of both.

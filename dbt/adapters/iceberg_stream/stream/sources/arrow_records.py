@@ -264,7 +264,7 @@ def _widened(array: pa.Array, node: Node, target: t.DataType) -> pa.Array:
 def converted(
     array: pa.Array, node: Node, scalars: Callable[[pa.Array, Node], pa.Array]
 ) -> pa.Array:
-    """Return values as Spark reads them, under names of their positions.
+    """Return values with Spark's types; the fields of structs are named by their positions.
 
     Args:
         array: the values.

@@ -112,8 +112,8 @@ class Envelope:
             )
         if self.metadata.columns and self.name == "raw":
             raise StreamError(
-                "`metadata_columns` cannot be used with `format: raw`, whose columns they are: "
-                f"{RAW}. Remove it."
+                f"`format: raw` has all columns of the metadata already: {RAW}. Remove "
+                "`metadata_columns`."
             )
         if not self.columns and self.name != "raw" and not self.schema_format:
             raise StreamError(f"The format {self.name} needs `columns`, as `name type, name type`.")
