@@ -69,10 +69,15 @@ class SubjectRegistry(Registry):
         return self.schemas[number]
 
 
+def is_left_out(number: int) -> bool:
+    """Return whether a message of Debezium is of no row."""
+    return number % 7 == 3
+
+
 def change(number: int) -> dict[str, Any]:
     """Return a message of Debezium."""
     return {
-        "op": "d" if number % 5 == 0 else "c",
+        "op": "m" if is_left_out(number) else "d" if number % 5 == 0 else "c",
         "before": {"id": number, "amount": 1},
         "after": {"id": number, "amount": 2},
         "source": {"name": "shop", "table": "orders"},
@@ -104,6 +109,8 @@ ENCODERS: Mapping[str, Any] = {
 }
 # Spark decodes all messages of these formats.
 ONLY_BY_SPARK = {"maxwell"}
+# Each message of these is a row.
+OF_RECORDS = {"json", "record of json", "maxwell"}
 
 
 def source_of(kind: str, bootstrap: str, topic: str) -> KafkaSource:
@@ -176,6 +183,8 @@ def send(bootstrap: str, kind: str) -> Sent:
             sent.produce(producer, None, chance)  # a tombstone
         sent.produce(producer, ENCODERS[kind](number), chance)
         sent.rows[-1]["id"] = number
+        if is_left_out(number) and kind not in OF_RECORDS:
+            sent.rows.pop()
     assert producer.flush(30) == 0
     return sent
 
