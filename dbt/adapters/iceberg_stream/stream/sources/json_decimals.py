@@ -11,7 +11,7 @@ from dbt.adapters.iceberg_stream.sql.quoting import literal
 
 DECIMALS = re.compile(r"\b(decimal|dec|numeric)\b", re.IGNORECASE)
 # The end of a number that no column can take.
-HUGE = literal(r"[0-9.][eE][+-]?[0-9]{5,}")
+HUGE = literal(r"[0-9.][eE][+-]?0*[1-9][0-9]{4,}")
 ESCAPE, TEXT = literal(r"\\."), literal(r'"[^"]*"')
 NO_JSON = "'{'"
 
