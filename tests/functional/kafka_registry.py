@@ -13,10 +13,10 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from tests.servers.kafka import kafka_server
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy

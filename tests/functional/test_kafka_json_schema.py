@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
 from tests.functional.kafka_registry import Shop, header, model, shop_servers, sources
 from tests.functional.lake import rows, table
-from tests.unit.stream.sources.json_schema_rows import connect
+from tests.unit.stream.sources.formats.json_schema_rows import connect
 
 TOPICS = ("typed", "mapped", "grown", "bad", "cdc", "keyed", "events", "linked", "free", "picked")
 SETTINGS = {

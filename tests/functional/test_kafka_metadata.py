@@ -17,7 +17,7 @@ from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, table
 from tests.servers.kafka import kafka_server
-from tests.unit.stream.sources.encoded_changes import optional, record
+from tests.unit.stream.sources.formats.encoded_changes import optional, record
 
 TOPICS = {
     "events": "columns: 'id bigint, note string', metadata_columns: [key, offset, headers]",

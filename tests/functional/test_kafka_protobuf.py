@@ -12,9 +12,12 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from google.protobuf.message_factory import GetMessageClass
 
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import Reference
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_schemas import (
+    compiled_files,
+    read_files,
+)
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import Reference
 from dbt.adapters.iceberg_stream.stream.sources.source import ROW_DELETED
 from tests.functional.kafka_registry import Shop, header, model, shop_servers, sources
 from tests.functional.lake import rows, table

@@ -12,7 +12,10 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from google.protobuf.message_factory import GetMessageClass
 
-from dbt.adapters.iceberg_stream.stream.sources.protobuf_schemas import compiled_files, read_files
+from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_schemas import (
+    compiled_files,
+    read_files,
+)
 from tests.functional.kafka_registry import Shop, header, model, shop_servers, sources
 from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for

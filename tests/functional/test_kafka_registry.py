@@ -16,7 +16,7 @@ import fastavro
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR, ROW_DELETED
 from tests.functional.kafka_registry import (
     PASSWORD,
@@ -28,7 +28,7 @@ from tests.functional.kafka_registry import (
 )
 from tests.functional.lake import rows, table
 from tests.functional.stream_service import service, wait_for
-from tests.unit.stream.sources.encoded_changes import SCHEMAS, encoder
+from tests.unit.stream.sources.formats.encoded_changes import SCHEMAS, encoder
 
 TOPICS = (
     "a",

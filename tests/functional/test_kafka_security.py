@@ -22,9 +22,9 @@ from confluent_kafka.admin import (
 from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka_token_command import with_token_command
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.token_command import with_token_command
 from tests.functional.lake import rows
 from tests.integration.leaks import leaks, write_spark_ui
 from tests.servers.kafka import SecuredKafka, secured_kafka

@@ -136,20 +136,20 @@ class TestKafka:
         assert rows(project, ALL % "plain")[4][1] == "sent"
 
     def test_debezium(self, project: Any, send: Any) -> None:
-        def told(op: str, before: Any, after: Any, wrapped: bool = False) -> Any:
+        def changed(op: str, before: Any, after: Any, wrapped: bool = False) -> Any:
             body = {"op": op, "before": before, "after": after, "ts_ms": 1}
             return {"schema": {}, "payload": body} if wrapped else body
 
         one, two = {"id": 1, "status": "new", "amount": 1}, {"id": 2, "status": "new", "amount": 2}
         paid = {**one, "status": "paid"}
-        send("debezium", (1, told("c", None, one)), (2, told("r", None, two, wrapped=True)))
-        send("debezium", (1, told("u", one, paid)), (2, told("d", two, None)), (2, None))
+        send("debezium", (1, changed("c", None, one)), (2, changed("r", None, two, wrapped=True)))
+        send("debezium", (1, changed("u", one, paid)), (2, changed("d", two, None)), (2, None))
         run_dbt(["run", "-s", "debezium"])
         assert [row[:2] for row in rows(project, ALL % "debezium")] == [(1, "paid")]
         for topic in ("debezium", "truncated"):
-            send(topic, (5, told("c", None, {"id": 5, "status": "old", "amount": 5})))
+            send(topic, (5, changed("c", None, {"id": 5, "status": "old", "amount": 5})))
             send(topic, (0, {"op": "t", "before": None, "after": None}))
-            send(topic, (7, told("c", None, {"id": 7, "status": "new", "amount": 7})))
+            send(topic, (7, changed("c", None, {"id": 7, "status": "new", "amount": 7})))
         run_dbt(["run", "-s", "truncated"])
         assert [row[0] for row in rows(project, ALL % "truncated")] == [7]
         # Of several partitions it is not known what came before the truncate.
@@ -158,7 +158,7 @@ class TestKafka:
         assert [row[:2] for row in rows(project, ALL % "debezium")] == [(1, "paid")]
 
     def test_debezium_with_spark_and_without(self, project: Any, send: Any) -> None:
-        def told(op: str, before: Any, after: Any) -> Any:
+        def changed(op: str, before: Any, after: Any) -> Any:
             return {"op": op, "before": before, "after": after, "ts_ms": 1, "source": {"lsn": 7}}
 
         def row(number: int, status: str | None) -> Any:
@@ -166,11 +166,19 @@ class TestKafka:
 
         logged = {"op": "m", "message": {"prefix": "p"}}
         batches = (
-            [(n, told("c", None, row(n, "new"))) for n in range(6)],
-            [(1, told("u", None, row(1, "paid"))), (2, told("d", row(2, "new"), None)), (2, None)],
-            [(3, told("d", {"id": 3}, None)), (3, told("c", None, row(3, None))), (4, logged)],
-            [(1, told("u", None, row(1, "new"))), (0, told("u", None, row(0, "paid")))],
-            [(4, {"schema": {}, "payload": told("d", row(4, "new"), None)})],
+            [(n, changed("c", None, row(n, "new"))) for n in range(6)],
+            [
+                (1, changed("u", None, row(1, "paid"))),
+                (2, changed("d", row(2, "new"), None)),
+                (2, None),
+            ],
+            [
+                (3, changed("d", {"id": 3}, None)),
+                (3, changed("c", None, row(3, None))),
+                (4, logged),
+            ],
+            [(1, changed("u", None, row(1, "new"))), (0, changed("u", None, row(0, "paid")))],
+            [(4, {"schema": {}, "payload": changed("d", row(4, "new"), None)})],
         )
         tables = ("changed", "computed", "by_spark", "parted", "parted_by_spark")
         for batch in batches:
@@ -189,40 +197,40 @@ class TestKafka:
     def test_tables_of_a_topic(self, project: Any, send: Any) -> None:
         """Each goes to a table of its own, updates and deletes included."""
 
-        def told(op: str, table: str, id: int, status: str) -> Any:
+        def changed(op: str, table: str, id: int, status: str) -> Any:
             row = {"id": id, "status": status, "amount": 1}
             images = {"before": row} if op == "d" else {"after": row}
             return {"op": op, "source": {"table": table}, **images}
 
-        send("mixed", (1, told("c", "Orders", 1, "new")), (1, told("c", "items", 1, "in")))
-        send("mixed", (2, told("c", "Orders", 2, "new")), (1, told("u", "Orders", 1, "paid")))
+        send("mixed", (1, changed("c", "Orders", 1, "new")), (1, changed("c", "items", 1, "in")))
+        send("mixed", (2, changed("c", "Orders", 2, "new")), (1, changed("u", "Orders", 1, "paid")))
         run_dbt(["run", "-s", "mixed"])
-        send("mixed", (2, told("d", "Orders", 2, "new")), (2, told("c", "items", 2, "in")))
+        send("mixed", (2, changed("d", "Orders", 2, "new")), (2, changed("c", "items", 2, "in")))
         run_dbt(["run", "-s", "mixed"])
         assert [row[:2] for row in rows(project, ALL % "mixed__orders")] == [(1, "paid")]
         assert [row[:2] for row in rows(project, ALL % "mixed__items")] == [(1, "in"), (2, "in")]
         assert rows(project, ALL % "mixed") == []
 
     def test_maxwell(self, project: Any, send: Any) -> None:
-        def told(kind: str, table: str = "orders", old: Any = None, **data: Any) -> Any:
+        def changed(kind: str, table: str = "orders", old: Any = None, **data: Any) -> Any:
             said = {"type": kind, "table": table, "database": "shop", "data": data}
             return said if old is None else said | {"old": old}
 
-        send("maxwell", (1, told("insert", id=1, status="new", amount=1)))
-        send("maxwell", (2, told("insert", id=2, status="new", amount=1)))
-        send("maxwell", (9, told("insert", table="people", id=9)))
-        send("maxwell", (1, told("update", id=1, status="paid", amount=1)))
-        send("maxwell", (2, told("delete", id=2, status="new", amount=1)))
+        send("maxwell", (1, changed("insert", id=1, status="new", amount=1)))
+        send("maxwell", (2, changed("insert", id=2, status="new", amount=1)))
+        send("maxwell", (9, changed("insert", table="people", id=9)))
+        send("maxwell", (1, changed("update", id=1, status="paid", amount=1)))
+        send("maxwell", (2, changed("delete", id=2, status="new", amount=1)))
         run_dbt(["run", "-s", "maxwell"])
         assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(1, "paid")]
         # The key is changed: in a later run, and twice in one.
-        moved = told("update", old={"id": 1, "status": "paid"}, id=5, status="moved", amount=1)
+        moved = changed("update", old={"id": 1, "status": "paid"}, id=5, status="moved", amount=1)
         send("maxwell", (1, moved))
         run_dbt(["run", "-s", "maxwell"])
         assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(5, "moved")]
-        there = told("update", old={"id": 5}, id=6, status="moved", amount=1)
-        back = told("update", old={"id": 6}, id=5, status="back", amount=1)
-        paid = told("update", old={"status": "back"}, id=5, status="paid", amount=None)
+        there = changed("update", old={"id": 5}, id=6, status="moved", amount=1)
+        back = changed("update", old={"id": 6}, id=5, status="back", amount=1)
+        paid = changed("update", old={"status": "back"}, id=5, status="paid", amount=None)
         send("maxwell", (1, there), (1, back), (1, paid))
         run_dbt(["run", "-s", "maxwell"])
         assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(5, "paid")]

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from pyiceberg.table import StaticTable
 
-from dbt.adapters.iceberg_stream.stream.sources.kafka_frontiers import IDS
+from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import IDS
 from tests.functional.lake import rows, snapshot_ids, summary
 from tests.functional.shop_streams import FRONTIER, WRITE_ID
 from tests.functional.stream_service import DEADLINE, service, wait_for
@@ -130,14 +130,14 @@ class Bank:
         known = key in self.tables[table]
         self.tables[table][key] = amount
         source = {"name": "bank", "db": "bank", "schema": "public", "table": table}
-        told = {"op": "r" if snapshot else "u" if known else "c", "source": source}
-        told |= {"before": None, "after": {"id": key, "amount": amount}}
+        payload = {"op": "r" if snapshot else "u" if known else "c", "source": source}
+        payload |= {"before": None, "after": {"id": key, "amount": amount}}
         if not snapshot:
-            told["transaction"] = {"id": f"{self._count}:{len(self.tables[table]) + key}"}
-        self._send(f"{self.name}.public.{table}", key % TABLES[table], told)
+            payload["transaction"] = {"id": f"{self._count}:{len(self.tables[table]) + key}"}
+        self._send(f"{self.name}.public.{table}", key % TABLES[table], payload)
 
-    def _send(self, topic: str, partition: int, told: Any) -> None:
-        self._waiting.setdefault((topic, partition), deque()).append(json.dumps(told))
+    def _send(self, topic: str, partition: int, payload: Any) -> None:
+        self._waiting.setdefault((topic, partition), deque()).append(json.dumps(payload))
 
 
 class Reader:
@@ -263,8 +263,8 @@ class TestWithoutGroup:
     @pytest.fixture(scope="class")
     def models(self, bootstrap: str) -> dict[str, str]:
         def model(source: str, **config: Any) -> str:
-            told = "".join(f", {name}={value!r}" for name, value in config.items())
-            start = f"{{{{ config(materialized='stream'{told}) }}}}\n"
+            settings = "".join(f", {name}={value!r}" for name, value in config.items())
+            start = f"{{{{ config(materialized='stream'{settings}) }}}}\n"
             return f"{start}select * from {{{{ stream(source('bank', '{source}')) }}}}"
 
         return {

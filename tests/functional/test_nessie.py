@@ -202,8 +202,8 @@ class TestStreams:
     @pytest.fixture(scope="class")
     def dbt_profile_data(self, target: dict[str, Any], catalog: Nessie) -> dict[str, Any]:
         # It is able to, and does not say so.
-        told = properties(catalog, "lake") | {"transaction-endpoint-supported": "true"}
-        writer = target | {"catalog_properties": told}
+        options = properties(catalog, "lake") | {"transaction-endpoint-supported": "true"}
+        writer = target | {"catalog_properties": options}
         return {"test": {"outputs": {"writer": writer}, "target": "writer"}}
 
     @pytest.fixture(scope="class")
@@ -232,8 +232,12 @@ class TestStreams:
         sinks = [open_sink(lake, name) for name in names]
 
         def offset(name: tuple[str, str]) -> int:
-            told = read_property(lake.load(name).metadata, SINK)
-            return 0 if told is None or told.frontier is None else int(told.frontier["offset"])
+            progress = read_property(lake.load(name).metadata, SINK)
+            return (
+                0
+                if progress is None or progress.frontier is None
+                else int(progress.frontier["offset"])
+            )
 
         def read() -> None:
             while not stop.is_set():

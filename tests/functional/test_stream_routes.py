@@ -27,8 +27,8 @@ def land(project: Any, name: str, *changes: tuple[Any, ...]) -> None:
     path = Path(project.project_root) / "landing" / "shop"
     path.mkdir(parents=True, exist_ok=True)
     names = ("tbl", "id", "order_id", "value", "deleted")
-    told = [dict(zip(names, change, strict=False)) for change in changes]
-    (path / f".{name}").write_text("".join(json.dumps(one) + "\n" for one in told))
+    rows = [dict(zip(names, change, strict=False)) for change in changes]
+    (path / f".{name}").write_text("".join(json.dumps(one) + "\n" for one in rows))
     (path / f".{name}").rename(path / f"{name}.json")
 
 

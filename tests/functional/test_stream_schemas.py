@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource
+from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from tests.functional.lake import rows, run, table
 from tests.functional.stream_service import service, wait_for

@@ -30,8 +30,8 @@ from dbt.adapters.iceberg_stream.materializations.stream import run_stream, stre
 from dbt.adapters.iceberg_stream.materializations.stream_model import VIEW
 from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
 from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
 from tests.integration import stream_writer
 from tests.integration.tables import duckdb_rows
 

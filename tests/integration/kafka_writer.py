@@ -20,11 +20,11 @@ from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources import envelopes
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.sources.formats import envelopes
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream

@@ -8,7 +8,7 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
+from dbt.adapters.iceberg_stream.stream.sources.iceberg.source import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 

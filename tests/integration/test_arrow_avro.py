@@ -11,17 +11,17 @@ from hypothesis.strategies import DrawFn
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow_avro import avro_decoder
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
+from dbt.adapters.iceberg_stream.stream.sources.arrow.avro import avro_decoder
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
     MessageSchemas,
     message_schemas,
 )
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import zigzag_bytes
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, SKIPPED
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import zigzag_bytes
 from tests.integration.spark_messages import spark_rows
-from tests.unit.stream.sources.avro_rows import (
+from tests.unit.stream.sources.formats.avro_rows import (
     AVRO,
     LONG,
     damaged,

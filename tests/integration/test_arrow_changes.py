@@ -17,11 +17,11 @@ from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import decode_debezium
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.schema_messages import SchemaMessages
+from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import SchemaMessages
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, MAJOR, MINOR, ROW_DELETED
-from tests.unit.stream.sources.avro_rows import (
+from tests.unit.stream.sources.formats.avro_rows import (
     DEBEZIUM,
     changes,
     damaged,

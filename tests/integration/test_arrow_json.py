@@ -12,12 +12,12 @@ import pytest
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json import decode_messages
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import json_arrow_schema
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.sources.arrow.json import decode_messages
+from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import json_arrow_schema
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON
-from tests.unit.stream.sources.avro_rows import numbered
-from tests.unit.stream.sources.json_texts import ODD, ORDINARY, array, nullable, record
+from tests.unit.stream.sources.formats.avro_rows import numbered
+from tests.unit.stream.sources.formats.json_texts import ODD, ORDINARY, array, nullable, record
 
 DDL = "id bigint, small int, name string, amount double, done boolean"
 SCHEMA = pa.schema(

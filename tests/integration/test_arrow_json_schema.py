@@ -12,12 +12,12 @@ from hypothesis.strategies import DrawFn
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json_schema import json_decoder
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.arrow.json_schema import json_decoder
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, SKIPPED
 from tests.integration.spark_messages import spark_reasons, spark_rows
-from tests.unit.stream.sources.avro_rows import as_text, framed, numbered, rows_of
-from tests.unit.stream.sources.json_schema_rows import (
+from tests.unit.stream.sources.formats.avro_rows import as_text, framed, numbered, rows_of
+from tests.unit.stream.sources.formats.json_schema_rows import (
     DEBEZIUM,
     JSON,
     Style,

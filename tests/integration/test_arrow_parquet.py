@@ -13,7 +13,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource, files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource, files_source
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 MOMENT = datetime(1500, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow_protobuf import protobuf_decoder
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.schema_messages import message_schemas
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.arrow.protobuf import protobuf_decoder
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import message_schemas
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, SKIPPED
 from tests.integration.spark_messages import spark_rows
-from tests.unit.stream.sources.avro_rows import damaged, numbered, rows_of
-from tests.unit.stream.sources.protobuf_rows import HEADER, ID, Schema, messages, schemas
+from tests.unit.stream.sources.formats.avro_rows import damaged, numbered, rows_of
+from tests.unit.stream.sources.formats.protobuf_rows import HEADER, ID, Schema, messages, schemas
 
 FIRST, OTHER = HEADER + b"\0", HEADER + b"\2\2"
 ENVELOPE = Envelope("protobuf", "", record="Row")

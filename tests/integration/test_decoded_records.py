@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.arrow_records import RecordDecoder
+from dbt.adapters.iceberg_stream.stream.sources.arrow.records import RecordDecoder
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     REASON,
@@ -27,7 +27,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Pick,
 )
 from tests.integration.spark_messages import spark_rows
-from tests.unit.stream.sources.avro_rows import (
+from tests.unit.stream.sources.formats.avro_rows import (
     AVRO,
     decoder_of,
     encode,

@@ -10,7 +10,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.sources.files import FilesSource, files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource, files_source
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON, WHERE
 
 

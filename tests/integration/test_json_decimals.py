@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.json_files import json_records
-from dbt.adapters.iceberg_stream.stream.sources.schema_messages import (
+from dbt.adapters.iceberg_stream.stream.sources.files.json_files import json_records
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
     SchemaMessages,
     message_schemas,
 )
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import schema_header
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import schema_header
 
 DDL = "id bigint, price decimal(10,2), note string, more struct<rates: array<decimal(5,1)>>"
 MESSAGES = "topic string, partition int, offset bigint, key binary, value binary"

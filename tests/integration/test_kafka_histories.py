@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.stream.batches import arrow_batches
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.sources import registry
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from tests.integration.kafka_history import LABELS, History
 from tests.servers.kafka import kafka_server
 

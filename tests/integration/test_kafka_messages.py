@@ -41,18 +41,18 @@ from dbt.adapters.iceberg_stream.stream.query.partition_values import (
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources import kafka_messages
-from dbt.adapters.iceberg_stream.stream.sources.arrow_json_types import json_arrow_schema
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka_kept_messages import KeptMessages
-from dbt.adapters.iceberg_stream.stream.sources.kafka_messages import MessageReader, OffsetRange
+from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import json_arrow_schema
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka import messages as kafka_messages
+from dbt.adapters.iceberg_stream.stream.sources.kafka.kept_messages import KeptMessages
+from dbt.adapters.iceberg_stream.stream.sources.kafka.messages import MessageReader, OffsetRange
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from tests.servers.kafka import kafka_server
 from tests.servers.ports import free_port
-from tests.unit.stream.sources.json_texts import ORDINARY, array, record
+from tests.unit.stream.sources.formats.json_texts import ORDINARY, array, record
 
 TenMessages = Callable[..., tuple[list[Any], list[Any]]]
 PARTITIONS = 3

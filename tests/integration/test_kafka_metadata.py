@@ -16,16 +16,16 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.message_metadata import MetadataColumns
-from dbt.adapters.iceberg_stream.stream.sources.plain_schema import PlainSchema
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import MetadataColumns
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import HEADER_BYTES
+from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainSchema
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, MINOR, REASON
-from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
-from dbt.adapters.iceberg_stream.stream.sources.wire_format import HEADER_BYTES
 from tests.servers.kafka import kafka_server
-from tests.unit.stream.sources.encoded_changes import ROW, Registry, encoder, header
+from tests.unit.stream.sources.formats.encoded_changes import ROW, Registry, encoder, header
 
 PARTITIONS = 3
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

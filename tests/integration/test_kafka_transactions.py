@@ -17,14 +17,14 @@ from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources import kafka_transactions
-from dbt.adapters.iceberg_stream.stream.sources.arrow_debezium import decode_debezium
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka_client import KafkaClient
+from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions import ends
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
 from tests.servers.kafka import kafka_server
-from tests.unit.stream.sources.encoded_changes import Registry, encoder
+from tests.unit.stream.sources.formats.encoded_changes import Registry, encoder
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_changes_of_a_schema_registry(bootstrap: str, kind: str) -> None:
 
 
 def test_one_that_is_longer_than_a_batch(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_transactions, "CHUNK", 4)
+    monkeypatch.setattr(ends, "CHUNK", 4)
     topic.commit(2, seconds_ago=60)
     topic.commit(30, seconds_ago=60)
     topic.commit(1, seconds_ago=60)
@@ -137,7 +137,7 @@ def test_the_last_one_of_a_silent_topic(bootstrap: str) -> None:
     topic.commit(2)
     assert topic.batches(100) == [2]
     quiet = Topic(bootstrap, "debezium")
-    quiet.commit(2, seconds_ago=kafka_transactions.QUIET_SECONDS + 1)
+    quiet.commit(2, seconds_ago=ends.QUIET_SECONDS + 1)
     assert quiet.batches(100) == [2]
 
 
@@ -195,7 +195,7 @@ def test_others_ask_for_offsets_meanwhile(topic: Topic, monkeypatch: pytest.Monk
             return take(self, *arguments, **named)
 
     monkeypatch.setattr(confluent_kafka, "Consumer", Asked)
-    monkeypatch.setattr(kafka_transactions, "READ_SECONDS", 4.0)
+    monkeypatch.setattr(ends, "READ_SECONDS", 4.0)
     assert topic.batches(100) == [5]
 
 

@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import FRONTIER, Progress
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.landed_files import LandedFile, frontier_after
+from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import LandedFile, frontier_after
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer

@@ -96,7 +96,7 @@ def test_our_own_words_of_a_task() -> None:
     text = (
         "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
         'Traceback (most recent call last):\n  File "a.py", line 81, in run\n'
-        "dbt.adapters.iceberg_stream.stream.sources.file_rows.Unreadable: The file f is gone.\n"
+        "dbt.adapters.iceberg_stream.stream.sources.iceberg.file_rows.Unreadable: The file f is gone.\n"
         "\n\nJVM stacktrace:\norg.apache.spark.api.python.PythonException: …"
     )
     assert describe(text) == "The file f is gone."

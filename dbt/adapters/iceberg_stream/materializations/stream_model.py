@@ -54,7 +54,7 @@ from dbt.adapters.iceberg_stream.stream.routes import (
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain, whole_frontier
-from dbt.adapters.iceberg_stream.stream.sources.landed_files import (
+from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import (
     LandedFile,
     frontier_after,
     read_check,

@@ -18,20 +18,27 @@ from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     as_flag,
     definition_errors,
 )
-from dbt.adapters.iceberg_stream.stream.sources.envelopes import Envelope, envelope, schema_format
-from dbt.adapters.iceberg_stream.stream.sources.files import files_source
-from dbt.adapters.iceberg_stream.stream.sources.iceberg import IcebergSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka_java_options import (
+from dbt.adapters.iceberg_stream.stream.sources.files.source import files_source
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import (
+    Envelope,
+    envelope,
+    schema_format,
+)
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
+    PREFIX,
+    SchemaRegistry,
+)
+from dbt.adapters.iceberg_stream.stream.sources.iceberg.source import IcebergSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import (
     java_options,
     secret_options,
 )
-from dbt.adapters.iceberg_stream.stream.sources.kafka_token_command import with_token_command
-from dbt.adapters.iceberg_stream.stream.sources.plain_schema import PlainSchema
-from dbt.adapters.iceberg_stream.stream.sources.schema_registry import PREFIX, SchemaRegistry
+from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainSchema
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.token_command import with_token_command
+from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_keys import TopicKeys
+from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
-from dbt.adapters.iceberg_stream.stream.sources.topic_keys import TopicKeys
-from dbt.adapters.iceberg_stream.stream.sources.topic_schemas import TopicSchemas
 
 STARTS = ("earliest", "latest")
 DEFINITION_KEYS = {

@@ -1,0 +1,100 @@
+"""Decode Debezium's JSON by PyArrow, if the query only picks columns of the row.
+
+A batch with a message that is bad, or more than the change of one row, is read by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.sources.arrow.json import decode_objects
+from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_values
+from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
+
+# What `Envelope` has Spark decode besides the row: a value of another type makes a message bad.
+SOURCE = pa.struct([("table", pa.string()), ("lsn", pa.int64()), ("pos", pa.int64())])
+# Changes of at most one row; truncates and unknown operations are Spark's.
+OPERATIONS = pa.array(["c", "r", "u", "d", "m"])
+
+
+def decode_debezium(
+    messages: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Mapping[str, str],
+    zone: str = "UTC",
+) -> Iterator[pa.RecordBatch]:
+    """Decode changes to columns of the row, with MAJOR, MINOR and ROW_DELETED.
+
+    Args:
+        messages: batches with the columns `value` (binary) and `offset` (int64).
+        schema: of the row.
+        columns: the row's column for each column to return.
+        zone: the time zone of times without one.
+
+    Raises:
+        ArrowFallback: a message may be bad, has its schema with it, is no change of one row, or
+            Spark may decode it differently.
+    """
+    row = pa.struct(list(schema))
+    body = [("before", row), ("after", row), ("op", pa.string()), ("ts_ms", pa.int64())]
+    # Of a message with its schema, Spark reads the payload.
+    body += [("source", SOURCE), ("payload", pa.struct([("op", pa.string())]))]
+    for batch in messages:
+        if not batch.num_rows:
+            continue
+        values = json_values(batch["value"])
+        changes = decode_objects(values, pa.schema(body), zone).combine_chunks()
+        if changes["payload"].null_count < len(changes):
+            raise ArrowFallback
+        operations = changes["op"].combine_chunks()
+        deleted = deletes(operations)
+        before, after = (
+            dict(zip(schema.names, changes[name].combine_chunks().flatten(), strict=True))
+            for name in ("before", "after")
+        )
+        rows = {
+            name: of_image(deleted, before[column], after[column])
+            for name, column in columns.items()
+        }
+        rows[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+        rows[MINOR] = batch["offset"]
+        rows[ROW_DELETED] = deleted
+        yield pa.record_batch(rows).filter(is_of_row(operations))
+
+
+def deletes(operations: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return which changes delete a row.
+
+    Args:
+        operations: `op` of the changes.
+
+    Raises:
+        ArrowFallback: some have another effect than that on one row, such as a truncate.
+    """
+    if not pc.all(pc.is_in(operations, OPERATIONS)).as_py():
+        raise ArrowFallback
+    return pc.equal(operations, "d")
+
+
+def of_image(deleted: pa.Array, before: pa.Array, after: pa.Array) -> pa.Array:
+    """Return values of a column of the rows that changes are of.
+
+    Args:
+        deleted: which changes delete the row.
+        before: values before the change.
+        after: values after it.
+    """
+    return pc.if_else(deleted, before, after) if pc.any(deleted).as_py() else after
+
+
+def is_of_row(operations: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return which changes are of a row: `m` is a message that the source's log contains.
+
+    Args:
+        operations: `op` of the changes.
+    """
+    return pc.not_equal(operations, "m")

@@ -1,0 +1,422 @@
+"""Files that land in a folder: JSON lines, CSV or Parquet."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+from dbt.adapters.events.logging import AdapterLogger
+
+from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.files.arrow_parquet import (
+    REBASE,
+    parquet_arrow_schema,
+    read_arrow,
+)
+from dbt.adapters.iceberg_stream.stream.sources.files.footers import Footers
+from dbt.adapters.iceberg_stream.stream.sources.files.json_files import (
+    FILE,
+    are_lines,
+    json_records,
+)
+from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import (
+    LandedFile,
+    frontier_after,
+    names_by_second,
+    ranks,
+    read_check,
+)
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import spelled_as
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_decimals import has_decimals
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    BAD,
+    CHANGE,
+    REASON,
+    WHERE,
+    Frontier,
+    Lag,
+    OnSkip,
+    Pick,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.column import Column
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import StructType
+
+    from dbt.adapters.iceberg_stream.engines.session import Session
+
+logger = AdapterLogger("Iceberg_Stream")
+FORMATS = ("json", "csv", "parquet")
+# Converts a batch's rows to bytes, because rows cannot be counted before they are read.
+BYTES_PER_ROW = 64
+HIDDEN = (".", "_")
+# Characters that Spark takes for parts of a glob pattern.
+PATTERN = re.compile(r"([][{}*?\\])")
+UNORDERED_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
+# Files with the same time in milliseconds, at most, that are ordered by their path.
+FILES_PER_MILLISECOND = 100_000
+# Age of a listing of the folder from which batches of files in it may be planned.
+LISTING_SECONDS = 60.0
+# Age of a listing from which the lag may be counted.
+LAG_SECONDS = 5.0
+
+
+@dataclass
+class FilesSource:
+    """A folder, whose files are read in the order of their modification time, then of their path.
+
+    The frontier is `{"settled": time, "last": time, "read": {time: names}, "files": count}`, with
+    times in milliseconds since the epoch. Files older than `settled` are read, or have landed too
+    late. `last` is the time of the newest file. `read` has the names of the files since `settled`,
+    because a file may land later than its time, for example if it is moved into the folder. Names
+    have NAME_LENGTH characters each and are concatenated, under their files' time rounded up to a
+    second. `files` counts the batch. `"names": {name: time}` has the names of older versions.
+
+    Attributes:
+        path: the folder, for Spark.
+        filesystem: the folder's filesystem, for PyArrow.
+        folder: the folder on that filesystem.
+        file_format: json, csv or parquet.
+        columns: of the records, as Spark's DDL; None for the columns of Parquet files.
+        options: of Spark's reader.
+        late_seconds: how much later than its time a file may land.
+        required: columns that a JSON record must have; the value may be null.
+        ordered: whether rows come in the order of the files.
+    """
+
+    path: str
+    filesystem: fs.FileSystem
+    folder: str
+    file_format: str
+    columns: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    late_seconds: float = 600.0
+    required: tuple[str, ...] = ()
+    ordered: bool = False
+    has_truncates: bool = field(default=False, init=False)
+    _schema_cache: tuple[str, StructType | None] = field(default=("", None), init=False)
+    _definition: StructType | None = field(default=None, init=False)
+    _rebase: str | None = field(default=None, init=False)
+    _empty: set[str] = field(default_factory=set, init=False)
+    _listing: tuple[float, list[LandedFile]] = field(default=(float("-inf"), []), init=False)
+
+    @cached_property
+    def _footers(self) -> Footers:
+        return Footers(self.filesystem)
+
+    @property
+    def of_rows(self) -> bool:
+        return False
+
+    @property
+    def has_bad(self) -> bool:
+        return self.file_format != "parquet"
+
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
+        if self.columns:
+            added = (BAD, *((REASON,) if self._by_line else ()), WHERE) if self.has_bad else ()
+            columns = ", ".join([self.columns, *(f"{name} string" for name in added)])
+            frame = spark.createDataFrame([], columns)
+        else:
+            files = self._first_of(lower, upper)
+            if not files:
+                raise StreamError(
+                    f"{self.path} has no files yet, so its columns are not known. Put a file "
+                    "there, or set the source's `columns`."
+                )
+            reader = spark.read.options(**self.options)
+            frame = reader.parquet(self._spark_path(files[0])).where("false")
+        return frame.selectExpr("*", f"{UNORDERED_CHANGE} as {CHANGE}")
+
+    def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
+        if not self._has_file_schemas:
+            return ""
+        files = self._first_of(lower, upper)
+        return self._footers.columns(files[0]) if files else ""
+
+    def present(self, lower: Frontier | None) -> Frontier | None:
+        files = self._after(lower)
+        return (
+            {**frontier_after(lower, files, self.late_seconds), "read": names_by_second(files)}
+            if files
+            else None
+        )
+
+    def plan_batch(
+        self,
+        lower: Frontier | None,
+        rows: int,
+        until: Frontier | None = None,
+        whole: bool = False,
+    ) -> Frontier | None:
+        chosen: list[LandedFile] = []
+        size = 0
+        # A recent listing is used as long as it has files, instead of a listing for each batch.
+        files = self._between(lower, until, LISTING_SECONDS) or self._between(lower, until)
+        for file in files:
+            size += file.size
+            if chosen and (size > rows * BYTES_PER_ROW or self._has_other_columns(file, chosen)):
+                break
+            chosen.append(file)
+        return frontier_after(lower, chosen, self.late_seconds) if chosen else None
+
+    def is_behind(self, lower: Frontier, other: Frontier) -> bool:
+        return any(map(read_check(other), self._after(lower)))
+
+    def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        files = self._complete(self._batch(lower, upper))
+        return self._frame(spark, files) if files else self.empty(spark, lower, upper)
+
+    def unreadable(self, lower: Frontier | None, upper: Frontier) -> dict[str, str]:
+        if self.file_format != "parquet":
+            return {}
+        incomplete = self._footers.incomplete_files(self._batch(lower, upper))
+        return {file.path: reason for file, reason in incomplete.items()}
+
+    def arrow_rows(
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
+    ) -> Iterator[pa.RecordBatch] | None:
+        if self.file_format != "parquet" or self.options or not self._reads_gregorian(session):
+            return None
+        spark, files = session.spark, self._complete(self._batch(lower, upper))
+        if not files:
+            return iter(())
+        schema = parquet_arrow_schema(
+            self._declared_schema(spark) if self.columns else self._schema(spark, files[0])
+        )
+        columns = pick(schema)
+        if columns is None:
+            return None
+        majors = [
+            file.modified * FILES_PER_MILLISECOND + rank
+            for file, rank in zip(files, ranks(files), strict=True)
+        ]
+        with_majors = list(zip((file.path for file in files), majors, strict=True))
+        return read_arrow(self.filesystem, with_majors, schema, columns)
+
+    def require(self, lower: Frontier | None, upper: Frontier) -> None:
+        self._listing = float("-inf"), []
+        self._batch(lower, upper)
+
+    def _batch(self, lower: Frontier | None, upper: Frontier) -> list[LandedFile]:
+        files = self._between(lower, upper, LISTING_SECONDS)
+        if len(files) < upper["files"]:
+            files = self._between(lower, upper)
+        if len(files) < upper["files"]:
+            raise StreamError(
+                f"Files in {self.path} that the stream has planned to read are gone or were "
+                f"changed ({upper['files'] - len(files)} of {upper['files']}). Restore them and "
+                "run the model again, or rebuild the table with --full-refresh."
+            )
+        return files
+
+    def lag(self, frontier: Frontier | None) -> Lag:
+        return Lag(len(self._after(frontier, LAG_SECONDS)), "files")
+
+    def _frame(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
+        from pyspark.sql.connect import functions as f
+
+        frame = self._records(spark, files)
+        where = [f.col("_metadata.file_path").alias(WHERE)] if self.has_bad else []
+        change = f.struct(
+            self._major(files).alias("major"),
+            f.monotonically_increasing_id().alias("minor"),
+            f.lit(False).alias("deleted"),
+            f.lit(False).alias("truncated"),
+        )
+        rows = frame.select("*", *where, change.alias(CHANGE))
+        return rows.drop(FILE) if self._by_line else rows
+
+    def _records(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
+        """Return records with BAD; `_metadata` of their files can be selected."""
+        paths = [self._spark_path(file) for file in files]
+        reader = spark.read.options(**self.options)
+        if self._by_line:
+            names = self._declared_schema(spark).fieldNames()
+            required = spelled_as(names, self.required)
+            return json_records(spark, paths, str(self.columns), names, required, self.options)
+        if self.has_bad:
+            reader = reader.schema(f"{self.columns}, {BAD} string")
+            reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
+        elif self.columns:
+            reader = reader.schema(self.columns)
+        elif self._has_file_schemas:
+            reader = reader.schema(self._schema(spark, files[0]))
+        return reader.format(self.file_format).load(paths)
+
+    @property
+    def _by_line(self) -> bool:
+        """Return whether each line of JSON is checked: for required columns, and its numbers."""
+        is_checked = bool(self.required) or has_decimals(self.columns or "")
+        return is_checked and self.file_format == "json" and are_lines(self.options)
+
+    def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
+        """Return the file that the columns are taken from: a batch's first, or else the newest."""
+        for files in (
+            self._between(lower, upper, LISTING_SECONDS),
+            self._between(lower, upper),
+            reversed(self._after(None)),
+        ):
+            for file in files:
+                if self._complete([file]):
+                    return [file]
+        return []
+
+    @property
+    def _has_file_schemas(self) -> bool:
+        """Return whether one file has the columns: without `columns` and Spark's `mergeSchema`."""
+        merges = "mergeschema" in (name.lower() for name in self.options)
+        return self.columns is None and self.file_format == "parquet" and not merges
+
+    def _has_other_columns(self, file: LandedFile, others: Sequence[LandedFile]) -> bool:
+        """Return whether a file has other columns than a batch, which Spark reads as its first."""
+        if not self._has_file_schemas or self._footers.incomplete_reason(file):
+            return False
+        first = next(
+            (other for other in others if not self._footers.incomplete_reason(other)), file
+        )
+        return self._footers.columns(first) != self._footers.columns(file)
+
+    def _complete(self, files: Sequence[LandedFile]) -> list[LandedFile]:
+        """Return files without incomplete Parquet files."""
+        if self.file_format != "parquet":
+            return list(files)
+        incomplete = self._footers.incomplete_files(files)
+        return [file for file in files if file not in incomplete]
+
+    def _schema(self, spark: SparkSession, file: LandedFile) -> StructType:
+        """Return Spark's schema of a file; the last one is cached, for files with its columns."""
+        stored = self._footers.columns(file)
+        cached, schema = self._schema_cache
+        if schema is None or stored != cached:
+            schema = spark.read.options(**self.options).parquet(self._spark_path(file)).schema
+            self._schema_cache = stored, schema
+        return schema
+
+    def _reads_gregorian(self, session: Session) -> bool:
+        """Return whether Spark reads dates in the Gregorian calendar, as PyArrow does."""
+        if self._rebase is None:
+            self._rebase = str(session.spark.conf.get(REBASE)).upper()
+        return self._rebase != "LEGACY"
+
+    def _declared_schema(self, spark: SparkSession) -> StructType:
+        """Return Spark's schema of the definition's `columns`, which the server parses once."""
+        if self._definition is None:
+            self._definition = spark.createDataFrame([], str(self.columns)).schema
+        return self._definition
+
+    def _major(self, files: Sequence[LandedFile]) -> Column:
+        """Return the column that orders files: by their time, then by their path."""
+        from pyspark.sql.connect import functions as f
+
+        major = f.unix_millis(f.col("_metadata.file_modification_time")) * FILES_PER_MILLISECOND
+        ranked = zip(files, ranks(files), strict=True)
+        tied = {file.path: rank for file, rank in ranked if rank}
+        if not tied:
+            return major
+        decoded = f.url_decode(f.replace("_metadata.file_path", f.lit("+"), f.lit("%2B")))
+        path = f.regexp_replace(decoded, "^[A-Za-z0-9]+:/*", "")
+        pairs = [f.lit(part) for file, n in tied.items() for part in (file.lstrip("/"), n)]
+        rank = f.element_at(f.create_map(*pairs), path)
+        return major + f.coalesce(rank.cast("bigint"), f.lit(0).cast("bigint"))
+
+    def _spark_path(self, file: LandedFile) -> str:
+        below = file.path.removeprefix(self.folder.rstrip("/"))
+        return PATTERN.sub(r"\\\1", self.path.rstrip("/") + below)
+
+    def _between(
+        self, lower: Frontier | None, upper: Frontier | None, age: float = 0.0
+    ) -> list[LandedFile]:
+        """Return the files of a batch, or all files after a frontier, in their order."""
+        files = self._after(lower, age)
+        return files if upper is None else list(filter(read_check(upper), files))
+
+    def _after(self, frontier: Frontier | None, age: float = 0.0) -> list[LandedFile]:
+        """Return the files that a frontier does not include, in their order.
+
+        Args:
+            frontier: the frontier; None for all files.
+            age: seconds that the last listing of the folder may be old.
+        """
+        if frontier is not None and frontier["settled"] > time.time() * 1000:
+            raise StreamError(
+                f"The stream's progress in {self.path} is ahead of this machine's clock, so that "
+                "the stream would skip files that land now. Correct the clock. If an older version "
+                "has read a file with a time in the future, rebuild the table with --full-refresh."
+            )
+        listed_at, files = self._listing
+        now = time.monotonic()
+        if now - listed_at >= age:
+            files = self._list()
+            self._listing = now, files
+        is_in = read_check(frontier)
+        return [file for file in files if not is_in(file)]
+
+    def _list(self) -> list[LandedFile]:
+        """List all files of the folder, in their order."""
+        selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=True)
+        try:
+            infos = self.filesystem.get_file_info(selector)
+        except OSError as error:
+            raise StreamError(f"The folder {self.path} cannot be listed: {error}") from error
+        files = [
+            LandedFile(info.path, (info.mtime_ns or 0) // 1_000_000, info.size)
+            for info in infos
+            if info.is_file and not self._is_hidden(info.path)
+        ]
+        for file in files:
+            # A file that is being written is read once it has content, under its new time.
+            if not file.size and file.path not in self._empty:
+                self._empty.add(file.path)
+                logger.warning(f"{file.path} is empty and is skipped.")
+        files = [file for file in files if file.size]
+        return sorted(files, key=lambda file: (file.modified, file.path))
+
+    def _is_hidden(self, path: str) -> bool:
+        below = path.removeprefix(self.folder.rstrip("/")).split("/")
+        return any(part.startswith(HIDDEN) for part in below)
+
+
+def files_source(
+    spec: Mapping[str, Any],
+    filesystem: fs.FileSystem,
+    folder: str,
+    required: Sequence[str] = (),
+) -> FilesSource:
+    """Return the source of a definition of type `files`.
+
+    Args:
+        spec: the definition, with `path` as a URL.
+        filesystem: of the folder, for PyArrow.
+        folder: the folder on that filesystem.
+        required: columns that a JSON record must have.
+
+    Raises:
+        StreamError: the definition has errors.
+    """
+    file_format = str(spec.get("format") or "json")
+    if file_format not in FORMATS:
+        raise StreamError(f"{must_be_one_of('format', file_format, FORMATS)}.")
+    if not spec.get("columns") and file_format != "parquet":
+        raise StreamError(f"Files of {file_format} need `columns`, as `name type, name type`.")
+    return FilesSource(
+        path=str(spec["path"]),
+        filesystem=filesystem,
+        folder=folder,
+        file_format=file_format,
+        columns=spec.get("columns"),
+        options={str(k): str(v) for k, v in (spec.get("options") or {}).items()},
+        late_seconds=float(spec.get("late_seconds", 600.0)),
+        required=tuple(required),
+    )

@@ -1,0 +1,100 @@
+"""Columns that take the records of several schemas."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql import types as t
+
+from dbt.adapters.iceberg_stream.stream.sources.formats.avro_types import parse_avro
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import (
+    failed_sql,
+    field_values,
+    require_castable,
+    widened,
+)
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError, Struct
+
+
+def record(**fields: Any) -> Struct:
+    named = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return parse_avro(json.dumps({"type": "record", "name": "Row", "fields": named}))
+
+
+def nested(**fields: Any) -> dict[str, Any]:
+    named = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "Part", "fields": named}
+
+
+def test_new_fields_come_last_and_types_become_wider() -> None:
+    old = record(id="int", ratio="float", part=nested(a="int"))
+    new = record(more="string", ID="long", part=nested(b="int", a="long"))
+    expected = "struct<id:bigint,ratio:float,part:struct<a:bigint,b:int>,more:string>"
+    assert widened(old.column, new.column).simpleString() == expected
+    assert widened(t.LongType(), t.IntegerType()) == t.LongType()
+    assert widened(t.DecimalType(9, 2), t.DecimalType(12, 2)) == t.DecimalType(12, 2)
+    assert widened(t.DecimalType(12, 2), t.DecimalType(9, 2)) == t.DecimalType(12, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("int", "string", "has `c` as string, which is int in the other schemas"),
+        ("int", "double", "has `c` as double"),
+        (nested(a="int"), nested(a="string"), "has `c.a` as string"),
+        (
+            {"type": "array", "items": "int"},
+            {"type": "array", "items": "string"},
+            "has `c.element` as string",
+        ),
+        ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, "`c.value`"),
+    ],
+)
+def test_types_without_a_wider_one(old: Any, new: Any, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        widened(record(c=old).column, record(c=new).column)
+
+
+def test_values_go_to_their_columns_by_name() -> None:
+    row = record(a="int", part=nested(x="int"), parts={"type": "array", "items": "int"})
+    columns = widened(record(new="string", A="long").column, row.column)
+    assert isinstance(columns, t.StructType)
+    assert dict(field_values(row, "i", columns)) == {
+        "new": "cast(null as string)",
+        "A": "try_cast(i.f0 as bigint)",
+        "part": "if(i.f1 is null, null, struct(i.f1.f0 as `x`))",
+        "parts": "i.f2",
+    }
+
+
+def test_values_of_arrays_and_maps_are_converted_one_by_one() -> None:
+    inner = {"type": "array", "items": nested(x="int")}
+    row = record(c={"type": "map", "values": inner})
+    assert dict(field_values(row, "i", row.column))["c"] == (
+        "transform_values(i.f0, (k0, x0) -> transform(x0, x1 -> "
+        "if(x1 is null, null, struct(x1.f0 as `x`))))"
+    )
+
+
+def test_what_may_fail() -> None:
+    row = record(a="string", b="int", c={"type": "array", "items": "string"})
+    columns = [("a", t.IntegerType()), ("b", t.LongType()), ("c", t.ArrayType(t.IntegerType()))]
+    fields = t.StructType([t.StructField(*column) for column in columns])
+    assert failed_sql(row, "i", fields) == (
+        "((i.f0 is not null and try_cast(i.f0 as int) is null) or "
+        "exists(i.f2, x0 -> (x0 is not null and try_cast(x0 as int) is null)))"
+    )
+    assert failed_sql(row, "i", row.column) is None
+
+
+def test_what_can_be_cast() -> None:
+    row = record(a="string", b="int", c=nested(x="boolean"), d="bytes")
+    texts = t.StructType([t.StructField(name, t.StringType()) for name in "abcd"])
+    require_castable(row, texts)
+    require_castable(row, t.StructType([t.StructField("b", t.DecimalType(9, 2))]))
+    with pytest.raises(SchemaError, match="has `b` as int, which cannot be cast to date"):
+        require_castable(row, t.StructType([t.StructField("b", t.DateType())]))
+    with pytest.raises(SchemaError, match="has `c` as struct<x:boolean>"):
+        require_castable(row, t.StructType([t.StructField("c", t.IntegerType())]))
