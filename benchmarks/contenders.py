@@ -284,7 +284,7 @@ def require_same_rows(contenders: list[Contender]) -> None:
     """
     counts = {contender.label: contender.rows() for contender in contenders}
     first = next(iter(counts.values()))
-    if not first or any(found != first for found in counts.values()):
+    if not first or any(count != first for count in counts.values()):
         raise BenchmarkError(f"The tables differ: {counts}")
 
 

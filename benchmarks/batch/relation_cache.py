@@ -37,10 +37,10 @@ def fill(bench: Bench) -> list[Result]:
 
     def listing(contender: Contender) -> float:
         output = contender.dbt("run-operation", "time_listing").output
-        found = FOUND.search(output)
-        if found is None or found[1] != _name(0):
+        match = FOUND.search(output)
+        if match is None or match[1] != _name(0):
             raise BenchmarkError(f"{contender.label} has not found the table:\n{output}")
-        return float(found[2])
+        return float(match[2])
 
     seconds = alternate(
         {

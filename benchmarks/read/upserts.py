@@ -142,9 +142,9 @@ def reads_beside_clean(
 
 
 def _check(tables: Tables, table: str, case: Case) -> None:
-    found = read(tables.rig.session, f"s.{table}")[1]
-    if found != case.truth(len(case.files)):
-        raise BenchmarkError(f"s.{table} holds {found}, not what the changes come to")
+    count = read(tables.rig.session, f"s.{table}")[1]
+    if count != case.truth(len(case.files)):
+        raise BenchmarkError(f"s.{table} holds {count}, not what the changes come to")
 
 
 def commits(bench: Bench) -> list[Result]:

@@ -169,11 +169,11 @@ def _make(home: Path, python: Path) -> None:
 def _fetch_jars(python: Path) -> None:
     """Fetch what JARS has and Flink has not yet."""
     where = [str(python), "-c", "import pyflink; print(pyflink.__path__[0])"]
-    found = subprocess.run(where, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(where, check=True, capture_output=True, text=True).stdout
     for jar in JARS:
         name, version = jar.rsplit("/", 2)[1:]
         file = f"{name}-{version}.jar"
-        target = Path(found.strip()) / "lib" / file
+        target = Path(output.strip()) / "lib" / file
         if target.exists():
             continue
         part = target.with_suffix(".part")

@@ -76,9 +76,9 @@ def _peak(bench: Bench, folder: Path, sql: str, rows: int, interval: float) -> P
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise BenchmarkError(done.stderr)
-    found = Peak(*json.loads(done.stdout.splitlines()[-1]))
-    print(f"  {sql}, {rows:,} changes, a commit after {interval:g} s: {found}", flush=True)
-    return found
+    peak = Peak(*json.loads(done.stdout.splitlines()[-1]))
+    print(f"  {sql}, {rows:,} changes, a commit after {interval:g} s: {peak}", flush=True)
+    return peak
 
 
 def measure(folder: str, engine: str, sql: str, rows: int, interval: float) -> None:
@@ -104,5 +104,5 @@ def _jvm_peak(engine: Path) -> float:
     """MiB resident at the peak of the engine's JVM, as Linux tells."""
     server = status(engine)
     assert server is not None
-    told = Path(f"/proc/{server.jvm.pid}/status").read_text()
-    return int(told.split("VmHWM:")[1].split()[0]) / 1024
+    text = Path(f"/proc/{server.jvm.pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) / 1024

@@ -48,8 +48,8 @@ class Case:
         """What the table comes to when so many files are in it."""
         amounts = _amounts(self.rows).copy()
         for file in self.files[:files]:
-            found = pq.read_table(file)
-            amounts[found["id"].to_numpy()] = found["amount"].to_numpy()
+            table = pq.read_table(file)
+            amounts[table["id"].to_numpy()] = table["amount"].to_numpy()
         return self.rows, float(amounts.sum())
 
 
@@ -87,7 +87,7 @@ class Merges:
         for sql in (PICKS, BY_SPARK):
             self.ours(case, 0.0, sql)
 
-    def told(self, contender: str) -> str:
+    def summary(self, contender: str) -> str:
         """How the last table of a contender looks, and how long it is read, then compacted."""
         table, session = f"s.{self.last[contender]}", self.rig.session
         looks, seconds = shape(session, table), read(session, table)[0]
@@ -162,12 +162,12 @@ def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[
         **{mode: partial(merges.merged, mode, case) for mode in PEERS},
     }
     seconds = alternate(measures, runs)
-    told = [merges.told("ours"), *(merges.told(mode) for mode in PEERS)]
+    summary = [merges.summary("ours"), *(merges.summary(mode) for mode in PEERS)]
     merged = [f"{min(most, len(case.files))} of them ({mode})" for mode, most in MERGED.items()]
     note = (
         f"{case.upserts:,} scattered upserts of {case.rows:,} rows in {len(case.files)} batches, "
         f"format version {merges.version}, ours with a commit for each. MERGE took "
-        f"{' and '.join(merged)}, its time is scaled. " + " ".join(told)
+        f"{' and '.join(merged)}, its time is scaled. " + " ".join(summary)
     )
     results = [
         Result.of(f"{name}_{label}", PEERS[mode], seconds["ours"], seconds[mode], wanted, note)
@@ -180,7 +180,7 @@ def _case(merges: Merges, case: Case, name: str, runs: int, aim: float) -> list[
     for label, interval, sql, what in ways:
         way = {f"ours, {label}": partial(merges.ours, case, interval, sql)}
         [ours] = alternate(way, runs).values()
-        note = f"As {name}_mor, ours with {what}. {merges.told('ours')}"
+        note = f"As {name}_mor, ours with {what}. {merges.summary('ours')}"
         peer, theirs = PEERS[MERGE_ON_READ], seconds[MERGE_ON_READ]
         results.append(Result.of(f"{name}_{label}", peer, ours, theirs, aim, note))
     return results

@@ -55,7 +55,7 @@ class Updates:
 
     def __init__(self, folder: Path, delay: float) -> None:
         self.lake = SlowLake(folder, delay)
-        self.told: dict[int, str] = {}
+        self.summaries: dict[int, str] = {}
 
     def run(self, together: int) -> float:
         """Seconds of all updates, so many of them in a commit."""
@@ -73,7 +73,7 @@ class Updates:
         for first in range(1, UPDATES + 1, together):
             _commit(sink, range(first, first + together))
         seconds = time.perf_counter() - begin
-        self.told[together] = (
+        self.summaries[together] = (
             f"{files.written - written} files written by {files.asked - asked} requests, "
             f"{self._manifests(name)} manifests"
         )
@@ -136,6 +136,6 @@ def _sequence(bench: Bench, delay: float, name: str, runs: int) -> list[Result]:
     note = (
         f"{UPDATES} updates of one row, each before the next, by the same sink; "
         f"{delay * 1000:.0f} ms for each request to the storage. One commit: "
-        f"{updates.told[UPDATES]}. Ten: {updates.told[1]}."
+        f"{updates.summaries[UPDATES]}. Ten: {updates.summaries[1]}."
     )
     return [Result.of(name, PEER, seconds["one commit"], seconds[PEER], AIM, note)]

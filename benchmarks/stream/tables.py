@@ -48,9 +48,9 @@ def read(session: Session, table: str) -> tuple[float, tuple[int, float]]:
 
 def check(session: Session, table: str, expected: tuple[int, float]) -> None:
     """Raise BenchmarkError if the table does not hold what the changes come to."""
-    found = read(session, table)[1]
-    if found != expected:
-        raise BenchmarkError(f"{table} holds {found}, but the changes come to {expected}")
+    count = read(session, table)[1]
+    if count != expected:
+        raise BenchmarkError(f"{table} holds {count}, but the changes come to {expected}")
 
 
 def compact(session: Session, table: str) -> float:

@@ -159,14 +159,14 @@ def _compare(shop: Shop, reader: Reader) -> bool:
     print("\nThe tables as DuckDB reads them, and the shop:\n")
     same = True
     for table, expected in shop.rows().items():
-        found = sorted(reader.rows(table, COLUMNS[table]), key=repr)
-        if found == expected:
-            print(f"  {table:18} {len(found):6,} rows, the same as in the shop")
+        actual = sorted(reader.rows(table, COLUMNS[table]), key=repr)
+        if actual == expected:
+            print(f"  {table:18} {len(actual):6,} rows, the same as in the shop")
             continue
         same = False
-        lacking, odd = set(expected) - set(found), set(found) - set(expected)
+        lacking, odd = set(expected) - set(actual), set(actual) - set(expected)
         print(
-            f"  {table:18} DIFFERS: {len(found):,} rows, {len(expected):,} in the shop; "
+            f"  {table:18} DIFFERS: {len(actual):,} rows, {len(expected):,} in the shop; "
             f"{len(lacking):,} are missing, {len(odd):,} should not be there"
         )
         for what, some in (("missing", lacking), ("wrong", odd)):

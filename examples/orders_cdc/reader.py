@@ -29,8 +29,8 @@ class Reader:
         for extension in ("avro", "iceberg"):
             package = importlib.util.find_spec(f"duckdb_extension_{extension}")
             assert package is not None and package.origin is not None
-            (found,) = Path(package.origin).parent.rglob("*.duckdb_extension")
-            self._duckdb.execute(f"load '{found}'")
+            (extension,) = Path(package.origin).parent.rglob("*.duckdb_extension")
+            self._duckdb.execute(f"load '{extension}'")
 
     def rows(self, table: str, columns: str, where: str = "true") -> list[tuple[Any, ...]]:
         """Return the rows of a table's current snapshot; none if there is no table yet."""

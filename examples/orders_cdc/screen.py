@@ -33,19 +33,19 @@ class Screen:
 
 def metrics(address: str) -> dict[tuple[str, str], float]:
     """Return the service's metrics, by metric and model."""
-    found = {}
+    samples = {}
     for family in text_string_to_metric_families(_get(f"{address}/metrics")):
         for sample in family.samples:
             if sample.name.startswith(PREFIX):
                 name = sample.name.removeprefix(PREFIX).removesuffix("_total")
-                found[name, sample.labels["model"]] = sample.value
-    return found
+                samples[name, sample.labels["model"]] = sample.value
+    return samples
 
 
 def states(address: str) -> dict[str, str]:
     """Return the state of each stream, by model name."""
-    told = json.loads(_get(f"{address}/health"))["streams"]
-    return {name.rpartition(".")[2]: state for name, state in told.items()}
+    streams = json.loads(_get(f"{address}/health"))["streams"]
+    return {name.rpartition(".")[2]: state for name, state in streams.items()}
 
 
 def _get(url: str) -> str:

@@ -179,15 +179,15 @@ class Shop:
     def _any(self, table: str) -> Row | None:
         """Return a random row of a table; usually one try is enough, because most rows stay."""
         for _ in range(10):
-            found = self.tables[table].get(self._random.randint(1, self._last_id[table] or 1))
-            if found is not None:
-                return found
+            row = self.tables[table].get(self._random.randint(1, self._last_id[table] or 1))
+            if row is not None:
+                return row
         return None
 
 
 def _in_milliseconds(table: dict[int, Row]) -> list[tuple[Any, ...]]:
-    told = ({**row, "updated_at": row["updated_at"] // 1000} for row in table.values())
-    return [tuple(row.values()) for row in told]
+    rows = ({**row, "updated_at": row["updated_at"] // 1000} for row in table.values())
+    return [tuple(row.values()) for row in rows]
 
 
 def create_topics(bootstrap: str) -> None:

@@ -42,13 +42,13 @@ def same_measure(got: str, want: str) -> bool:
 
 def by_key(rows: Iterable[Row], keys: list[str]) -> dict[tuple[str, ...], Row]:
     """Return rows by their exact columns, because a table has no order to pair them by."""
-    found: dict[tuple[str, ...], Row] = {}
+    answers: dict[tuple[str, ...], Row] = {}
     for row in rows:
         key = tuple(row[name] for name in keys)
-        if key in found:
+        if key in answers:
             raise ValueError(f"two rows have the key {key}")
-        found[key] = row
-    return found
+        answers[key] = row
+    return answers
 
 
 def differences(got: pa.Table, want: list[Row]) -> list[str]:

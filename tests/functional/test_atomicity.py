@@ -108,7 +108,7 @@ class TestTwoRuns:
         for run, output in zip(runs, outputs, strict=True):
             assert run.returncode == 0 or "Another writer" in output, output
         for name, count in (("a_table", 1000), ("an_incremental", 500), ("depends", 1000)):
-            found = rows(
+            actual = rows(
                 project, f"select version, count(*) from {{schema}}.{name} group by version"
             )
-            assert [row[1] for row in found] == [count]
+            assert [row[1] for row in actual] == [count]

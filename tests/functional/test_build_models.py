@@ -114,8 +114,8 @@ class TestEveryKindOfModel(AtomicProject):
         for name in TABLES:
             columns = [c for c in catalog.columns((schema, name)) if c.name not in TIMES.split("|")]
             names = ", ".join(f"`{column.name}`" for column in columns)
-            found = rows(project, f"select {names} from {{schema}}.{name} order by all")
-            contents[name] = [kinds[name], columns, found]
+            actual = rows(project, f"select {names} from {{schema}}.{name} order by all")
+            contents[name] = [kinds[name], columns, actual]
             if kinds[name] == "table":
                 contents[name].append(self.layout(project, name))
         return contents

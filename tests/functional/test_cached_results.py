@@ -36,8 +36,8 @@ def ask(project: Any, sql: str) -> tuple[list[Any], bool]:
     """First column of a query's rows, and whether they were kept from before."""
     with get_connection(project.adapter):
         sql = sql.format(schema=project.test_schema)
-        response, found = project.adapter.execute(sql, fetch=True)
-    return [row[0] for row in found.rows], bool(response.from_cache)
+        response, actual = project.adapter.execute(sql, fetch=True)
+    return [row[0] for row in actual.rows], bool(response.from_cache)
 
 
 class Cached:
@@ -254,11 +254,11 @@ class TestWhileOthersWrite(Cached):
             stop.touch()
             results = [process.communicate(timeout=60) for process in readers]
         for out, errors in results:
-            found = json.loads(out or "{}")
-            assert found, errors.decode()
-            assert found["faults"] == []
-            assert found["kept"] > 10
-            assert found["asked"] - found["kept"] > 10
+            actual = json.loads(out or "{}")
+            assert actual, errors.decode()
+            assert actual["faults"] == []
+            assert actual["kept"] > 10
+            assert actual["asked"] - actual["kept"] > 10
 
     def write(self, project: Any, number: int) -> None:
         """By turns: another engine appends, a statement of ours, all rows replaced."""

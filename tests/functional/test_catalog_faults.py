@@ -92,9 +92,9 @@ class TestCatalogFaults:
 
     def rows(self, project: Any, name: str) -> set[str]:
         sql = f"select run from {project.test_schema}.{name}"
-        found = [row[0] for row in project.run_sql(sql, fetch="all")]
-        assert len(found) == len(set(found))
-        return set(found)
+        actual = [row[0] for row in project.run_sql(sql, fetch="all")]
+        assert len(actual) == len(set(actual))
+        return set(actual)
 
     def test_a_small_table_takes_few_requests(self, project: Any, proxy: FaultProxy) -> None:
         """The right to write, the size, the version to replace, the commit, and Spark's refresh."""

@@ -59,8 +59,8 @@ class TestConflicts:
         assert together(project, merge) == []
         # The sum of all: none was lost, none was done twice.
         total = sum(range(1, WRITERS + 1))
-        found = rows(project, "select n, count(*) from {schema}.target group by n order by n")
-        assert found == [(0, 5), (total, 5)]
+        actual = rows(project, "select n, count(*) from {schema}.target group by n order by n")
+        assert actual == [(0, 5), (total, 5)]
         assert len(snapshot_ids(project, "target")) == len(before) + WRITERS
 
     def test_updates_and_deletes(self, project: Any) -> None:
@@ -72,16 +72,16 @@ class TestConflicts:
             project.adapter.execute(f"delete from {schema}.counted where id = {number + 5}")
 
         assert together(project, change) == []
-        found = rows(project, "select id, n from {schema}.counted order by id")
-        assert [row[0] for row in found] == [0, 1, 2, 3, 4, 8, 9]
-        assert {row[1] for row in found[1:]} == {WRITERS}
+        actual = rows(project, "select id, n from {schema}.counted order by id")
+        assert [row[0] for row in actual] == [0, 1, 2, 3, 4, 8, 9]
+        assert {row[1] for row in actual[1:]} == {WRITERS}
 
     def test_tables_built_at_once(self, project: Any) -> None:
         schema = project.test_schema
         sql = "create or replace table {}.built using iceberg as select {} as n from range(3)"
         assert together(project, lambda n: project.adapter.execute(sql.format(schema, n))) == []
-        found = rows(project, "select count(*), count(distinct n) from {schema}.built")
-        assert found == [(3, 1)]
+        actual = rows(project, "select count(*), count(distinct n) from {schema}.built")
+        assert actual == [(3, 1)]
 
     def test_rows_computed_from_the_target_are_not_written_again(self, project: Any) -> None:
         schema = project.test_schema

@@ -53,8 +53,8 @@ class Example:
     def compare(self, project: Any, shop: Shop) -> None:
         for table, expected in shop.rows().items():
             columns = COLUMNS[table].replace("epoch_ms", "unix_millis")
-            found = rows(project, f"select {columns} from {{schema}}.{table}")
-            assert sorted(found, key=repr) == expected, table
+            actual = rows(project, f"select {columns} from {{schema}}.{table}")
+            assert sorted(actual, key=repr) == expected, table
 
 
 class TestAvro(Example):

@@ -193,8 +193,8 @@ class TestJsonSchema:
         shop.send("grown", wider, {"id": 2**40, "part": {"a": 2**40, "b": "x"}, "more": 0.5})
         shop.send("grown", record(id=INTEGER), {"id": 3}, None)
         run_dbt(["run", "-s", "grown"])
-        found = table(project, "grown").scan().to_arrow().sort_by("id").to_pylist()
-        assert found == [
+        actual = table(project, "grown").scan().to_arrow().sort_by("id").to_pylist()
+        assert actual == [
             {"id": 1, "part": {"a": 1, "b": None}, "more": None},
             {"id": 2, "part": None, "more": None},
             {"id": 3, "part": None, "more": None},
@@ -234,8 +234,8 @@ class TestJsonSchema:
         )
         assert field.format("id") in output
         run_dbt(["run", "-s", "letters"])
-        found = rows(project, "select id, price from {schema}.letters order by price")
-        assert found == [(1, Decimal("-1.50")), (1, Decimal("99.99")), (1, Decimal("99.99"))]
+        actual = rows(project, "select id, price from {schema}.letters order by price")
+        assert actual == [(1, Decimal("-1.50")), (1, Decimal("99.99")), (1, Decimal("99.99"))]
         letters = "select record, reason from {schema}.letters__dead_letters order by place"
         # Places are texts: that of the offset 10 would come first.
         records, reasons = zip(*rows(project, letters), strict=True)

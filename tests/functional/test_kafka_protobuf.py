@@ -230,14 +230,14 @@ class TestProtobuf:
             shop.send_bytes("older", header(number) + FIRST + row_type(**value).SerializeToString())
         run_dbt(["run", "-s", "older", "by_spark"])
         for name in ("older", "by_spark"):
-            found = (
+            actual = (
                 table(project, name)
                 .scan()
                 .to_arrow()
                 .sort_by("id")
                 .drop_columns(["bits"] if name == "by_spark" else [])
             )
-            first, second = found.to_pylist(maps_as_pydicts="strict")
+            first, second = actual.to_pylist(maps_as_pydicts="strict")
             assert first == {"id": 1, "name": None, "counts": {}, "few": [], "part": None}
             assert second == values[1]
         shop.send_bytes("older", header(number) + FIRST)

@@ -196,8 +196,8 @@ class RecordTypes:
         }
         orders = [(1, "paid", None), (2, "new", None), (2**40, "paid", 1.5)]
         for name in ("orders", "by_spark"):
-            found = table(project, name).scan().to_arrow().sort_by("id").to_pylist()
-            assert [(row["id"], row["status"], row["total"]) for row in found] == orders
+            actual = table(project, name).scan().to_arrow().sort_by("id").to_pylist()
+            assert [(row["id"], row["status"], row["total"]) for row in actual] == orders
         kinds = {f.name: str(f.field_type) for f in table(project, "orders").schema().fields}
         assert kinds == {"id": "long", "status": "string", "total": "double"}
         assert table(project, "payments").scan().to_arrow().to_pylist() == [

@@ -224,8 +224,8 @@ class TestAvro:
         schema = record(*((name, kind) for name, (kind, _, _) in fields.items()))
         shop.send("typed", schema, {name: value for name, (_, value, _) in fields.items()})
         run_dbt(["run", "-s", "typed"])
-        (found,) = table(project, "typed").scan().to_arrow().to_pylist()
-        assert found == {name: expected for name, (_, _, expected) in fields.items()}
+        (actual,) = table(project, "typed").scan().to_arrow().to_pylist()
+        assert actual == {name: expected for name, (_, _, expected) in fields.items()}
 
     def test_newer_schemas(self, project: Any, shop: AvroShop) -> None:
         """They add and widen columns, between two runs and within one."""
@@ -244,8 +244,8 @@ class TestAvro:
         shop.send("grown", without, {"id": 3, "ratio": 0.1, "note": "new"})
         shop.send_bytes("grown", None)
         run_dbt(["run", "-s", "grown"])
-        found = rows(project, "select id, name, ratio, note from {schema}.grown order by id")
-        assert found == [
+        actual = rows(project, "select id, name, ratio, note from {schema}.grown order by id")
+        assert actual == [
             (1, "d", 1.5, None),
             (2, "b", None, None),
             (3, None, Decimal("0.1"), "new"),
@@ -268,9 +268,9 @@ class TestAvro:
         part = {"a": 2**40, "b": "x"}
         shop.send("other", later, {"id": 2, "part": part, "parts": [part]})
         run_dbt(["run", "-s", "other"])
-        found = table(project, "other").scan().to_arrow().sort_by("id").to_pylist()
+        actual = table(project, "other").scan().to_arrow().sort_by("id").to_pylist()
         old = {"a": 1, "b": None}
-        assert found == [
+        assert actual == [
             {"id": 1, "part": old, "parts": [old]},
             {"id": 2, "part": part, "parts": [part]},
         ]
@@ -308,8 +308,8 @@ class TestAvro:
             shop.send("served", first, {"id": 3})
 
             def is_there() -> bool:
-                found = table(project, "served").scan().to_arrow().to_pylist()
-                return {"id": 2**40, "more": 7} in found and {"id": 3, "more": None} in found
+                actual = table(project, "served").scan().to_arrow().to_pylist()
+                return {"id": 2**40, "more": 7} in actual and {"id": 3, "more": None} in actual
 
             wait_for(is_there)
             assert running.stop() == 0
@@ -525,8 +525,8 @@ class TestTopicsOfAGroup:
         shop.send("b", wider, {"id": 2**40, "b": "y", "more": 1})
         run_dbt(["run"])
         assert rows(project, "select * from {schema}.a") == [(1, "x")]
-        found = rows(project, "select id, b, more from {schema}.b order by id")
-        assert found == [(1, "x", None), (2**40, "y", 1)]
+        actual = rows(project, "select id, b, more from {schema}.b order by id")
+        assert actual == [(1, "x", None), (2**40, "y", 1)]
         assert [str(f.field_type) for f in table(project, "a").schema().fields] == ["int", "string"]
 
 

@@ -125,9 +125,9 @@ class TestKafka:
         new = [(n, {"id": n, "status": "new", "amount": 1.5}) for n in range(10)]
         send("plain", *new, (3, {"id": 3, "status": "paid", "amount": 2}), (4, None))
         run_dbt(["run", "-s", "plain"])
-        found = rows(project, ALL % "plain")
-        assert [row[0] for row in found] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-        assert [str(value) for value in found[3]] == ["3", "paid", "2.00"]
+        actual = rows(project, ALL % "plain")
+        assert [row[0] for row in actual] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert [str(value) for value in actual[3]] == ["3", "paid", "2.00"]
         before = snapshot_ids(project, "plain")
         run_dbt(["run", "-s", "plain"])
         assert snapshot_ids(project, "plain") == before

@@ -127,10 +127,10 @@ class Bank:
             time.sleep(pause)
 
     def _write(self, table: str, key: int, amount: int, snapshot: bool = False) -> None:
-        known = key in self.tables[table]
+        exists = key in self.tables[table]
         self.tables[table][key] = amount
         source = {"name": "bank", "db": "bank", "schema": "public", "table": table}
-        payload = {"op": "r" if snapshot else "u" if known else "c", "source": source}
+        payload = {"op": "r" if snapshot else "u" if exists else "c", "source": source}
         payload |= {"before": None, "after": {"id": key, "amount": amount}}
         if not snapshot:
             payload["transaction"] = {"id": f"{self._count}:{len(self.tables[table]) + key}"}
@@ -154,13 +154,13 @@ class Reader:
             places = dict(catalog.execute(sql, (self._schema,)).fetchall())
         if not TABLES.keys() <= places.keys():
             return None
-        found = {}
+        actual = {}
         for name in TABLES:
             table = StaticTable.from_metadata(places[name]).scan().to_arrow()
-            found[name] = dict(
+            actual[name] = dict(
                 zip(*table.select(["id", "amount"]).to_pydict().values(), strict=True)
             )
-        return found
+        return actual
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -168,8 +168,8 @@ class Reader:
 
         def run() -> None:
             while not stop.is_set():
-                if (found := self.look()) is not None:
-                    self._check(found)
+                if (actual := self.look()) is not None:
+                    self._check(actual)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -179,8 +179,8 @@ class Reader:
             stop.set()
             thread.join()
 
-    def _check(self, found: dict[str, dict[int, int]]) -> None:
-        accounts, savings, transfers = (found[name] for name in TABLES)
+    def _check(self, actual: dict[str, dict[int, int]]) -> None:
+        accounts, savings, transfers = (actual[name] for name in TABLES)
         moved = sum(transfers.values())
         self.states.add(len(transfers))
         # Rows that a snapshot has read come one by one.
@@ -288,9 +288,11 @@ class TestWithoutGroup:
 
     def test_all_topics_as_they_are(self, project: Any, bank: Bank) -> None:
         run_dbt(["run", "-s", "messages"])
-        found = rows(project, "select topic, count(*) from {schema}.messages group by 1 order by 1")
+        actual = rows(
+            project, "select topic, count(*) from {schema}.messages group by 1 order by 1"
+        )
         counts = {"accounts": ACCOUNTS + 20, "savings": ACCOUNTS + 20, "transfers": 20}
-        assert found == [(f"till.public.{table}", count) for table, count in counts.items()]
+        assert actual == [(f"till.public.{table}", count) for table, count in counts.items()]
 
     def test_a_table_for_each_topic(self, project: Any, bank: Bank) -> None:
         run_dbt(["run", "-s", "kinds"])

@@ -45,11 +45,11 @@ def from_dbt() -> set[str]:
     import dbt.include.global_project as global_project
     import dbt.include.spark as spark
 
-    found: set[str] = set()
+    actual: set[str] = set()
     for one in (global_project, spark):
         for path in (Path(one.__file__).parent / "macros").rglob("*.sql"):
-            found |= set(re.findall(r"{%-?\s*macro\s+(\w+)\(", path.read_text()))
-    return found
+            actual |= set(re.findall(r"{%-?\s*macro\s+(\w+)\(", path.read_text()))
+    return actual
 
 
 class TestMacrosOfTheProject:

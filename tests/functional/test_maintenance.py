@@ -325,10 +325,10 @@ class TestCachedResults:
 
     def ask(self, project: Any) -> tuple[list[int], bool]:
         with get_connection(project.adapter):
-            response, found = project.adapter.execute(
+            response, actual = project.adapter.execute(
                 f"select id from {project.test_schema}.orders order by id", fetch=True
             )
-        return [row[0] for row in found.rows], bool(response.from_cache)
+        return [row[0] for row in actual.rows], bool(response.from_cache)
 
     def test_rows_are_read_again(self, project: Any) -> None:
         run_dbt(["run"])

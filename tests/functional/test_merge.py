@@ -88,12 +88,12 @@ class TestMerge:
             name: snapshot_ids(project, name)
             for name in ("unchanged", "empty", "by_key", "by_spark")
         }
-        found = {r.node.name: r.adapter_response for r in run_dbt(["run"])}
-        return {"responses": found, "before": self.before}
+        actual = {r.node.name: r.adapter_response for r in run_dbt(["run"])}
+        return {"responses": actual, "before": self.before}
 
     def test_a_null_key_is_a_key(self, project: Any, results: Any) -> None:
-        found = rows(project, "select id, name, n from {schema}.by_key order by id nulls first")
-        assert found == [(None, "none again", 5), (1, "one", 10), (2, "TWO", 20)]
+        actual = rows(project, "select id, name, n from {schema}.by_key order by id nulls first")
+        assert actual == [(None, "none again", 5), (1, "one", 10), (2, "TWO", 20)]
 
     def test_rows_affected_are_the_rows_that_changed(self, project: Any, results: Any) -> None:
         response = results["responses"]["by_key"]
@@ -120,8 +120,8 @@ class TestMerge:
         ]
 
     def test_skip_matched_step(self, project: Any, results: Any) -> None:
-        found = rows(project, "select id, run from {schema}.skips order by id")
-        assert found == [(1, "first"), (2, "first"), (3, "second")]
+        actual = rows(project, "select id, run from {schema}.skips order by id")
+        assert actual == [(1, "first"), (2, "first"), (3, "second")]
 
     def test_merge_update_columns(self, project: Any, results: Any) -> None:
         assert rows(project, "select * from {schema}.some_columns") == [(1, 2, 1)]
@@ -224,8 +224,8 @@ class TestSameAliasInTwoSchemas:
         for _ in range(3):
             run_dbt(["run", "--threads", "4"])
         for schema in ("a", "b", "c", "d"):
-            found = rows(
+            actual = rows(
                 project,
                 f"select owner, run, count(*) from {{schema}}_{schema}.same_name group by 1, 2",
             )
-            assert found == [(schema, 1, 200)]
+            assert actual == [(schema, 1, 200)]

@@ -87,18 +87,18 @@ class TestMergeRewrite:
         after = self.files(project)
         assert len(set(before) - set(after)) == 1
         assert all("/merge-" in path for path in set(after) - set(before))
-        found = rows(
+        actual = rows(
             project, "select id, name from {schema}.merged where id in (11, 12, 25, 40) order by id"
         )
-        assert found == [(11, "n11"), (12, "changed"), (25, "n25"), (40, "new")]
+        assert actual == [(11, "n11"), (12, "changed"), (25, "n25"), (40, "new")]
         assert rows(project, "select count(*) from {schema}.merged") == [(31,)]
         said = summary(project, "merged")
         assert (said["operation"], said["iceberg-stream.model"]) == ("overwrite", "merged")
 
     def test_rows_keep_their_order(self, project: Any) -> None:
         self.merge(project, row(15, "changed"))
-        found = rows(project, "select id from {schema}.merged where id between 10 and 19")
-        assert [r[0] for r in found] == list(range(10, 20))
+        actual = rows(project, "select id from {schema}.merged where id between 10 and 19")
+        assert [r[0] for r in actual] == list(range(10, 20))
 
     def test_nothing_changed_nothing_committed(self, project: Any) -> None:
         before = snapshot_ids(project, "merged")
@@ -109,20 +109,22 @@ class TestMergeRewrite:
     def test_null_keys(self, project: Any) -> None:
         self.merge(project, row(5, "first", "null"), rows_inserted=1, rows_updated=0)
         self.merge(project, row(5, "second", "null"), rows_inserted=0, rows_updated=1)
-        found = rows(
+        actual = rows(
             project, "select name from {schema}.merged where id = 5 order by part nulls first"
         )
-        assert found == [("second",), ("n5",)]
+        assert actual == [("second",), ("n5",)]
 
     def test_every_column_type_and_nulls(self, project: Any) -> None:
         nulls = "(7, 'p', null, null, null, null)"
         self.merge(project, nulls, rows_updated=1)
-        found = rows(project, "select name, at, tags, x from {schema}.merged where id = 7")
-        assert found == [(None, None, None, None)]
+        actual = rows(project, "select name, at, tags, x from {schema}.merged where id = 7")
+        assert actual == [(None, None, None, None)]
         self.merge(project, nulls, rows_affected=0)
         self.merge(project, row(7, "back"), rows_updated=1)
-        found = rows(project, "select name, tags[0], x, year(at) from {schema}.merged where id = 7")
-        assert [tuple(map(str, r)) for r in found] == [("back", "t", "7.50", "2026")]
+        actual = rows(
+            project, "select name, tags[0], x, year(at) from {schema}.merged where id = 7"
+        )
+        assert [tuple(map(str, r)) for r in actual] == [("back", "t", "7.50", "2026")]
 
     def test_a_schema_that_has_changed(self, project: Any) -> None:
         run(project, "alter table {schema}.merged rename column name to title")
@@ -131,24 +133,26 @@ class TestMergeRewrite:
         run(project, "alter table {schema}.increment add column extra int")
         values = row(3, "changed")[:-1] + ", 1)"
         self.merge(project, values, rows_updated=1)
-        found = rows(
+        actual = rows(
             project, "select title, extra from {schema}.merged where id in (3, 4) order by id"
         )
-        assert found == [("changed", 1), ("n4", None)]
+        assert actual == [("changed", 1), ("n4", None)]
         # In the other files there is nothing yet of a column that is updated alone.
         self.merge(project, row(13, "n13")[:-1] + ", 2)", rows_updated=1)
-        found = rows(project, "select extra from {schema}.merged where id in (13, 14) order by id")
-        assert found == [(2,), (None,)]
+        actual = rows(project, "select extra from {schema}.merged where id in (13, 14) order by id")
+        assert actual == [(2,), (None,)]
 
     def test_partitions(self, project: Any) -> None:
         run(project, "alter table {schema}.merged add partition field bucket(2, id)")
         new = [row(n, "new") for n in range(50, 56)]
         self.merge(project, row(3, "changed"), *new, rows_updated=1, rows_inserted=6)
-        found = rows(project, "select count(*) from {schema}.merged where name = 'new' and id = 51")
-        assert found == [(1,)]
+        actual = rows(
+            project, "select count(*) from {schema}.merged where name = 'new' and id = 51"
+        )
+        assert actual == [(1,)]
         self.merge(project, row(51, "again"), rows_updated=1)
-        found = rows(project, "select name from {schema}.merged where id in (3, 51) order by id")
-        assert found == [("changed",), ("again",)]
+        actual = rows(project, "select name from {schema}.merged where id in (3, 51) order by id")
+        assert actual == [("changed",), ("again",)]
 
     def test_duplicate_keys_are_named(self, project: Any) -> None:
         run(project, "truncate table {schema}.increment")
@@ -225,8 +229,8 @@ class TestNotMatchedBySource:
         assert done["merge_engine"] == "rewrite"
         counts = [done[f"rows_{kind}"] for kind in ("inserted", "updated", "deleted")]
         assert counts == [1, 1, 2]
-        found = rows(project, "select id, name from {schema}.full order by id")
-        assert found == [(1, "old"), (2, "new"), (7, "new")]
+        actual = rows(project, "select id, name from {schema}.full order by id")
+        assert actual == [(1, "old"), (2, "new"), (7, "new")]
         assert merge()["rows_deleted"] == 3
         assert rows(project, "select id from {schema}.full") == []
 
@@ -264,8 +268,8 @@ class TestChangesOfRows:
     def test_by_hooks_and_operations(self, project: Any, request: pytest.FixtureRequest) -> None:
         run_dbt(["run"])
         for name in ("changed", "by_spark"):
-            found = rows(project, f"select * from {{schema}}.{name} order by id")
-            assert found == [(1, "old", 2), (2, "7", 4), (4, "old", 8)]
+            actual = rows(project, f"select * from {{schema}}.{name} order by id")
+            assert actual == [(1, "old", 2), (2, "7", 4), (4, "old", 8)]
         assert len(snapshot_ids(project, "changed")) == 3
         run_dbt(["run-operation", "drop_some", "--args", f"schema: {project.test_schema}"])
         assert rows(project, "select id from {schema}.changed order by id") == [(2,), (4,)]
@@ -312,8 +316,8 @@ class TestFormatVersion1:
             (0, "run 0"), (2, "run 2"), (3, "run 3"), (4, "run 3"), (5, "run 3"), (9, "spark"),
         ]  # fmt: skip
         # Spark reads the files' manifests and their partitions.
-        found = rows(
+        actual = rows(
             project,
             "select partition.id_trunc, sum(record_count) from {schema}.old.files group by 1",
         )
-        assert found == [(0, 6)]
+        assert actual == [(0, 6)]

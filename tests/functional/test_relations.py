@@ -79,8 +79,8 @@ class TestDocs:
         run_dbt(["run"])
         run_dbt(["run"])
         run_dbt(["docs", "generate"])
-        found = json.loads((Path(project.project_root) / "target/catalog.json").read_text())
-        return {key.split(".")[-1]: node for key, node in found["nodes"].items()}
+        actual = json.loads((Path(project.project_root) / "target/catalog.json").read_text())
+        return {key.split(".")[-1]: node for key, node in actual["nodes"].items()}
 
     def test_views_and_tables_are_in_the_docs(self, nodes: dict[str, Any]) -> None:
         assert nodes["a_table"]["metadata"]["type"] == "table"

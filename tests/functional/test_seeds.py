@@ -60,9 +60,9 @@ class TestSeeds:
         run_dbt(["seed"])
 
     def test_values(self, project: Any) -> None:
-        found = rows(project, "select * from {schema}.seed_values order by id")
+        actual = rows(project, "select * from {schema}.seed_values order by id")
         utc = timezone.utc
-        assert [tuple(row) for row in found] == [
+        assert [tuple(row) for row in actual] == [
             (1, "O'Brien", 9007199254740993, date(2024, 2, 29),
              datetime(2024, 2, 29, 10, 11, 12, tzinfo=utc), True, 1.5, "back\\slash"),
             (2, None, 3, None, None, False, None, 'two, "quoted"'),
@@ -78,11 +78,11 @@ class TestSeeds:
         assert types["flag"] == "boolean"
 
     def test_overrides_keep_the_text(self, project: Any) -> None:
-        found = rows(
+        actual = rows(
             project,
             "select zip, cast(amount as string), cast(wide as string) from {schema}.overrides",
         )
-        assert found == [("00123", "1.10", "123456789012345678901234567")]
+        assert actual == [("00123", "1.10", "123456789012345678901234567")]
         fields = table(project, "overrides").schema().fields
         assert str(fields[1].field_type) == "decimal(10, 2)"
 
@@ -112,9 +112,9 @@ class TestSeeds:
             "partitioned by (id)",
         )
         run_dbt(["seed", "--select", "seed_values"])
-        found = table(project, "seed_values")
-        assert found.spec().fields == ()
-        assert [f.doc for f in found.schema().fields] == [None] * 8
+        actual = table(project, "seed_values")
+        assert actual.spec().fields == ()
+        assert [f.doc for f in actual.schema().fields] == [None] * 8
         assert rows(project, "select count(*) from {schema}.seed_values") == [(3,)]
 
     def test_an_empty_seed_is_an_empty_table(self, project: Any) -> None:

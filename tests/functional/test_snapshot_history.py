@@ -103,13 +103,13 @@ class Source:
 
 def actual_versions(project: Any, name: str, deletes: str, since: str, until: str) -> set[Version]:
     gone = {"recorded": "gone", "history_new_record": "dbt_is_deleted"}.get(name, "'False'")
-    found = rows(
+    result = rows(
         project,
         f"select id, name, city, unix_millis({since}), "
         f"unix_millis(nullif({until}, timestamp '9999-12-31')), {gone} = 'True' from {{schema}}.{name}",
     )
-    versions = {(row[0], row[1:3], *row[3:]) for row in found}
-    assert len(versions) == len(found)
+    versions = {(row[0], row[1:3], *row[3:]) for row in result}
+    assert len(versions) == len(result)
     return versions
 
 

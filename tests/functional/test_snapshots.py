@@ -82,11 +82,11 @@ class TestSnapshots:
         assert first == second == 1
 
     def test_ignore(self, project: Any, unchanged: Any) -> None:
-        found = rows(
+        actual = rows(
             project,
             "select id, city, dbt_valid_to is null from {schema}.ignores order by id, dbt_valid_from",
         )
-        assert found == [
+        assert actual == [
             (1, "Bern", False),
             (1, "Basel", True),
             (2, "Oslo", True),
@@ -95,22 +95,22 @@ class TestSnapshots:
         ]
 
     def test_invalidate(self, project: Any, unchanged: Any) -> None:
-        found = rows(
+        actual = rows(
             project, "select id from {schema}.invalidates where dbt_valid_to is null order by id"
         )
-        assert found == [(1,), (3,), (4,)]
+        assert actual == [(1,), (3,), (4,)]
 
     @pytest.mark.parametrize("name", ["records", "two_keys"])
     def test_new_record_keeps_the_columns(self, project: Any, unchanged: Any, name: str) -> None:
-        found = rows(
+        actual = rows(
             project,
             f"select id, part, city from {{schema}}.{name} where dbt_is_deleted = 'True'",
         )
-        assert found == [(2, "b", "Oslo")]
+        assert actual == [(2, "b", "Oslo")]
 
     def test_renamed_columns_and_a_date_for_current(self, project: Any, unchanged: Any) -> None:
-        found = rows(
+        actual = rows(
             project,
             "select id, city, year(until) from {schema}.renamed where year(until) = 9999 order by id",
         )
-        assert [row[0] for row in found] == [1, 2, 3, 4]
+        assert [row[0] for row in actual] == [1, 2, 3, 4]

@@ -69,14 +69,14 @@ class TestStrategies:
         assert output.count("has `incremental_strategy: merge` but no `unique_key`") == 1
 
     def test_delete_insert_keeps_duplicates_of_the_source(self, project: Any) -> None:
-        found = rows(
+        actual = rows(
             project, "select day, v from {schema}.delete_insert order by day nulls first, v"
         )
-        assert found == [(None, "n"), (1, "a"), (2, "c"), (2, "d"), (3, "e")]
+        assert actual == [(None, "n"), (1, "a"), (2, "c"), (2, "d"), (3, "e")]
 
     def test_insert_overwrite_replaces_partitions(self, project: Any) -> None:
-        found = rows(project, "select day, v from {schema}.overwrite order by day")
-        assert found == [(1, "old"), (2, "new")]
+        actual = rows(project, "select day, v from {schema}.overwrite order by day")
+        assert actual == [(1, "old"), (2, "new")]
 
     def test_an_empty_increment_replaces_no_partition(self, project: Any) -> None:
         assert rows(project, "select day, v from {schema}.nothing_new") == [(1, "old")]
@@ -117,8 +117,8 @@ class TestMicrobatch:
         assert rows(project, f"select count(*) from {{schema}}.{name}") == [(4,)]
         day = ["--event-time-start", "2024-01-02", "--event-time-end", "2024-01-03"]
         run_dbt(["run", "--select", name, "--vars", "run: second", *day])
-        found = rows(project, f"select id, run from {{schema}}.{name} order by id")
-        assert found == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
+        actual = rows(project, f"select id, run from {{schema}}.{name} order by id")
+        assert actual == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
 
 
 HOURS = """

@@ -32,7 +32,7 @@ def land(project: Any, name: str, *changes: tuple[Any, ...]) -> None:
     (path / f".{name}").rename(path / f"{name}.json")
 
 
-def found(project: Any, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
+def actual(project: Any, name: str, columns: str = "*") -> list[tuple[Any, ...]]:
     return rows(project, f"select {columns} from {{schema}}.{name} order by id")
 
 
@@ -52,9 +52,9 @@ class TestRoutes:
             (None, 3, None, "none"),
         )
         run_dbt(["run"])
-        assert found(project, "shop__orders") == [(1, "new"), (2, "new")]
-        assert found(project, "shop__items") == [(10, 1)]
-        assert found(project, "shop", "id, value") == [(1, "?"), (3, "none")]
+        assert actual(project, "shop__orders") == [(1, "new"), (2, "new")]
+        assert actual(project, "shop__items") == [(10, 1)]
+        assert actual(project, "shop", "id, value") == [(1, "?"), (3, "none")]
         assert rows(project, "select n from {schema}.counted") == [(2,)]
         ids = {summary(project, f"shop{name}")[WRITE_ID] for name in ("", "__orders", "__items")}
         assert len(ids) == 1
@@ -65,14 +65,14 @@ class TestRoutes:
         results = run_dbt(["run", "-s", "shop"])
         assert results[0].adapter_response["rows_affected"] == 2
         assert [snapshot_ids(project, name) for name in ("shop", "shop__items")] == before
-        assert found(project, "shop__orders") == [(2, "new"), (4, "new")]
+        assert actual(project, "shop__orders") == [(2, "new"), (4, "new")]
 
     def test_a_new_route_has_all_that_the_source_has(self, project: Any) -> None:
         path = Path(project.project_root) / "models" / "shop.sql"
         path.write_text(SHOP % ROUTES.replace("}}", "}, 'strange': none}"))
         land(project, "3", ("strange", 2, None, "!"))
         run_dbt(["run", "-s", "shop"])
-        assert found(project, "shop__strange", "id, value") == [(1, "?"), (2, "!")]
+        assert actual(project, "shop__strange", "id, value") == [(1, "?"), (2, "!")]
 
     def test_a_record_without_the_key_of_all_routes(self, project: Any) -> None:
         record = Path(project.project_root) / "landing" / "shop" / "4.json"
@@ -81,15 +81,15 @@ class TestRoutes:
         assert "lacks the key `id`" in output
         record.unlink()
         run_dbt(["run", "-s", "shop"])
-        assert found(project, "shop", "id, value") == [(1, "?"), (3, "none")]
+        assert actual(project, "shop", "id, value") == [(1, "?"), (3, "none")]
 
     def test_full_refresh(self, project: Any) -> None:
         names = ("shop", "shop__orders", "shop__items", "shop__strange")
         before = [len(snapshot_ids(project, name)) for name in names]
         run_dbt(["run", "--full-refresh"])
         assert [len(snapshot_ids(project, name)) - 1 for name in names] == before
-        assert found(project, "shop", "id, value") == [(3, "none")]
-        assert found(project, "shop__orders") == [(2, "new"), (4, "new")]
+        assert actual(project, "shop", "id, value") == [(3, "none")]
+        assert actual(project, "shop__orders") == [(2, "new"), (4, "new")]
 
 
 class TestNewTables:
@@ -101,22 +101,22 @@ class TestNewTables:
     def test_they_appear(self, project: Any) -> None:
         land(project, "1", ("orders", 1, None, "a"), ("no name!", 1, None, "x"))
         run_dbt(["run"])
-        assert found(project, "shop__orders", "id, value") == [(1, "a")]
-        assert found(project, "shop", "id, value") == [(1, "x")]
+        assert actual(project, "shop__orders", "id, value") == [(1, "a")]
+        assert actual(project, "shop", "id, value") == [(1, "x")]
         assert [f.name for f in table(project, "shop__orders").spec().fields] == ["value"]
         before = snapshot_ids(project, "shop__orders")
         land(project, "2", ("items", 5, 1, "b"), ("items", 6, 1, "b"))
         run_dbt(["run"])
-        assert found(project, "shop__items", "id, order_id") == [(5, 1), (6, 1)]
+        assert actual(project, "shop__items", "id, order_id") == [(5, 1), (6, 1)]
         assert snapshot_ids(project, "shop__orders") == before
 
     def test_in_a_service(self, project: Any) -> None:
         with service(project, "routes") as running:
             wait_for(lambda: '"idle"' in running.ask("health"))
             land(project, "3", ("people", 1, None, "c"), ("items", 5, 1, None, True))
-            wait_for(lambda: len(found(project, "shop__items")) == 1)
+            wait_for(lambda: len(actual(project, "shop__items")) == 1)
             assert running.stop() == 0
-        assert found(project, "shop__people", "id, value") == [(1, "c")]
+        assert actual(project, "shop__people", "id, value") == [(1, "c")]
 
 
 class TestForeignTables:
@@ -139,7 +139,7 @@ class TestForeignTables:
         (Path(project.project_root) / "landing" / "shop" / "1.json").unlink()
         land(project, "2", ("dead_letters", 1, None, "a"), ("good\n", 2, None, "b"))
         run_dbt(["run", "-s", "shop"])
-        assert found(project, "shop", "id, value") == [(1, "a"), (2, "b")]
+        assert actual(project, "shop", "id, value") == [(1, "a"), (2, "b")]
 
 
 class TestFaults:

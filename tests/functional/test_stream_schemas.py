@@ -65,8 +65,8 @@ class TestFiles:
         land(project, "3", id=ids(2**40, kind=pa.int64()), a=pa.array(["z"]), b=pa.array([3.5]))
         land(project, "4", id=ids(4, kind=pa.int64()), b=pa.array([4.5]))
         run_dbt(["run"])
-        found = rows(project, "select id, a, b from {schema}.files order by id")
-        assert found == [(1, "y", 1.5), (2, "y", 2.5), (4, None, 4.5), (2**40, "z", 3.5)]
+        actual = rows(project, "select id, a, b from {schema}.files order by id")
+        assert actual == [(1, "y", 1.5), (2, "y", 2.5), (4, None, 4.5), (2**40, "z", 3.5)]
         schema = table(project, "files").schema()
         assert [(f.name, str(f.field_type)) for f in schema.fields] == [
             ("id", "long"),
@@ -105,17 +105,17 @@ class TestRoutesOfFiles:
         present = FilesSource.present
 
         def then_one_comes_late(source: FilesSource, lower: Frontier | None) -> Frontier | None:
-            found = present(source, lower)
+            actual = present(source, lower)
             land(project, "2", 20, kind=pa.array(["b"]), id=ids(3), other=pa.array([1.5]))
-            return found
+            return actual
 
         monkeypatch.setattr(FilesSource, "present", then_one_comes_late)
         run_dbt(["run"])
         assert rows(project, "select id, value from {schema}.routed__b") == [(2, "y")]
         monkeypatch.undo()
         run_dbt(["run"])
-        found = rows(project, "select id, value, other from {schema}.routed__b order by id")
-        assert found == [(2, "y", None), (3, None, 1.5)]
+        actual = rows(project, "select id, value, other from {schema}.routed__b order by id")
+        assert actual == [(2, "y", None), (3, None, 1.5)]
 
 
 class TestTables:
@@ -130,12 +130,12 @@ class TestTables:
             run(project, "alter table {schema}.bronze add column more int")
             run(project, "alter table {schema}.bronze alter column id type bigint")
             run(project, "insert into {schema}.bronze values (5000000000, 'b', 7)")
-            found = "select id, name, {more} from {schema}.silver order by id"
+            actual = "select id, name, {more} from {schema}.silver order by id"
 
             def there() -> bool:
                 columns = [field.name for field in table(project, "silver").schema().fields]
                 return "more" in columns and rows(
-                    project, found.format(more="more", schema="{schema}")
+                    project, actual.format(more="more", schema="{schema}")
                 ) == [(1, "a", None), (5000000000, "b", 7)]
 
             wait_for(there)
@@ -153,8 +153,8 @@ class TestTablesThatWereAltered:
         run(project, "alter table {schema}.bronze add column more int")
         run(project, "alter table {schema}.bronze alter column id type bigint")
         run_dbt(["run", "-s", "silver"])
-        found = "select id, name, more from {schema}.silver order by id"
-        assert rows(project, found) == [(1, "a", None)]
+        actual = "select id, name, more from {schema}.silver order by id"
+        assert rows(project, actual) == [(1, "a", None)]
         run(project, "insert into {schema}.bronze values (5000000000, 'b', 7)")
         run_dbt(["run", "-s", "silver"])
-        assert rows(project, found) == [(1, "a", None), (5000000000, "b", 7)]
+        assert rows(project, actual) == [(1, "a", None), (5000000000, "b", 7)]

@@ -33,10 +33,10 @@ class TestSchemas:
         self.columns(project, "id bigint, status string, amount double, op string, note string")
         land(project, "2", (2, "new", 2.5, "c", 7))
         run_dbt(["run"])
-        found = rows(
+        actual = rows(
             project, "select id, status, amount, note, at from {schema}.orders order by id"
         )
-        assert found == [(1, "new", 1.5, None, None), (2, "new", 2.5, None, 7)]
+        assert actual == [(1, "new", 1.5, None, None), (2, "new", 2.5, None, 7)]
         self.columns(project, "id bigint, amount double, op string")
         land(project, "3", (3, "new", 3.5, "c", 8))
         run_dbt(["run"])
@@ -50,9 +50,9 @@ class TestSchemas:
         land(project, "4", (4, 4, 4.5, "c"))
         self.columns(project, "id bigint, amount double, op string")
         run_dbt(["run", "--full-refresh"])
-        found = rows(project, "select * from {schema}.orders order by id")
-        assert found[0] == (1, 1.5, None)
-        assert len(found) == 4
+        actual = rows(project, "select * from {schema}.orders order by id")
+        assert actual[0] == (1, 1.5, None)
+        assert len(actual) == 4
 
 
 class TestNoDeleteFiles:
@@ -93,8 +93,8 @@ class TestPartitionsThatCome:
             changes = [(key, str(number), 1.0, "c", (key - 2) * whole) for key in range(4 + number)]
             land(project, str(number), *changes)
             run_dbt(["run"])
-            found = rows(project, "select id, status from {schema}.orders order by id")
-            assert found == [(key, str(number)) for key in range(4 + number)]
+            actual = rows(project, "select id, status from {schema}.orders order by id")
+            assert actual == [(key, str(number)) for key in range(4 + number)]
         days = rows(
             project, "select count(*) from {schema}.orders.all_data_files where spec_id = 2"
         )
@@ -151,8 +151,8 @@ class TestKeysThatAreAppended:
         # What was appended since is later than all that was rewritten.
         self.append(project, "v6")
         run_dbt(["run", "--full-refresh"])
-        found = rows(project, "select id, state from {schema}.states order by id")
-        assert found == [(1, "v6"), (2, "v6")]
+        actual = rows(project, "select id, state from {schema}.states order by id")
+        assert actual == [(1, "v6"), (2, "v6")]
 
 
 class TestFiles:
@@ -266,8 +266,8 @@ class TestIncompleteFiles:
         assert "on_bad_record: dead_letters" in said
         for model, status in (("letters", "new"), ("by_spark", "NEW")):
             run_dbt(["run", "-s", model])
-            found = rows(project, f"select id, status from {{schema}}.{model} order by id")
-            assert found == [(1, status), (4, status)]
+            actual = rows(project, f"select id, status from {{schema}}.{model} order by id")
+            assert actual == [(1, status), (4, status)]
             letters = rows(
                 project,
                 f"select place, record, reason from {{schema}}.{model}__dead_letters order by place",
@@ -284,8 +284,8 @@ class TestIncompleteFiles:
         self.put(project, "9", 9, 200)
         run_dbt(["run", "-s", "letters", "by_spark"])
         for model in ("letters", "by_spark"):
-            found = rows(project, f"select count(*) from {{schema}}.{model}__dead_letters")
-            assert found == [(3,)]
+            actual = rows(project, f"select count(*) from {{schema}}.{model}__dead_letters")
+            assert actual == [(3,)]
 
 
 HOOK = """

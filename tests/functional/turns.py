@@ -22,12 +22,12 @@ def take_turns(project: Path, turns: int, users: list[str]) -> list[str]:
     for turn in range(turns):
         for user in users:
             if turn % REBUILT == 0:
-                found, own = invoke(project, user, "run"), []
+                actual, own = invoke(project, user, "run"), []
             else:
-                found = invoke(project, user, "show", "--inline", ROWS.format(turn=turn))
+                actual = invoke(project, user, "show", "--inline", ROWS.format(turn=turn))
                 own = [(user, turn)]
-            if found != own:
-                faults.append(f"{user} in turn {turn}: {found}")
+            if actual != own:
+                faults.append(f"{user} in turn {turn}: {actual}")
     return faults
 
 

@@ -46,5 +46,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Where `writers.open_catalog` finds a catalog: a SQLite file, then a REST server."""
     if request.param == "sqlite":
         return {"folder": str(tmp_path / "warehouse")}
-    found: dict[str, str] = request.getfixturevalue("rest_place")
-    return found
+    actual: dict[str, str] = request.getfixturevalue("rest_place")
+    return actual

@@ -16,8 +16,8 @@ def main():
     for table, settings in asked["tables"].items():
         for name, value in settings.items():
             env.get_config().set(name, value)
-        with env.execute_sql(f"select * from lake.s.`{table}`").collect() as found:
-            rows = [list(row) for row in found]
+        with env.execute_sql(f"select * from lake.s.`{table}`").collect() as actual:
+            rows = [list(row) for row in actual]
         print(json.dumps({"table": table, "rows": rows}, default=str), flush=True)
 
 

@@ -33,11 +33,11 @@ class Replica:
         taken = []
         while (upper := self.source.plan_batch(self.frontier, 1000)) is not None:
             frame = self.source.read(self.spark.spark, self.frontier, upper)
-            found = self.spark.rows("select * from v", v=frame).to_pylist()
-            found.sort(key=lambda row: (row["__stream"]["major"], row["__stream"]["minor"]))
-            for row in found:
+            actual = self.spark.rows("select * from v", v=frame).to_pylist()
+            actual.sort(key=lambda row: (row["__stream"]["major"], row["__stream"]["minor"]))
+            for row in actual:
                 self._apply(dict(row))
-            taken += found
+            taken += actual
             self.frontier = upper
         return taken
 

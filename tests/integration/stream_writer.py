@@ -32,9 +32,9 @@ def changes(lower: int, upper: int) -> list[Change]:
 
 
 def truth(upper: int) -> Truth:
-    told = Truth()
-    told.apply(changes(0, upper))
-    return told
+    expected = Truth()
+    expected.apply(changes(0, upper))
+    return expected
 
 
 def drain(place: dict[str, str], upto: int, outcome: Any = None, with_index: bool = False) -> None:
@@ -99,5 +99,5 @@ def _commits(offset: int, upto: int) -> Iterator[list[int]]:
 
 
 def frontier(metadata: dict[str, Any], sink_id: str) -> dict[str, Any] | None:
-    found = metadata["properties"].get(f"iceberg-stream.sink.{sink_id}")
-    return None if found is None else json.loads(found)["frontier"]
+    text = metadata["properties"].get(f"iceberg-stream.sink.{sink_id}")
+    return None if text is None else json.loads(text)["frontier"]

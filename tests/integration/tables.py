@@ -39,8 +39,8 @@ def duckdb_connection() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     for extension in ("avro", "iceberg"):
         package = importlib.util.find_spec(f"duckdb_extension_{extension}")
-        found = next(Path(package.origin).parent.rglob("*.duckdb_extension"))
-        connection.execute(f"load '{found}'")
+        actual = next(Path(package.origin).parent.rglob("*.duckdb_extension"))
+        connection.execute(f"load '{actual}'")
     connection.execute("set timezone = 'UTC'")
     return connection
 

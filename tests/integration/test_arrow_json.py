@@ -228,16 +228,16 @@ def test_messages_that_are_no_good(spark: Session) -> None:
     source = envelope({"columns": "a bigint, b string"}, required=["A"])
     frame = source.unpack(spark.spark, spark.spark.createDataFrame(pa.table(messages)))
     sql = f"select a, b, {BAD} as bad, {REASON} as why from v order by __stream.minor"
-    found = spark.rows(sql, v=frame).to_pylist()
+    decoded = spark.rows(sql, v=frame).to_pylist()
     utf8, key = "is not UTF-8", "lacks the key `a`"
     no_record = "does not fit the source's `columns`"
-    assert [row["why"] for row in found] == [utf8, key, key, None, None, utf8, no_record]
-    assert [row["bad"] for row in found][:3] == [
+    assert [row["why"] for row in decoded] == [utf8, key, key, None, None, utf8, no_record]
+    assert [row["bad"] for row in decoded][:3] == [
         '{"a": 1, "b": "\ufffd"}',
         '{"b": "x"}',
         '{"A": 15}',
     ]
-    assert [row["a"] for row in found][3:5] == [None, 7]
+    assert [row["a"] for row in decoded][3:5] == [None, 7]
 
 
 def test_long_numbers_and_deep_arrays(spark: Session) -> None:

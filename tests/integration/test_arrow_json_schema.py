@@ -57,8 +57,8 @@ def test_spark_decodes_the_same(spark: Session, data: st.DataObject) -> None:
     spoiled = [data.draw(damaged(text)) for text in picked]
     schemas, messages = schemas_of(schema), messages_of(texts + spoiled)
     read = spark_rows(spark, JSON, schemas, messages)
-    bad, found = read[BAD].to_pylist(), read.drop_columns([BAD, SKIPPED])
-    assert numbered(found.slice(0, len(texts))) == [*map(as_text, rows)]
+    bad, actual = read[BAD].to_pylist(), read.drop_columns([BAD, SKIPPED])
+    assert numbered(actual.slice(0, len(texts))) == [*map(as_text, rows)]
     assert bad[: len(texts)] == [None] * len(texts)
     decoder = json_decoder(schemas, (), "UTC")
     if decoder is None:
@@ -70,7 +70,7 @@ def test_spark_decodes_the_same(spark: Session, data: st.DataObject) -> None:
             assert place >= len(texts), message
             continue
         assert bad[place] is None, message
-        one = found.slice(place, 1)
+        one = actual.slice(place, 1)
         assert decoded.schema.types == one.schema.types
         assert numbered(decoded) == numbered(one), message
 

@@ -70,15 +70,15 @@ def test_a_column_is_the_same(spark: Session, tmp_path: Path, name: str) -> None
     rows = pa.table({name: pa.array([*values, None], kind), "n": [0, 1, 2]})
     pq.write_table(rows, tmp_path / "a.parquet")
     source = source_of(tmp_path)
-    found = arrow_table(spark, source, [name])
-    assert (found is not None) == (name in PLAIN)
-    if found is None:
+    actual = arrow_table(spark, source, [name])
+    assert (actual is not None) == (name in PLAIN)
+    if actual is None:
         return
     upper = source.plan_batch(None, 1)
     assert upper is not None
     frame = source.read(spark.spark, None, upper)
     expected = spark.rows(f"select {name} from v order by n", v=frame)
-    assert found[name].to_pylist() == expected[name].to_pylist()
+    assert actual[name].to_pylist() == expected[name].to_pylist()
 
 
 def test_files_come_in_the_order_that_spark_gives_them(spark: Session, tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_files_come_in_the_order_that_spark_gives_them(spark: Session, tmp_path:
         rows = pa.table({"id": list(range(number, number + 3))})
         pq.write_table(rows, tmp_path / f"{9 - number}.parquet", row_group_size=2)
     source = source_of(tmp_path)
-    found = arrow_table(spark, source, ["id"])
+    actual = arrow_table(spark, source, ["id"])
     upper = source.plan_batch(None, 10**9)
-    assert found is not None and upper is not None
+    assert actual is not None and upper is not None
     sql = "select id, __stream.major, __stream.minor from v order by 2, 3"
     expected = spark.rows(sql, v=source.read(spark.spark, None, upper))
-    assert found["id"].to_pylist() == expected["id"].to_pylist()
-    assert found[MAJOR].to_pylist() == expected["major"].to_pylist()
-    assert found[MINOR].to_pylist() == [0, 1, 2] * 5
+    assert actual["id"].to_pylist() == expected["id"].to_pylist()
+    assert actual[MAJOR].to_pylist() == expected["major"].to_pylist()
+    assert actual[MINOR].to_pylist() == [0, 1, 2] * 5
 
 
 def test_files_of_other_columns_are_left_to_spark(spark: Session, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_retention_survives_commits(lake: IcebergCatalog, settings: dict[str, An
     lake.commit(base, (), (SetSnapshotRefUpdate.model_validate(reference | settings),))
     for mode in (Mode.APPEND, Mode.REPLACE):
         done = ingest(lake, name, ROW.to_reader(), mode)
-        found = lake.load(name)
-        assert found is not None
-        main = found.metadata["refs"]["main"]
+        actual = lake.load(name)
+        assert actual is not None
+        main = actual.metadata["refs"]["main"]
         assert main == {"snapshot-id": done.snapshot_id, "type": "branch", **settings}

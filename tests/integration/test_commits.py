@@ -55,8 +55,8 @@ def exit_code(process: BaseProcess, seconds: float = 60) -> int | None:
 
 
 def rows(lake: IcebergCatalog, name: str) -> list[tuple[int, int]]:
-    found = lake.table(("s", name)).scan().to_arrow().to_pylist()
-    return sorted((row["writer"], row["n"]) for row in found)
+    actual = lake.table(("s", name)).scan().to_arrow().to_pylist()
+    return sorted((row["writer"], row["n"]) for row in actual)
 
 
 def test_eight_writers_append(lake: IcebergCatalog, place: dict[str, str]) -> None:
@@ -138,8 +138,8 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     (tmp_path / "profiles.yml").write_text(json.dumps(profiles))
 
     def orphans(*arguments: str) -> str:
-        found = CliRunner().invoke(main, ["orphans", *arguments, "--project-dir", str(tmp_path)])
-        return found.output
+        actual = CliRunner().invoke(main, ["orphans", *arguments, "--project-dir", str(tmp_path)])
+        return actual.output
 
     assert "0 orphans" in orphans("s.t")
     assert "1 orphans, 1,234 bytes" in orphans("s.t", "--older-than", "0")

@@ -60,8 +60,8 @@ def changed(*keys: int, op: str = "u", b: int = 0) -> list[dict[str, Any]]:
 
 def rows_of_pyiceberg(made: Bed) -> list[tuple[Any, ...]]:
     """PyIceberg cannot read equality deletes: what it reads has none."""
-    found = made.lake.pyiceberg.load_table(("s", made.name)).scan().to_arrow()
-    return sorted(as_rows(found), key=lambda row: (row[0] is not None, row[0]))
+    actual = made.lake.pyiceberg.load_table(("s", made.name)).scan().to_arrow()
+    return sorted(as_rows(actual), key=lambda row: (row[0] is not None, row[0]))
 
 
 def operations(made: Bed) -> list[str]:

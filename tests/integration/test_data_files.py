@@ -54,9 +54,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _same(found: list[Any], expected: list[Any]) -> bool:
+def _same(actual: list[Any], expected: list[Any]) -> bool:
     # An empty map and an empty list look alike in Arrow's values.
-    return [[] if v == {} else v for v in map(_plain, found)] == [
+    return [[] if v == {} else v for v in map(_plain, actual)] == [
         [] if v == {} else v for v in expected
     ]
 
@@ -73,18 +73,18 @@ def test_types_that_spark_knows(lake: IcebergCatalog, spark: Session, version: i
     table = spark.query(f"select * from s.{name} order by id")
     for column in COLUMNS:
         assert _same(table[column].to_pylist(), expected[column]), column
-    found = list(zip(*duckdb_rows(lake, name), strict=True))
-    for column, of_duckdb in zip(COLUMNS, found, strict=True):
+    actual = list(zip(*duckdb_rows(lake, name), strict=True))
+    for column, of_duckdb in zip(COLUMNS, actual, strict=True):
         assert _same(list(of_duckdb), expected[column]), column
 
 
 def test_bounds_are_used_and_right(lake: IcebergCatalog, spark: Session) -> None:
     plain = [c for c, (kind, _) in COLUMNS.items() if "<" not in kind and c not in ("b", "bin")]
     for column in plain[1:]:
-        found = spark.query(
+        actual = spark.query(
             f"select count(*) from s.types2 where {column} >= (select min({column}) from s.types2)"
         )
-        assert as_rows(found) == [(2,)], column
+        assert as_rows(actual) == [(2,)], column
     metrics = as_rows(
         spark.query(
             "select readable_metrics.l.lower_bound, readable_metrics.l.null_value_count, readable_metrics.s.upper_bound, record_count from s.types2.files order by record_count desc"

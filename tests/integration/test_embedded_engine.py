@@ -96,12 +96,12 @@ def answer(url: str, sql: str) -> Any:
 
 def leftovers(home: Path) -> list[str]:
     """What a server must not leave: processes that name the home, its record, its scratch."""
-    found = [str(path) for path in [*home.glob("tmp/*"), *home.glob("server.json")]]
+    actual = [str(path) for path in [*home.glob("tmp/*"), *home.glob("server.json")]]
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
         if str(home) in line and ("supervisor.py" in line or "server.args" in line):
-            found.append(line)
-    return found
+            actual.append(line)
+    return actual
 
 
 def test_one_server_for_two_processes_at_once(home: Path) -> None:

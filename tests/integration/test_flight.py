@@ -60,11 +60,11 @@ def serve(folder: Path, profile: dict[str, Any], *arguments: str) -> Iterator[tu
         )
     try:
         deadline = time.monotonic() + 60
-        while not (found := re.search(r"at (grpc\S+)", (folder / "serve.log").read_text())):
+        while not (actual := re.search(r"at (grpc\S+)", (folder / "serve.log").read_text())):
             assert process.poll() is None, (folder / "serve.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        yield found[1], process
+        yield actual[1], process
     finally:
         process.kill()
         process.wait()
@@ -100,8 +100,8 @@ def remote(
 
 @pytest.fixture(params=["local", "remote"])
 def served(request: pytest.FixtureRequest) -> Served:
-    found: Served = request.getfixturevalue(request.param)
-    return found
+    actual: Served = request.getfixturevalue(request.param)
+    return actual
 
 
 def rows(served: Served, sql: str) -> list[tuple[Any, ...]]:
@@ -144,8 +144,8 @@ def test_statements(served: Served) -> None:
         ]
         with pytest.raises(adbc_driver_manager.Error, match="TABLE_OR_VIEW_NOT_FOUND"):
             cursor.execute("select * from s.nowhere")
-        found = connection.adbc_get_objects(depth="tables", db_schema_filter="s")
-        schemas = found.read_all().to_pylist()[0]["catalog_db_schemas"]
+        actual = connection.adbc_get_objects(depth="tables", db_schema_filter="s")
+        schemas = actual.read_all().to_pylist()[0]["catalog_db_schemas"]
         assert "said" in [table["table_name"] for table in schemas[0]["db_schema_tables"]]
         assert connection.adbc_get_info()["vendor_name"] == "dbt-iceberg-stream"
 

@@ -86,8 +86,8 @@ def read(lake: IcebergCatalog, truths: dict[str, Truth]) -> dict[str, list[list[
 def test_flink_reads_the_truth(
     truths: dict[str, Truth], read: dict[str, list[list[object]]], name: str
 ) -> None:
-    found = sorted((tuple(row) for row in read[name]), key=lambda r: (r[0] is not None, r[0]))
-    assert found == truths[name].sorted()
+    actual = sorted((tuple(row) for row in read[name]), key=lambda r: (r[0] is not None, r[0]))
+    assert actual == truths[name].sorted()
 
 
 def test_the_tables_have_all_kinds_of_deletes(

@@ -27,10 +27,10 @@ def lake(rest_place: dict[str, str]) -> Iterator[IcebergCatalog]:
 @pytest.fixture
 def name(lake: IcebergCatalog) -> Name:
     """A table with five snapshots."""
-    found = "s", f"t{uuid.uuid4().hex[:8]}"
+    actual = "s", f"t{uuid.uuid4().hex[:8]}"
     for _ in range(5):
-        ingest(lake, found, ROW.to_reader(), Mode.CREATE_APPEND)
-    return found
+        ingest(lake, actual, ROW.to_reader(), Mode.CREATE_APPEND)
+    return actual
 
 
 def test_only_heads_are_loaded(lake: IcebergCatalog, name: Name) -> None:
@@ -58,9 +58,9 @@ def test_writes_load_no_history(
     assert asked == [{"snapshots": "refs"}]
     ingest(lake, name, ROW.to_reader(), Mode.REPLACE)
     assert asked == [{"snapshots": "refs"}] * 2
-    found = lake.load(name)
-    assert found is not None
-    assert len(found.metadata["snapshots"]) == 7
+    actual = lake.load(name)
+    assert actual is not None
+    assert len(actual.metadata["snapshots"]) == 7
     merge(lake, name, pa.table({"writer": [1, 3], "n": [7, 7]}))
     assert lake.table(name).scan().to_arrow().sort_by("writer").to_pylist() == [
         {"writer": 1, "n": 7},

@@ -45,8 +45,8 @@ def stream(*rows: tuple[int, str | None], schema: pa.Schema = SCHEMA) -> pa.Reco
 
 
 def rows(lake: IcebergCatalog, name: str) -> list[tuple[object, ...]]:
-    found = lake.table(("s", name)).scan().to_arrow().to_pylist()
-    return sorted(tuple(row.values()) for row in found)
+    actual = lake.table(("s", name)).scan().to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in actual)
 
 
 def files(lake: IcebergCatalog, name: str) -> set[str]:
@@ -133,9 +133,9 @@ def test_a_dropped_table_is_told(lake: IcebergCatalog) -> None:
 
 
 def test_progress(lake: IcebergCatalog) -> None:
-    told: list[int] = []
+    counts: list[int] = []
     done: Ingested = ingest(
-        lake, ("s", "told"), stream((1, "a"), (2, "b")), Mode.CREATE, progress=told.append
+        lake, ("s", "told"), stream((1, "a"), (2, "b")), Mode.CREATE, progress=counts.append
     )
-    assert told == [1, 2]
+    assert counts == [1, 2]
     assert lake.table(("s", "told")).current_snapshot().snapshot_id == done.snapshot_id

@@ -85,8 +85,8 @@ def reader(catalog: RestCatalog, tokens: dict[str, str]) -> Reader:
 
 
 def rows(reader: Reader, table: str) -> list[dict[str, Any]]:
-    found = reader.load_table(table).scan().to_arrow().to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    actual = reader.load_table(table).scan().to_arrow().to_pylist()
+    return sorted(actual, key=lambda row: row["id"])
 
 
 def test_a_build(jobs: Jobs, reader: Reader) -> None:
@@ -123,8 +123,8 @@ def test_the_docs(jobs: Jobs) -> None:
 def test_stale_sources_fail_the_job(jobs: Jobs) -> None:
     checked = jobs.run("source", "freshness")
     assert checked.code == 1
-    found = {r["unique_id"]: r["status"] for r in checked.artifact("sources")["results"]}
-    assert found == {"source.job.raw.people": "pass", "source.job.raw.joined": "error"}
+    actual = {r["unique_id"]: r["status"] for r in checked.artifact("sources")["results"]}
+    assert actual == {"source.job.raw.people": "pass", "source.job.raw.joined": "error"}
 
 
 def test_two_jobs_at_once_end_well_or_one_says_why(jobs: Jobs, reader: Reader) -> None:

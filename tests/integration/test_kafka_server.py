@@ -68,8 +68,8 @@ def test_every_session_reads_between_offsets(bootstrap: str, endpoint: Endpoint)
     fill(bootstrap, "numbers", range(30))
     for _ in range(2):
         session = Session(endpoint, {})
-        found = read(session, bootstrap, "numbers", {0: 0, 1: 9, 2: -2}, {0: 2, 1: -1, 2: 0})
-        assert found == [0, 3, 28]
+        actual = read(session, bootstrap, "numbers", {0: 0, 1: 9, 2: -2}, {0: 2, 1: -1, 2: 0})
+        assert actual == [0, 3, 28]
         session.renew({})
         assert read(session, bootstrap, "numbers", *EVERYTHING) == list(range(30))
         session.close()

@@ -244,11 +244,11 @@ class Topics:
         )
 
     def change(self, table: str, count: int = 1) -> None:
-        told = {"op": "c", "transaction": {"id": str(self.count)}}
+        payload = {"op": "c", "transaction": {"id": str(self.count)}}
         for n in range(count):
             topic = f"{self.name}.public.{table}"
             self.changes += 1
-            message = self.encode({**told, "after": {"id": self.changes}})
+            message = self.encode({**payload, "after": {"id": self.changes}})
             self.producer.produce(topic, message, key=str(n))
         assert self.producer.flush(30) == 0
 
@@ -257,11 +257,13 @@ class Topics:
         self._tell(status="BEGIN", id=str(self.count))
 
     def end(self, **counts: int) -> None:
-        told = [{"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()]
-        self._tell(status="END", id=str(self.count), data_collections=told)
+        collections = [
+            {"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()
+        ]
+        self._tell(status="END", id=str(self.count), data_collections=collections)
 
-    def _tell(self, **told: Any) -> None:
-        self.producer.produce(f"{self.name}.transaction", self.encode(told))
+    def _tell(self, **payload: Any) -> None:
+        self.producer.produce(f"{self.name}.transaction", self.encode(payload))
         assert self.producer.flush(30) == 0
 
     def commit(self, **counts: int) -> None:
@@ -272,11 +274,11 @@ class Topics:
 
     def at(self, frontier: Any) -> list[int]:
         """Changes of each table before the frontier."""
-        told = {topic: 0 for topic in self.topics}
+        offsets = {topic: 0 for topic in self.topics}
         for partition, offset in frontier.items():
             topic = partition.rpartition("/")[0]
-            told |= {topic: told[topic] + offset} if topic in told else {}
-        return list(told.values())
+            offsets |= {topic: offsets[topic] + offset} if topic in offsets else {}
+        return list(offsets.values())
 
 
 @pytest.mark.parametrize(

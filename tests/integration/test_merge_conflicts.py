@@ -195,8 +195,8 @@ def test_keys_of_several_columns_and_nulls(lake: IcebergCatalog, spark: Session)
     done = merge.run(base_of(lake, made))
     assert (done.updated, done.inserted) == (2, 1)
     spark.run(f"refresh table s.{made}")
-    found = as_rows(spark.query(f"select a, b, n from s.{made} order by a, b"))
-    assert found == [(None, None, 2), (None, "x", 0), (1, None, 1), (1, "x", 0), (2, "x", 3)]
+    actual = as_rows(spark.query(f"select a, b, n from s.{made} order by a, b"))
+    assert actual == [(None, None, 2), (None, "x", 0), (1, None, 1), (1, "x", 0), (2, "x", 3)]
 
 
 def test_a_column_that_no_file_has_yet(lake: IcebergCatalog, spark: Session, name: str) -> None:
@@ -210,8 +210,8 @@ def test_a_column_that_no_file_has_yet(lake: IcebergCatalog, spark: Session, nam
     done = merge.run(base_of(lake, name))
     assert (done.updated, done.inserted) == (1, 0)
     spark.run(f"refresh table s.{name}")
-    found = as_rows(spark.query(f"select id, extra from s.{name} where id < 3 order by id"))
-    assert found == [(0, None), (1, 7), (2, None)]
+    actual = as_rows(spark.query(f"select id, extra from s.{name} where id < 3 order by id"))
+    assert actual == [(0, None), (1, 7), (2, None)]
 
 
 def test_deletes_that_the_summary_does_not_tell(

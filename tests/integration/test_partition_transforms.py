@@ -123,8 +123,8 @@ def stored(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def rows_of(found: list[Any]) -> list[str]:
-    return sorted(map(repr, found))
+def rows_of(actual: list[Any]) -> list[str]:
+    return sorted(map(repr, actual))
 
 
 @pytest.mark.parametrize(("kind", "transform"), CASES)
@@ -199,8 +199,8 @@ def test_of_spark(spark: Session) -> None:
     )
     frame = spark.spark.createDataFrame(pa.table({"a.b": inside}))
     sql = partition_sql("lake", PartitionSpec(*fields), schema)
-    (found,) = spark.rows(f"select {sql} as p from given", given=frame).columns
-    for values, (kind, transform) in zip(found.combine_chunks().flatten(), cases, strict=True):
+    (actual,) = spark.rows(f"select {sql} as p from given", given=frame).columns
+    for values, (kind, transform) in zip(actual.combine_chunks().flatten(), cases, strict=True):
         said = stored_values(values).to_pylist()
         assert said == expected(kind, transform), f"{transform} of {kind}"
 

@@ -189,8 +189,8 @@ def test_replaced_content_and_branches(lake: IcebergCatalog, spark: Session) -> 
     (data,) = write(lake, name, batch((2, "b")))
     commit(lake, name, append(data, properties={}, branch="audit"))
     expect(lake, spark, name, [(1, "a")])
-    found = as_rows(spark.query(f"select id from s.{name} version as of 'audit'"))
-    assert found == [(2,)]
+    actual = as_rows(spark.query(f"select id from s.{name} version as of 'audit'"))
+    assert actual == [(2,)]
     (data,) = write(lake, name, batch((3, "c")))
     commit(lake, name, Change(Operation.OVERWRITE, (AddedFiles((data,)),), removes_all=True))
     expect(lake, spark, name, [(3, "c")])

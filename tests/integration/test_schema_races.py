@@ -37,11 +37,11 @@ def test_a_column_of_another_writer_survives_the_claim_of_a_stream(
     load, others = lake.load, [lake.table(name)]
 
     def load_before_the_other(wanted: Name, history: bool = True) -> LoadedTable | None:
-        found = load(wanted, history)
+        actual = load(wanted, history)
         while others:
             with others.pop().update_schema() as update:
                 update.add_column("theirs", StringType())
-        return found
+        return actual
 
     monkeypatch.setattr(lake, "load", load_before_the_other)
     sink = Sink(lake, name, Progress("sink"), ("id",))

@@ -64,8 +64,8 @@ def snapshots(lake: IcebergCatalog, name: tuple[str, str]) -> int:
 
 
 def files(parts: Sequence[tuple[Sink, Sequence[WrittenBatch]]]) -> list[Path]:
-    found = [file for _, batches in parts for batch in batches for file in batch.files]
-    return [Path(file.removeprefix("file://")) for file in found]
+    actual = [file for _, batches in parts for batch in batches for file in batch.files]
+    return [Path(file.removeprefix("file://")) for file in actual]
 
 
 def test_another_writer_is_faster_at_one_of_them(lake: IcebergCatalog) -> None:
@@ -153,8 +153,8 @@ def test_a_server_that_has_left_one_out(lake: IcebergCatalog, ends: str) -> None
         return
     with pytest.raises(Fenced):
         commit_batches(write_id, parts)
-    found = [duckdb_rows(lake, name) for _, name in NAMES]
-    assert found == [[(1, "a", "y")], [(1, "a", "x")]]
+    actual = [duckdb_rows(lake, name) for _, name in NAMES]
+    assert actual == [[(1, "a", "y")], [(1, "a", "x")]]
     assert sorted(path.exists() for path in files(parts)) == [False, False, True, True]
 
 
@@ -169,8 +169,8 @@ def test_nobody_sees_one_without_the_other(lake: IcebergCatalog, place: dict[str
     def offset(reader: IcebergCatalog, name: tuple[str, str]) -> int:
         loaded = reader.load(name)
         assert loaded is not None
-        found = stream_writer.frontier(dict(loaded.metadata), SINK)
-        return 0 if found is None else int(found["offset"])
+        actual = stream_writer.frontier(dict(loaded.metadata), SINK)
+        return 0 if actual is None else int(actual["offset"])
 
     def read() -> None:
         reader = open_catalog(place)
@@ -200,9 +200,9 @@ def test_killed_at_random_moments(lake: IcebergCatalog, place: dict[str, str]) -
         process.kill()
         process.join()
         loaded = [lake.load(name) for name in NAMES]
-        told = [stream_writer.frontier(dict(one.metadata), SINK) for one in loaded if one]
+        frontiers = [stream_writer.frontier(dict(one.metadata), SINK) for one in loaded if one]
         # Iceberg's reference server may still be at it, one table after the other.
-        assert told[0] == told[1] or "uri" in place
+        assert frontiers[0] == frontiers[1] or "uri" in place
     stream_writer.drain_two(place, upto)
     for _, name in NAMES:
         assert duckdb_rows(lake, name) == stream_writer.truth(upto).sorted()

@@ -79,10 +79,10 @@ def test_a_filter_on_the_sequence_leaves_deleted_rows_deleted(bed: MakeBed) -> N
     for at in range(3):
         made.land([{"id": 1, "a": "x", "b": at, "at": at, "op": "u"}])
         made.drain()
-    found = [
+    actual = [
         as_rows(made.spark.query(f"select b from s.{made.name} where at = {at}")) for at in range(3)
     ]
-    assert found == [[], [], [(2,)]]
+    assert actual == [[], [], [(2,)]]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -199,8 +199,8 @@ def test_versions(bed: MakeBed) -> None:
     for begin in range(0, 80, 20):
         made.land(changes[begin : begin + 20])
         made.drain()
-        found = made.rows("id, a, b, at, __START_AT, __END_AT", "id nulls first, __START_AT")
-        assert found == versions_of(changes[: begin + 20])
+        actual = made.rows("id, a, b, at, __START_AT, __END_AT", "id nulls first, __START_AT")
+        assert actual == versions_of(changes[: begin + 20])
 
 
 def test_a_change_that_nothing_orders(bed: MakeBed) -> None:

@@ -213,9 +213,9 @@ def set_spec(lake: IcebergCatalog, spec: PartitionSpec) -> None:
     base = lake.load(NAME)
     assert base is not None
     updates = [AddPartitionSpecUpdate(spec=spec.model_copy(update={"spec_id": 50}))]
-    for known in base.metadata["partition-specs"]:
-        if PartitionSpec.model_validate(known).compatible_with(spec):
-            updates, chosen = [], known["spec-id"]
+    for existing in base.metadata["partition-specs"]:
+        if PartitionSpec.model_validate(existing).compatible_with(spec):
+            updates, chosen = [], existing["spec-id"]
             break
     else:
         chosen = -1

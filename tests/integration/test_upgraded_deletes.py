@@ -89,17 +89,17 @@ def stream_deletes(lake: IcebergCatalog, positions: dict[str, list[int]]) -> Non
     """What a stream with `delete_encoding: position` commits of rows that it has found."""
     sink = Sink(lake, NAME, Progress("model.shop.t"), ("id",))
     sink.claim()
-    found = {path: pa.array(rows, pa.int64()) for path, rows in positions.items()}
+    actual = {path: pa.array(rows, pa.int64()) for path, rows in positions.items()}
     snapshot = current_snapshot_id(sink.table().metadata)
     batch = WrittenBatch(BatchRange(None, {"offset": 1}), [])
-    sink.commit(uuid.uuid4().hex, [batch.by_position(TargetDeletes(snapshot, found))])
+    sink.commit(uuid.uuid4().hex, [batch.by_position(TargetDeletes(snapshot, actual))])
 
 
 def deletes(lake: IcebergCatalog) -> list[tuple[str, int]]:
     base = lake.load(NAME)
     assert base is not None
-    found = live_deletes(base.io, base.metadata)
-    return sorted((file.file_format.value, file.record_count) for file in found)
+    actual = live_deletes(base.io, base.metadata)
+    return sorted((file.file_format.value, file.record_count) for file in actual)
 
 
 def test_deleted_rows_stay_deleted(lake: IcebergCatalog, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def main() -> int:
     # So that no process is left that runs a mutant.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     running.preload()
-    known = modules()
-    makers = [m for module in known if arguments.only in module.path for m in module.mutants()]
+    mutated = modules()
+    makers = [m for module in mutated if arguments.only in module.path for m in module.mutants()]
     total = len(makers)  # a few of which cannot be made
     if arguments.sample:
         # Larger modules have more mutants: a sample of all is weighted by size.
@@ -41,7 +41,7 @@ def main() -> int:
     chosen = [m for m in chosen if _key(m) not in judged]
     with iceberg_parser():
         survivors = _survivors(
-            known, chosen, f"{total} mutants, {len(equal)} equivalent", arguments.jobs
+            mutated, chosen, f"{total} mutants, {len(equal)} equivalent", arguments.jobs
         )
     noticed_count = len(chosen) - len(survivors)
     share = 100 * noticed_count / max(len(chosen), 1)
@@ -53,12 +53,12 @@ def main() -> int:
 
 
 def _survivors(
-    known: Sequence[Module], chosen: Sequence[Mutant], total: str, jobs: int
+    mutated: Sequence[Module], chosen: Sequence[Mutant], total: str, jobs: int
 ) -> list[Mutant]:
     """The mutants that no test notices."""
     coverage = running.measure()
     print(f"{total}, {len(chosen)} to test", flush=True)
-    by_path = {module.path: module for module in known}
+    by_path = {module.path: module for module in mutated}
     work = [(m, coverage.of(by_path[m.module], m.line)) for m in chosen]
     survivors = [m for m, tests in work if not tests]
     for mutant in survivors:
@@ -81,10 +81,10 @@ def _arguments() -> argparse.Namespace:
 
 
 def _equivalent() -> set[tuple[str, str, str]]:
-    found = yaml.safe_load(EQUIVALENT.read_text())
+    equivalents = yaml.safe_load(EQUIVALENT.read_text())
     return {
         (module, each["line"], mutant)
-        for module, judged in found.items()
+        for module, judged in equivalents.items()
         for each in judged
         for mutant in each["mutants"]
     }

@@ -117,14 +117,14 @@ class Module:
 
     def statement(self, line: int) -> range:
         """Lines of the innermost statement there; of one that holds others, its head."""
-        found = range(line, line + 1)
+        lines = range(line, line + 1)
         for node in ast.walk(self._tree):
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
                 body = getattr(node, "body", None)
                 end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
                 if line < end:
-                    found = range(node.lineno, end)
-        return found
+                    lines = range(node.lineno, end)
+        return lines
 
     def _positions(self) -> Iterator[tuple[Operator, int, int, int]]:
         operators = [get_operator(f"core/{name}")() for name in OPERATORS]
@@ -137,13 +137,13 @@ class Module:
 
     @cached_property
     def _annotations(self) -> list[ast.expr]:
-        found: list[ast.expr | None] = []
+        annotations: list[ast.expr | None] = []
         for node in ast.walk(self._tree):
             if isinstance(node, ast.AnnAssign | ast.arg):
-                found.append(node.annotation)
+                annotations.append(node.annotation)
             if isinstance(node, ast.FunctionDef):
-                found.append(node.returns)
-        return [node for node in found if node is not None]
+                annotations.append(node.returns)
+        return [node for node in annotations if node is not None]
 
     def _in_annotation(self, line: int, column: int) -> bool:
         return any(
@@ -157,8 +157,8 @@ class Module:
 def modules() -> list[Module]:
     """The modules that are mutated."""
     package = ROOT / PACKAGE
-    found = [file for pattern in MODULES for file in sorted(package.glob(pattern))]
-    return [Module(str(file.relative_to(package))) for file in found if file.stat().st_size]
+    files = [file for pattern in MODULES for file in sorted(package.glob(pattern))]
+    return [Module(str(file.relative_to(package))) for file in files if file.stat().st_size]
 
 
 def _nodes(node: Any) -> Iterator[Any]:

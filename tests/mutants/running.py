@@ -52,11 +52,11 @@ class Coverage:
         compare what the module defines, and run none of its lines.
         """
         lines = self.tests.get(module.path, {})
-        found = {test for n in module.statement(line) for test in lines.get(n, ())}
-        if found == {""}:
+        tests = {test for n in module.statement(line) for test in lines.get(n, ())}
+        if tests == {""}:
             files = {test.split("::")[0] for tests in lines.values() for test in tests}
-            found = {test for test in self.seconds if test.split("::")[0] in files}
-        return sorted(found - {""}, key=lambda test: self.seconds.get(test, 0))
+            tests = {test for test in self.seconds if test.split("::")[0] in files}
+        return sorted(tests - {""}, key=lambda test: self.seconds.get(test, 0))
 
 
 def preload() -> None:
@@ -75,12 +75,12 @@ def measure() -> Coverage:
         process = _fork(lambda: _measure(out), Path(folder) / "log")
         if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]):
             raise RuntimeError((Path(folder) / "log").read_text())
-        found = json.loads(out.read_text())
+        measured = json.loads(out.read_text())
     tests = {
         path: {int(line): names for line, names in lines.items()}
-        for path, lines in found["tests"].items()
+        for path, lines in measured["tests"].items()
     }
-    return Coverage(tests, found["seconds"])
+    return Coverage(tests, measured["seconds"])
 
 
 def run(

@@ -154,8 +154,8 @@ FIELD = {f.name: place for place, f in enumerate(DATA_FILE_TYPE[3].fields)}
 
 def rows(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[tuple[Any, ...]]:
     """All rows as PyIceberg reads them, sorted."""
-    found = lake.pyiceberg.load_table(name).scan().to_arrow().to_pylist()
-    return sorted((tuple(row.values()) for row in found), key=repr)
+    actual = lake.pyiceberg.load_table(name).scan().to_arrow().to_pylist()
+    return sorted((tuple(row.values()) for row in actual), key=repr)
 
 
 def manifests(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[ManifestFile]:
@@ -168,9 +168,9 @@ def manifests(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[Manife
 def live(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[DataFile]:
     """Data files of the current snapshot as PyIceberg reads them, by path."""
     io = lake.pyiceberg.load_table(name).io
-    found = [
+    actual = [
         entry.data_file
         for manifest in manifests(lake, name)
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
     ]
-    return sorted(found, key=lambda file: file.file_path)
+    return sorted(actual, key=lambda file: file.file_path)

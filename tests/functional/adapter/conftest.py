@@ -28,8 +28,8 @@ def run_translated(adapter: Any, sql: str, fetch: str | None = None) -> Any:
     names = {"schema": credentials.schema, "database": credentials.database}
 
     def schema(table: str) -> dict[str, str]:
-        found = adapter.catalog.columns((credentials.schema, table))
-        return {column.name.lower(): column.type for column in found}
+        actual = adapter.catalog.columns((credentials.schema, table))
+        return {column.name.lower(): column.type for column in actual}
 
     result = None
     for statement in dialect.statements(sql.format(**names), schema):
@@ -43,8 +43,8 @@ def tables_in_schema(project: Any) -> dict[str, str]:
     """Names and kinds of what is in the test's schema: Iceberg has no information_schema."""
     schema = project.adapter.Relation.create(project.database, project.test_schema)
     with util.get_connection(project.adapter):
-        found = project.adapter.list_relations_without_caching(schema)
-    return {relation.identifier: str(relation.type) for relation in found}
+        actual = project.adapter.list_relations_without_caching(schema)
+    return {relation.identifier: str(relation.type) for relation in actual}
 
 
 @pytest.fixture(autouse=True, scope="session")

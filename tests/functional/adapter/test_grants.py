@@ -24,5 +24,5 @@ class TestGrantsRefused:
         results = run_dbt(["run"], expect_pass=False)
         assert GRANTS_REFUSED in results[0].message
         with project.adapter.connection_named("__test"):
-            found = project.adapter.get_relation(project.database, project.test_schema, "my_model")
-        assert found is None
+            actual = project.adapter.get_relation(project.database, project.test_schema, "my_model")
+        assert actual is None

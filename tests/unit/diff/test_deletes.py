@@ -41,11 +41,11 @@ def test_rows_that_deletes_leave(
             return
         (before, old), (after, new) = (versions[number % len(versions)] for number in pair)
         metadata = compare_metadata(*find_versions(lake, history.name, before, after))
-        found = compare_rows(metadata, ["n"], samples=1000).rows
-        assert found is not None
-        assert {row["n"] for row in found.added_rows} == new - old
-        assert {row["n"] for row in found.removed_rows} == old - new
-        assert found.changed == 0
+        actual = compare_rows(metadata, ["n"], samples=1000).rows
+        assert actual is not None
+        assert {row["n"] for row in actual.added_rows} == new - old
+        assert {row["n"] for row in actual.removed_rows} == old - new
+        assert actual.changed == 0
         if metadata.files.rows_after is not None:
             assert metadata.files.rows_after == len(new)
         lake.close()

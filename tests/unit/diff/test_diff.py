@@ -63,9 +63,9 @@ def diff(
 
 
 def counts(difference: TableDifference) -> tuple[int, int, int]:
-    found = difference.rows
-    assert found is not None
-    return found.added, found.removed, found.changed
+    actual = difference.rows
+    assert actual is not None
+    return actual.added, actual.removed, actual.changed
 
 
 def tag(lake: IcebergCatalog, name: str, snapshot_id: int, kind: str = "tag") -> None:
@@ -83,12 +83,15 @@ def test_old_and_new_values(lake: IcebergCatalog) -> None:
     make_table(lake)
     insert(lake, rows((1, "a"), (2, "b"), (3, None)))
     replace(lake, rows((1, "a"), (2, "c"), (4, "d")))
-    found = diff(lake, key=["id"]).rows
-    assert found is not None
-    assert (found.added_rows, found.removed_rows) == ([{"id": 4, "x": "d"}], [{"id": 3, "x": None}])
-    [changed] = found.changed_rows
+    actual = diff(lake, key=["id"]).rows
+    assert actual is not None
+    assert (actual.added_rows, actual.removed_rows) == (
+        [{"id": 4, "x": "d"}],
+        [{"id": 3, "x": None}],
+    )
+    [changed] = actual.changed_rows
     assert (changed.before, changed.after) == ({"id": 2, "x": "b"}, {"id": 2, "x": "c"})
-    assert found.columns == {"x": 1}
+    assert actual.columns == {"x": 1}
     assert counts(diff(lake, key=["id"], samples=0)) == (1, 1, 1)
 
 
@@ -179,13 +182,13 @@ def test_only_files_that_differ_are_read(lake: IcebergCatalog) -> None:
     for number in range(5):
         insert(lake, rows(*((number * 1000 + n, "text") for n in range(1000))))
     insert(lake, rows((7000, "new")))
-    found = diff(lake).rows
-    assert found is not None
-    assert (found.files_read, found.rows_read, found.added) == (1, 1, 1)
+    actual = diff(lake).rows
+    assert actual is not None
+    assert (actual.files_read, actual.rows_read, actual.added) == (1, 1, 1)
     whole = diff(lake, str(load(lake).metadata["snapshots"][0]["snapshot-id"])).rows
     assert whole is not None
     assert (whole.files_read, whole.rows_read) == (5, 4001)
-    assert found.bytes_read < whole.bytes_read / 4
+    assert actual.bytes_read < whole.bytes_read / 4
 
 
 def test_a_row_that_only_moved(lake: IcebergCatalog) -> None:
@@ -214,9 +217,9 @@ def test_two_tables_are_matched_by_name(lake: IcebergCatalog) -> None:
     }
     # The other way round, a column is new, and null in the older version.
     back = compare_metadata(*find_versions(lake, OTHER, "s.t"))
-    found = compare_rows(back, ["id"]).rows
-    assert found is not None
-    assert found.columns == {"x": 1, "gone": 2}
+    actual = compare_rows(back, ["id"]).rows
+    assert actual is not None
+    assert actual.columns == {"x": 1, "gone": 2}
 
 
 def test_nothing_in_common(lake: IcebergCatalog) -> None:

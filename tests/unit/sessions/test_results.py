@@ -49,25 +49,25 @@ def keep(cache: ResultCache, sql: str = QUERY) -> None:
     cache.put(query, ROWS)
 
 
-def found(cache: ResultCache, sql: str = QUERY, context: dict[str, str] = UMA) -> pa.Table | None:
+def actual(cache: ResultCache, sql: str = QUERY, context: dict[str, str] = UMA) -> pa.Table | None:
     query = cache.find(sql, context)
     assert query is not None
     return cache.get(query)
 
 
 def test_a_result_is_found(cache: ResultCache) -> None:
-    assert found(cache, "select a -- again\nfrom s.t") == ROWS
+    assert actual(cache, "select a -- again\nfrom s.t") == ROWS
 
 
 @pytest.mark.parametrize("other", [{"owner": "ugo"}, {"version": "4.2.0"}, {"setting": "x"}])
 def test_not_by_another_asker(cache: ResultCache, other: dict[str, str]) -> None:
-    assert found(cache, context=UMA | other) is None
+    assert actual(cache, context=UMA | other) is None
 
 
 def test_not_in_another_catalog(
     cache: ResultCache, store: ResultStore, lake: IcebergCatalog
 ) -> None:
-    assert found(ResultCache(store, one_catalog(lake), {"warehouse": "there"})) is None
+    assert actual(ResultCache(store, one_catalog(lake), {"warehouse": "there"})) is None
 
 
 def test_not_with_other_secrets() -> None:
@@ -87,13 +87,13 @@ def test_not_with_other_secrets() -> None:
 
 def test_not_after_a_write(cache: ResultCache, lake: IcebergCatalog) -> None:
     ingest(lake, ("s", "t"), ROWS.to_reader())
-    assert found(cache) is None
+    assert actual(cache) is None
 
 
 def test_not_after_the_schema_has_changed(cache: ResultCache, lake: IcebergCatalog) -> None:
     with lake.table(("s", "t")).update_schema() as update:
         update.rename_column("a", "b")
-    assert found(cache) is None
+    assert actual(cache) is None
 
 
 def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: IcebergCatalog) -> None:
@@ -102,14 +102,14 @@ def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: IcebergCat
     table.append(ROWS)
     table.manage_snapshots().set_current_snapshot(before).commit()
     assert lake.table(("s", "t")).current_snapshot().snapshot_id == before
-    assert found(cache) is None
+    assert actual(cache) is None
 
 
 def test_not_when_it_was_dropped_and_made_anew(cache: ResultCache, lake: IcebergCatalog) -> None:
     lake.drop(("s", "t"))
     assert cache.find(QUERY, UMA) is None
     ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.CREATE)
-    assert found(cache) is None
+    assert actual(cache) is None
 
 
 def test_rows_are_not_kept_when_a_table_has_changed_meanwhile(
@@ -172,10 +172,10 @@ def test_a_version_is_cached_until_its_tag_moves(cache: ResultCache, lake: Icebe
         keep(cache, sql)
     ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.APPEND)
     for sql in fixed:
-        assert found(cache, sql) == ROWS
-    assert found(cache) is None
+        assert actual(cache, sql) == ROWS
+    assert actual(cache) is None
     table = lake.table(("s", "t"))
     table.manage_snapshots().remove_tag("closing").commit()
     tag("closing")
-    assert found(cache, fixed[0]) == ROWS
-    assert found(cache, fixed[1]) is None
+    assert actual(cache, fixed[0]) == ROWS
+    assert actual(cache, fixed[1]) is None

@@ -73,9 +73,9 @@ def test_dropped_namespace(sql: str, namespace: tuple[str, ...] | None) -> None:
     ],
 )  # fmt: skip
 def test_replacing_query(sql: str, query: str | None) -> None:
-    found = replacing_query(sql)
-    assert (found and found.strip()) == query
-    if found is not None:
+    actual = replacing_query(sql)
+    assert (actual and actual.strip()) == query
+    if actual is not None:
         # Errors name the line and position in the statement.
-        assert len(found) == len(sql) and found.count("\n") == sql.count("\n")
-        assert found.index(query or "") == sql.index(query or "")
+        assert len(actual) == len(sql) and actual.count("\n") == sql.count("\n")
+        assert actual.index(query or "") == sql.index(query or "")

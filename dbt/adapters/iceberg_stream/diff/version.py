@@ -271,9 +271,9 @@ def _at(table: LoadedTable, snapshot: Snapshot | None, ref: str = "") -> TableVe
     schema_id = metadata["current-schema-id"]
     is_branch = ref and ((metadata.get("refs") or {}).get(ref) or {}).get("type") != "tag"
     if snapshot is not None and not is_branch:
-        known = {schema["schema-id"] for schema in metadata["schemas"]}
+        schema_ids = {schema["schema-id"] for schema in metadata["schemas"]}
         own = snapshot.get("schema-id")
-        schema_id = own if own in known else schema_id
+        schema_id = own if own in schema_ids else schema_id
     number = NO_SNAPSHOT if snapshot is None else snapshot["snapshot-id"]
     refs = {} if snapshot is None else {MAIN: {"type": "branch", "snapshot-id": number}}
     versioned = {"refs": refs, "current-snapshot-id": number, "current-schema-id": schema_id}

@@ -415,8 +415,8 @@ def open_by_prefix(lake: IcebergCatalog) -> Sink:
 def rows_of(sink: Sink, *keys: int, most_rows: int = 9) -> list[tuple[Any, ...]] | None:
     table = pa.table({"id": pa.array(keys, pa.int64())})
     lookup = RowLookup(table, ["id", "part", "value"], most_rows, 1000)
-    found = sink.rows_of(lookup)
-    return None if found is None else sorted(zip(*found.to_pydict().values(), strict=True))
+    actual = sink.rows_of(lookup)
+    return None if actual is None else sorted(zip(*actual.to_pydict().values(), strict=True))
 
 
 @pytest.mark.usefixtures("stores_at_once")
@@ -535,8 +535,8 @@ def test_tables_of_one_commit_that_share_a_folder(
             parts.append((sink, [changed(sink, *changes, upper=upper)[1]]))
         commit_batches(f"w{upper}", parts)
     for name in names:
-        found = sorted(duckdb_rows(lake, name[1], "id, value"))
-        assert found == [(1, f"{name[1]}2"), (2, "x"), (3, "y"), (4, "y")]
+        actual = sorted(duckdb_rows(lake, name[1], "id, value"))
+        assert actual == [(1, f"{name[1]}2"), (2, "x"), (3, "y"), (4, "y")]
 
 
 def test_another_writer_replaces_the_key_column(lake: IcebergCatalog) -> None:

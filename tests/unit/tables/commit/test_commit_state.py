@@ -337,8 +337,10 @@ class TestTogether:
         unsure = Unsure(lake, *plan)
         first, second = commit_together(self.parts(lake, unsure))
         assert (rows(lake), rows(lake, OTHER)) == ([(1, "a")], [(2, "b")])
-        found = [load(lake, name).metadata["snapshots"][0]["snapshot-id"] for name in (NAME, OTHER)]
-        assert [first.snapshot.snapshot_id, second.snapshot.snapshot_id] == found
+        actual = [
+            load(lake, name).metadata["snapshots"][0]["snapshot-id"] for name in (NAME, OTHER)
+        ]
+        assert [first.snapshot.snapshot_id, second.snapshot.snapshot_id] == actual
 
     def test_a_server_that_does_one_after_the_other(self, lake: IcebergCatalog) -> None:
         class Killed(Unsure):
@@ -405,8 +407,8 @@ class TestStatements:
         def find() -> Outcome | None:
             return find_outcome([others, ours] if len(pauses) >= look else [others], "w")
 
-        found = commit_state.resolve(StatementError(self.ERROR), find, "w")
-        assert (found.snapshot_id, found.rows_affected) == (7, 3)
+        actual = commit_state.resolve(StatementError(self.ERROR), find, "w")
+        assert (actual.snapshot_id, actual.rows_affected) == (7, 3)
         assert len(pauses) == look
         assert pauses[0] == 0
 

@@ -75,8 +75,8 @@ def summary(
     kind: Any, lower: Any, upper: Any, null: bool = False, nan: bool = False
 ) -> ManifestFile:
     bounds = [None if v is None else to_bytes(kind, v) for v in (lower, upper)]
-    told = PartitionFieldSummary(null, nan, *bounds)
-    return ManifestFile.from_args(_table_format_version=3, partitions=[told])
+    summary = PartitionFieldSummary(null, nan, *bounds)
+    return ManifestFile.from_args(_table_format_version=3, partitions=[summary])
 
 
 LONG, TEXT, DATE = iceberg.LongType(), iceberg.StringType(), iceberg.DateType()
@@ -124,8 +124,8 @@ def test_summaries_without_bounds() -> None:
     assert may_have_partition(nulls, types, 0, [None])
     assert not may_have_partition(nulls, types, 0, [1])
     assert not may_have_partition(summary(LONG, None, None), types, 0, [None])
-    for told in (None, []):
-        unknown = ManifestFile.from_args(_table_format_version=3, partitions=told)
+    for summaries in (None, []):
+        unknown = ManifestFile.from_args(_table_format_version=3, partitions=summaries)
         assert may_have_partition(unknown, types, 0, [1])
     gone = iceberg.StructType(iceberg.NestedField(1000, "p", iceberg.UnknownType(), required=False))
     assert may_have_partition(summary(LONG, 1, 1), gone, 0, [7])

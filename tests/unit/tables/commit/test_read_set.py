@@ -109,11 +109,11 @@ def test_names_in_views(more: dict[str, Any], expected: set[tuple[str, str]] | N
 
 
 def test_temporary_views() -> None:
-    known = {"tmp": Reads(frozenset({("s", "a"), ("second",)})), "second": None}
+    views = {"tmp": Reads(frozenset({("s", "a"), ("second",)})), "second": None}
     catalog = Catalog(a=table())
-    assert pinned(catalog, "select * from TMP", known) is None
-    known["second"] = Reads(frozenset())
-    assert set(pinned(catalog, "select * from TMP", known).versions) == {("s", "a")}
+    assert pinned(catalog, "select * from TMP", views) is None
+    views["second"] = Reads(frozenset())
+    assert set(pinned(catalog, "select * from TMP", views).versions) == {("s", "a")}
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ class TestReplacing:
     def test_a_schema_that_the_table_has_had_is_named(self) -> None:
         ab = Schema(field(1, "a"), field(2, "b"), schema_id=4)
         only_a = Schema(field(1, "a"), schema_id=7)
-        known = metadata(ab, only_a, current=4)
-        (update,) = replacement_updates(known, pa.schema([("a", pa.int64())]), "s.t")
+        base = metadata(ab, only_a, current=4)
+        (update,) = replacement_updates(base, pa.schema([("a", pa.int64())]), "s.t")
         assert isinstance(update, SetCurrentSchemaUpdate)
         assert update.schema_id == 7
 
@@ -92,9 +92,9 @@ class TestReplacing:
         assert added(actual).identifier_field_ids == []
 
     def test_the_number_is_above_all_others(self) -> None:
-        known = metadata(SCHEMA, Schema(field(5, "y"), schema_id=8))
+        base = metadata(SCHEMA, Schema(field(5, "y"), schema_id=8))
         assert (
-            added(replacement_updates(known, pa.schema([("n", pa.int64())]), "s.t")).schema_id == 9
+            added(replacement_updates(base, pa.schema([("n", pa.int64())]), "s.t")).schema_id == 9
         )
 
     def test_identifiers_stay_with_their_columns(self) -> None:
@@ -118,12 +118,12 @@ class TestReplacing:
         assert not any(f.required for f in actual.fields)
 
     def test_a_column_that_partitions_must_stay(self) -> None:
-        known = metadata(SCHEMA)
+        base = metadata(SCHEMA)
         spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
-        known["partition-specs"] = [spec.model_dump(by_alias=True, mode="json")]
+        base["partition-specs"] = [spec.model_dump(by_alias=True, mode="json")]
         with pytest.raises(ColumnError, match="`x` is missing or has another type"):
-            replacement_updates(known, pa.schema([("id", pa.int64())]), "s.t")
-        assert replacement_updates(known, pa.schema([("x", pa.string())]), "s.t")
+            replacement_updates(base, pa.schema([("id", pa.int64())]), "s.t")
+        assert replacement_updates(base, pa.schema([("x", pa.string())]), "s.t")
 
 
 class TestEvolving:
@@ -138,8 +138,8 @@ class TestEvolving:
         assert actual.schema_id == 1
 
     def test_missing_columns_become_optional(self) -> None:
-        known = metadata(Schema(field(1, "id", required=True), field(2, "x")))
-        actual = added(evolution_updates(known, pa.schema([("x", pa.int64())]), "s.t"))
+        base = metadata(Schema(field(1, "id", required=True), field(2, "x")))
+        actual = added(evolution_updates(base, pa.schema([("x", pa.int64())]), "s.t"))
         assert columns(actual) == [(1, "id", "long", False), (2, "x", "long", False)]
 
     @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ class TestEvolving:
         ],
     )
     def test_types_grow(self, old: Any, new: pa.DataType, expected: str) -> None:
-        known = metadata(Schema(field(1, "v", old)))
-        actual = added(evolution_updates(known, pa.schema([("v", new)]), "s.t"))
+        base = metadata(Schema(field(1, "v", old)))
+        actual = added(evolution_updates(base, pa.schema([("v", new)]), "s.t"))
         assert columns(actual) == [(1, "v", expected, False)]
 
     def test_fields_within_columns(self) -> None:
@@ -160,7 +160,7 @@ class TestEvolving:
         number = iceberg.IntegerType()
         part = iceberg.StructType(field(4, "a", number), field(5, "b", TEXT, required=True))
         value = iceberg.StructType(field(9, "a", number))
-        known = metadata(
+        base = metadata(
             Schema(
                 field(1, "s", part),
                 field(2, "l", iceberg.ListType(6, number, element_required=False)),
@@ -176,7 +176,7 @@ class TestEvolving:
                 ("n", pa.int32()),
             ]
         )
-        actual = added(evolution_updates(known, arrow, "s.t"))
+        actual = added(evolution_updates(base, arrow, "s.t"))
         names = [actual.find_column_name(number) for number in range(1, 10)]
         nested = ["s.a", "s.b", "l.element", "m.key", "m.value", "m.value.a"]
         assert names == ["s", "l", "m", *nested]
@@ -189,8 +189,8 @@ class TestEvolving:
 
     def test_other_types_within_columns_stay(self) -> None:
         part = iceberg.StructType(field(2, "a", iceberg.DoubleType()))
-        known, new = metadata(Schema(field(1, "s", part))), pa.struct([("a", pa.int32())])
-        assert evolution_updates(known, pa.schema([("s", new)]), "s.t") == ()
+        base, new = metadata(Schema(field(1, "s", part))), pa.struct([("a", pa.int32())])
+        assert evolution_updates(base, pa.schema([("s", new)]), "s.t") == ()
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -246,15 +246,13 @@ class TestEvolving:
 
 class TestRequirements:
     def test_of_a_change_of_the_schema(self) -> None:
-        known = metadata(SCHEMA, last=17)
-        updates = evolution_updates(
-            known, pa.schema([("id", pa.int64()), ("y", pa.int64())]), "s.t"
-        )
-        assert requirements(known, updates) == (
+        base = metadata(SCHEMA, last=17)
+        updates = evolution_updates(base, pa.schema([("id", pa.int64()), ("y", pa.int64())]), "s.t")
+        assert requirements(base, updates) == (
             AssertCurrentSchemaId.model_validate({"current-schema-id": 0}),
             AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": 17}),
         )
-        assert requirements(known, updates[1:]) == requirements(known, updates)
+        assert requirements(base, updates[1:]) == requirements(base, updates)
 
     def test_of_other_changes(self) -> None:
         assert requirements(metadata(SCHEMA), (SetPropertiesUpdate(updates={"a": "b"}),)) == ()

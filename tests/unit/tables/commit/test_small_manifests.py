@@ -61,14 +61,14 @@ def test_older_manifests_become_one(lake: IcebergCatalog, commits: int, expected
     make_table(lake, properties={MIN_COUNT: "3"})
     for number in range(commits):
         add(lake, data_file(str(number), 10))
-    found = manifests(lake)
-    assert len(found) == expected
-    assert counts(found[0]) == [1, 0, 0, 10, 0, 0]
+    actual = manifests(lake)
+    assert len(actual) == expected
+    assert counts(actual[0]) == [1, 0, 0, 10, 0, 0]
     if commits == 4:
-        assert counts(found[1]) == [0, 3, 0, 0, 30, 0]
+        assert counts(actual[1]) == [0, 3, 0, 0, 30, 0]
         # Files keep their snapshots and numbers.
-        assert entries(lake, found[1]) == [(0, str(n), n + 1, n + 1) for n in (2, 1, 0)]
-        assert (found[1].sequence_number, found[1].min_sequence_number) == (4, 1)
+        assert entries(lake, actual[1]) == [(0, str(n), n + 1, n + 1) for n in (2, 1, 0)]
+        assert (actual[1].sequence_number, actual[1].min_sequence_number) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_manifest_has_its_size(lake: IcebergCatalog) -> None:
     )
     add(lake, data_file("4"))
     # The newest two fit into one; the others stay.
-    found = [[path for _, path, _, _ in entries(lake, m)] for m in manifests(lake)]
-    assert found == [["4"], ["3", "2"], ["1"], ["0"]]
+    actual = [[path for _, path, _, _ in entries(lake, m)] for m in manifests(lake)]
+    assert actual == [["4"], ["3", "2"], ["1"], ["0"]]
 
 
 def test_contents_and_specs_stay_apart(lake: IcebergCatalog) -> None:
@@ -108,8 +108,8 @@ def test_contents_and_specs_stay_apart(lake: IcebergCatalog) -> None:
     for number in range(3):
         deletes = (data_file(f"e{number}", **equality),)
         add(lake, data_file(f"d{number}"), deletes=deletes)
-    found = [sorted(path for _, path, _, _ in entries(lake, m)) for m in manifests(lake)]
-    assert sorted(found) == [["d0", "d1"], ["d2"], ["e0", "e1"], ["e2"]]
+    actual = [sorted(path for _, path, _, _ in entries(lake, m)) for m in manifests(lake)]
+    assert sorted(actual) == [["d0", "d1"], ["d2"], ["e0", "e1"], ["e2"]]
     evolve(lake, spec=PartitionSpec(*BY_ID.fields, spec_id=1))
     spec = load(lake).metadata["default-spec-id"]
     add(lake, data_file("p", partition=[1], spec_id=spec))
@@ -129,9 +129,9 @@ def test_files_that_go_are_told(lake: IcebergCatalog) -> None:
     add(lake, *files)
     add(lake, data_file("d", 8))
     commit(lake, Change(Operation.DELETE, removed=(files[1],)))
-    other, told = manifests(lake)
-    assert counts(told) == [0, 2, 1, 0, 5, 2]
-    assert entries(lake, told) == [(0, "a", 1, 1), (2, "b", 3, 1), (0, "c", 1, 1)]
+    other, merged = manifests(lake)
+    assert counts(merged) == [0, 2, 1, 0, 5, 2]
+    assert entries(lake, merged) == [(0, "a", 1, 1), (2, "b", 3, 1), (0, "c", 1, 1)]
     assert counts(other) == [1, 0, 0, 8, 0, 0]
     # What went before is not told again.
     commit(lake, Change(Operation.DELETE, removed=(files[0],)))
@@ -152,8 +152,8 @@ def test_all_files_go(lake: IcebergCatalog) -> None:
     )
     replacing = Change(Operation.OVERWRITE, (AddedFiles((data_file("c", 5),)),), removes_all=True)
     commit(lake, replacing)
-    found = [entry for m in manifests(lake) for entry in entries(lake, m)]
-    assert sorted(found) == [(1, "c", 3, 3), (2, "a", 3, 1), (2, "b", 3, 2), (2, "e", 3, 2)]
+    actual = [entry for m in manifests(lake) for entry in entries(lake, m)]
+    assert sorted(actual) == [(1, "c", 3, 3), (2, "a", 3, 1), (2, "b", 3, 2), (2, "e", 3, 2)]
     commit(lake, replacing)
     summary = load(lake).metadata["snapshots"][-1]["summary"]
     assert (summary["deleted-data-files"], summary["total-data-files"]) == ("1", "1")
@@ -180,9 +180,9 @@ def test_partitions_are_summed_up(lake: IcebergCatalog) -> None:
     add(lake, *(data_file(str(n), partition=[n]) for n in (3, None, 7)))
     (manifest,) = manifests(lake)
     assert manifest.partitions is not None
-    (told,) = manifest.partitions
-    assert (told.contains_null, told.contains_nan) == (True, False)
-    assert (told.lower_bound, told.upper_bound) == (
+    (summary,) = manifest.partitions
+    assert (summary.contains_null, summary.contains_nan) == (True, False)
+    assert (summary.lower_bound, summary.upper_bound) == (
         (3).to_bytes(8, "little"),
         (7).to_bytes(8, "little"),
     )
@@ -218,8 +218,8 @@ def test_totals(lake: IcebergCatalog) -> None:
     set_metadata(lake, snapshots=snapshots)
     commit(lake, Change(Operation.DELETE, removed=(data_file("b", 20),)))
     summary = load(lake).metadata["snapshots"][-1]["summary"]
-    found = {key: value for key, value in summary.items() if key.startswith("total")}
-    assert found == {"total-records": "0"}
+    actual = {key: value for key, value in summary.items() if key.startswith("total")}
+    assert actual == {"total-records": "0"}
 
 
 def test_metadata_go_where_the_table_wants_them(lake: IcebergCatalog) -> None:
@@ -247,9 +247,9 @@ def test_metadata_go_where_the_table_wants_them(lake: IcebergCatalog) -> None:
 def test_what_a_branch_points_to(
     metadata: dict[str, object], branch: str, expected: int | None
 ) -> None:
-    known = {"snapshots": [{"snapshot-id": 1}, {"snapshot-id": 2}]}
-    found = parent_snapshot(known | metadata, branch)
-    assert (found and found["snapshot-id"]) == expected
+    base = {"snapshots": [{"snapshot-id": 1}, {"snapshot-id": 2}]}
+    actual = parent_snapshot(base | metadata, branch)
+    assert (actual and actual["snapshot-id"]) == expected
 
 
 def test_times_never_go_back(lake: IcebergCatalog) -> None:

@@ -418,12 +418,12 @@ def test_a_table_has_its_current_schema_spec_and_order(lake: IcebergCatalog) -> 
     later = Schema(NestedField(2, "y", StringType(), required=False), schema_id=3)
     spec = {"spec-id": 4, "fields": []}
     order = {"order-id": 5, "fields": SORTED[:1]}
-    known = load(lake).metadata
+    base = load(lake).metadata
     changed = {
-        **known,
-        "schemas": [later.model_dump(by_alias=True, mode="json"), *known["schemas"]],
-        "partition-specs": [*known["partition-specs"], spec],
-        "sort-orders": [*known["sort-orders"], order],
+        **base,
+        "schemas": [later.model_dump(by_alias=True, mode="json"), *base["schemas"]],
+        "partition-specs": [*base["partition-specs"], spec],
+        "sort-orders": [*base["sort-orders"], order],
         "default-spec-id": 4,
         "default-sort-order-id": 5,
         "current-schema-id": 3,

@@ -49,10 +49,10 @@ def find(run: Run, values: list[Any]) -> Truth:
     index_of = Entries.at(encode(keys_of(values)), np.arange(len(values), dtype=np.uint64))
     index, rows = run.find(index_of.lookup_keys())
     places = unpack(index_of.rows)[1][index]
-    found: Truth = defaultdict(list)
+    actual: Truth = defaultdict(list)
     for place, file, position in zip(places, *unpack(rows), strict=True):
-        found[values[place]].append((int(file), int(position)))
-    return {value: sorted(at) for value, at in found.items()}
+        actual[values[place]].append((int(file), int(position)))
+    return {value: sorted(at) for value, at in actual.items()}
 
 
 def random_values(kind: str, count: int, chosen: random.Random) -> list[Any]:

@@ -22,8 +22,8 @@ from tests.unit.local_tables import NAME, commit, insert, live, load, make_table
 
 def branch_rows(lake: IcebergCatalog) -> list[tuple[object, ...]]:
     snapshot_id = lake.table(NAME).metadata.refs["audit"].snapshot_id
-    found = lake.table(NAME).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
-    return sorted(tuple(row.values()) for row in found)
+    actual = lake.table(NAME).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in actual)
 
 
 def merge(lake: IcebergCatalog, source: pa.Table, plan: MergePlan) -> Merged:

@@ -62,29 +62,29 @@ def run(
 
 @pytest.mark.parametrize("place", range(5))
 def test_a_row_of_any_row_group_is_updated(file: Path, place: int) -> None:
-    done, found = run(file, {"id": [9, place], "n": [1, 7]})
-    assert found == {"id": list(range(5)), "n": [7 if n == place else 0 for n in range(5)]}
+    done, actual = run(file, {"id": [9, place], "n": [1, 7]})
+    assert actual == {"id": list(range(5)), "n": [7 if n == place else 0 for n in range(5)]}
     assert (done.changed, done.deleted, done.matched.to_pylist()) == (1, 0, [1])
     assert done.replaced
     assert read_footer(done.new_files[0].footer).num_row_groups == 3
 
 
 def test_rows_that_are_the_same_change_nothing(file: Path) -> None:
-    done, found = run(file, {"id": [0, 4, 9], "n": [0, 0, 1]})
-    assert found is None
+    done, actual = run(file, {"id": [0, 4, 9], "n": [0, 0, 1]})
+    assert actual is None
     assert (done.changed, done.deleted, done.matched.to_pylist()) == (0, 0, [0, 1])
     assert not done.replaced
 
 
 def test_only_what_differs_counts(file: Path) -> None:
-    done, found = run(file, {"id": [0, 1, 4], "n": [0, 5, 6]})
+    done, actual = run(file, {"id": [0, 1, 4], "n": [0, 5, 6]})
     assert done.changed == 2
-    assert found == {"id": list(range(5)), "n": [0, 5, 0, 0, 6]}
+    assert actual == {"id": list(range(5)), "n": [0, 5, 0, 0, 6]}
 
 
 def test_nothing_to_update(file: Path) -> None:
-    done, found = run(file, {"id": [0], "n": [3]}, updates=())
-    assert (found, done.changed, done.matched.to_pylist()) == (None, 0, [0])
+    done, actual = run(file, {"id": [0], "n": [3]}, updates=())
+    assert (actual, done.changed, done.matched.to_pylist()) == (None, 0, [0])
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_nothing_to_update(file: Path) -> None:
     [(Deletes.MATCHED, [0, 2, 3], 2), (Deletes.UNMATCHED, [1, 4], 3)],
 )
 def test_rows_go(file: Path, deletes: Deletes, left: list[int], gone: int) -> None:
-    done, found = run(file, {"id": [1, 4], "n": [0, 0]}, deletes, ())
-    assert found == {"id": left, "n": [0] * len(left)}
+    done, actual = run(file, {"id": [1, 4], "n": [0, 0]}, deletes, ())
+    assert actual == {"id": left, "n": [0] * len(left)}
     assert (done.changed, done.deleted) == (0, gone)
 
 
@@ -101,16 +101,16 @@ def test_rows_go(file: Path, deletes: Deletes, left: list[int], gone: int) -> No
     ("deletes", "ids"), [(Deletes.MATCHED, list(range(5))), (Deletes.UNMATCHED, [9])]
 )
 def test_all_rows_go(file: Path, deletes: Deletes, ids: list[int]) -> None:
-    done, found = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
-    assert (found, done.deleted, done.replaced) == (None, 5, True)
+    done, actual = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
+    assert (actual, done.deleted, done.replaced) == (None, 5, True)
 
 
 @pytest.mark.parametrize(
     ("deletes", "ids"), [(Deletes.MATCHED, [9]), (Deletes.UNMATCHED, list(range(5)))]
 )
 def test_no_row_goes(file: Path, deletes: Deletes, ids: list[int]) -> None:
-    done, found = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
-    assert (found, done.deleted, done.replaced) == (None, 0, False)
+    done, actual = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
+    assert (actual, done.deleted, done.replaced) == (None, 0, False)
 
 
 def test_columns_are_known_by_their_ids(file: Path) -> None:
@@ -210,9 +210,9 @@ def test_faults_of_files_tell_which(file: Path) -> None:
 class TestTasks:
     @pytest.fixture(autouse=True)
     def slept(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-        found: list[float] = []
-        monkeypatch.setattr(file_rewrite.time, "sleep", found.append)
-        return found
+        actual: list[float] = []
+        monkeypatch.setattr(file_rewrite.time, "sleep", actual.append)
+        return actual
 
     @pytest.mark.parametrize("failures", [0, 1, 2])
     def test_a_storage_that_comes_back(self, failures: int, slept: list[float]) -> None:
@@ -290,9 +290,9 @@ def test_keys_of_all_types(kind: pa.DataType, values: list[Any]) -> None:
     twice = Source(pa.table({"k": pa.array([None, None, *values, values[0]], kind)}), ["k"])
     assert twice.duplicates() == 2
     single = Source(pa.table({"k": pa.array([None, *values], kind)}), ["k"])
-    found = single.match(given.select(["k"]))
-    assert found.in_file.to_pylist() == [0, 1, 2, 3]
-    assert found.in_source.to_pylist() == [2, 0, 1, 0]
+    actual = single.match(given.select(["k"]))
+    assert actual.in_file.to_pylist() == [0, 1, 2, 3]
+    assert actual.in_source.to_pylist() == [2, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("kind", "values"), [*KEYS, (NESTED, [{"x": 1}, {"x": None}])], ids=str)
@@ -301,7 +301,7 @@ def test_differences_of_all_types(kind: pa.DataType, values: list[Any]) -> None:
     new = [values[0], values[1], values[1], None, None]
     file = pa.table({"k": range(5), "v": pa.array(old, kind)})
     source = Source(pa.table({"k": range(5), "v": pa.array(new, kind)}), ["k"])
-    found = changed(file, source.rows, source.match(file.select(["k"])), ["v"])
-    assert found.in_file.to_pylist() == [1, 2, 3]
+    actual = changed(file, source.rows, source.match(file.select(["k"])), ["v"])
+    assert actual.in_file.to_pylist() == [1, 2, 3]
     none = changed(file, source.rows, source.match(file.select(["k"])), [])
     assert len(none) == 0

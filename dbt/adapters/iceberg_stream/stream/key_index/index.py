@@ -408,9 +408,9 @@ class KeyIndex:
         kept: dict[str, IndexedFile] = {}
         new: list[IndexedFile] = []
         for path, item in files.items():
-            known = self._files.get(path)
-            before = (known.number, known.deleted) if known else self._restored.get(path)
-            positions = deleted.get(path, known.deleted if known is not None else BitMap())
+            indexed = self._files.get(path)
+            before = (indexed.number, indexed.deleted) if indexed else self._restored.get(path)
+            positions = deleted.get(path, indexed.deleted if indexed is not None else BitMap())
             if before is not None and before[1] <= positions:
                 kept[path] = IndexedFile(before[0], item, positions)
             else:
@@ -428,8 +428,8 @@ class KeyIndex:
         self._runs.merge_similar(self._live_entries)
 
     def _has(self, item: SnapshotFile) -> bool:
-        known = self._files.get(item.file.file_path)
-        return known is not None and known.snapshot_file.delete_keys == item.delete_keys
+        indexed = self._files.get(item.file.file_path)
+        return indexed is not None and indexed.snapshot_file.delete_keys == item.delete_keys
 
     def _set_files(self, files: dict[str, IndexedFile]) -> None:
         self._files = files

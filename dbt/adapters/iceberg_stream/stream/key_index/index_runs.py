@@ -162,5 +162,5 @@ class IndexRuns:
 def _find(runs: Sequence[Run], keys: Keys, by_prefix: bool = False) -> tuple[Indices, Rows]:
     pairs = [run.find(keys, by_prefix) for run in runs]
     indices = [np.empty(0, np.int64), *(index for index, _ in pairs)]
-    rows = [np.empty(0, np.uint64), *(found for _, found in pairs)]
+    rows = [np.empty(0, np.uint64), *(matches for _, matches in pairs)]
     return np.concatenate(indices), np.concatenate(rows)

@@ -28,18 +28,18 @@ class Reader:
     """Notes how Spark is to read."""
 
     def __init__(self) -> None:
-        self.told: dict[str, str] = {}
+        self.options: dict[str, str] = {}
         self.read, self.conf = self, SimpleNamespace(get=lambda *_: "", set=lambda *_: None)
 
     def format(self, _: str) -> Reader:
         return self
 
     def option(self, name: str, value: str) -> Reader:
-        self.told[name] = value
+        self.options[name] = value
         return self
 
     def load(self) -> dict[str, str]:
-        return self.told
+        return self.options
 
 
 class Client:
@@ -147,12 +147,12 @@ def test_a_reader_asks_for_its_own_topic(log: Log) -> None:
     source = replace(source_of(log), topic=topic_of("orders"))
     source.__dict__["client"] = Client(log)
     lower, upper = {OWN: 2, ITEMS: 1}, {OWN: 8, ITEMS: 4, ORDERS: 4, CUSTOMERS: 0}
-    told = source.messages(Reader(), lower, upper)
+    options = source.messages(Reader(), lower, upper)
     assert source.client.asked == [topic_of("orders")]
-    assert told["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
-    assert told["endingOffsets"] == '{"shop.public.orders": {"0": 4}}'
-    told = source.messages(Reader(), None, upper)
-    assert told["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
+    assert options["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
+    assert options["endingOffsets"] == '{"shop.public.orders": {"0": 4}}'
+    options = source.messages(Reader(), None, upper)
+    assert options["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
     log.first |= {ITEMS: 3}
     source.messages(Reader(), {**lower, ORDERS: 1}, upper)
     log.first |= {ORDERS: 2}
@@ -178,8 +178,8 @@ def test_a_topic_that_is_not_listed_for_a_while(log: Log, topic: str | None) -> 
     assert alone.plan_batch(upper, 100) is None
     assert alone.lag(upper).count == 0
     assert not alone.is_behind({ORDERS: 2, **{name: 4 for name in own}}, upper)
-    told = alone.messages(Reader(), lower, upper)
-    assert told["endingOffsets"] == '{"shop.public.orders": {"0": 2}}'
+    options = alone.messages(Reader(), lower, upper)
+    assert options["endingOffsets"] == '{"shop.public.orders": {"0": 2}}'
     commit_both()
     again = source_of(log, "orders", "items", transaction_topic=topic)
     assert again.plan_batch(None, 100, upper, whole=True)[ITEMS] == 1

@@ -23,7 +23,7 @@ KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 
 
 def test_a_password_goes_into_a_line_of_jaas() -> None:
-    told = java_options(
+    options = java_options(
         {
             "bootstrap.servers": "broker:9092",
             "security.protocol": "sasl_plaintext",
@@ -32,7 +32,7 @@ def test_a_password_goes_into_a_line_of_jaas() -> None:
             "sasl.password": 'a"b\\c',
         }
     )
-    assert told == {
+    assert options == {
         "bootstrap.servers": "broker:9092",
         "isolation.level": "read_committed",
         "security.protocol": "SASL_PLAINTEXT",
@@ -61,7 +61,7 @@ def test_a_client_of_an_authorization_server() -> None:
 def test_certificates_are_read_here(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("authority")
     (tmp_path / "client.pem").write_text("client")
-    told = java_options(
+    options = java_options(
         {
             "ssl.ca.location": str(tmp_path / "ca.pem"),
             "ssl.certificate.location": str(tmp_path / "client.pem"),
@@ -71,7 +71,7 @@ def test_certificates_are_read_here(tmp_path: Path) -> None:
             "isolation.level": "read_uncommitted",
         }
     )
-    assert told == {
+    assert options == {
         "isolation.level": "read_uncommitted",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": "authority",

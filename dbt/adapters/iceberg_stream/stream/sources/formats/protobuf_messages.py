@@ -74,9 +74,9 @@ class ProtobufFormat:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         records = [t.StructField(w.message, read_type(w.record)) for w in writers]
-        found = [t.StructField(PROBLEM, t.StringType()), t.StructField(OTHER, t.BooleanType())]
+        problems = [t.StructField(PROBLEM, t.StringType()), t.StructField(OTHER, t.BooleanType())]
         framed_fields = [*FRAMED.fields, *self.metadata]
-        schema = t.StructType([*framed_fields, *found, *records])
+        schema = t.StructType([*framed_fields, *problems, *records])
         layouts = {w.message: (w.ids, w.layout) for w in writers}
         decoder = MessageDecoder(layouts, to_arrow_schema(schema))  # type: ignore[arg-type]
         cloudpickle.register_pickle_by_value(protobuf_decoder)

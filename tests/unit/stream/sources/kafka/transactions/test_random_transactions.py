@@ -86,19 +86,23 @@ def add_a_topic(
     """What it had until then comes as it stands, and Kafka may not have the ends any more."""
     added = {name: 0 for name in log.names[1:] if topic_of("customers") in name}
     log.first[OWN] = chance.choice([0, min(lower[OWN], len(log.kept[OWN]) - 2)])
-    ends = [transaction_id(Transaction(told["id"])) for told, _ in log.kept[OWN][lower[OWN] :]]
-    return {**lower, **added}, Counter({known: totals[known] for known in ends if known})
+    ends = [
+        transaction_id(Transaction(payload["id"])) for payload, _ in log.kept[OWN][lower[OWN] :]
+    ]
+    return {**lower, **added}, Counter(
+        {transaction: totals[transaction] for transaction in ends if transaction}
+    )
 
 
 def random_transactions(log: Log, chance: random.Random) -> Counter[str]:
     totals = Counter[str]()
     for _ in range(chance.randint(1, 40)):
-        known, counts = log.begin(), Counter[str]()
+        transaction, counts = log.begin(), Counter[str]()
         for _ in range(chance.choice([0, 1, 2, 20])):
             table = chance.choice([*TABLES, "notes", "secrets"])
             counts[table] += 1
             if table != "secrets":
-                totals[known] += 1
+                totals[transaction] += 1
                 number = chance.randrange(log.partitions)
                 into = "orders" if table == "notes" else table
                 log.change(table, number, chance.random() < 0.8, into)
@@ -109,9 +113,13 @@ def random_transactions(log: Log, chance: random.Random) -> Counter[str]:
 
 
 def check_whole(log: Log, upper: dict[str, int], totals: Counter[str]) -> None:
-    found = Counter[str]()
+    actual = Counter[str]()
     for name in log.names[1:]:
-        for told, _ in log.kept[name][: upper[name]]:
-            if block := (told or {}).get("transaction"):
-                found[str(transaction_id(Transaction(block["id"])))] += 1
-    assert all(count == totals[known] for known, count in found.items() if known in totals)
+        for payload, _ in log.kept[name][: upper[name]]:
+            if block := (payload or {}).get("transaction"):
+                actual[str(transaction_id(Transaction(block["id"])))] += 1
+    assert all(
+        count == totals[transaction]
+        for transaction, count in actual.items()
+        if transaction in totals
+    )

@@ -223,10 +223,10 @@ def test_changes_that_were_left_out_are_not_waited_for_always(
     assert log.at(log.plan_batch(log.start))[0] == 2
 
 
-@pytest.mark.parametrize("told", [{"id": 1}, {"op": "c", "transaction": None}])
-def test_changes_that_do_not_name_their_transaction(log: Log, told: Any) -> None:
+@pytest.mark.parametrize("payload", [{"id": 1}, {"op": "c", "transaction": None}])
+def test_changes_that_do_not_name_their_transaction(log: Log, payload: Any) -> None:
     """They are told apart from those of before transactions were told of, and of snapshots."""
-    for change in (told, {"op": "r"}, {"op": "m"}, None, {}):
+    for change in (payload, {"op": "r"}, {"op": "m"}, None, {}):
         log.send(f"{topic_of('orders')}/0", change)
     log.begin()
     for change in ({"op": "r"}, {"op": "m"}, None, {}):
@@ -235,7 +235,7 @@ def test_changes_that_do_not_name_their_transaction(log: Log, told: Any) -> None
     log.show_all()
     assert log.at(log.plan_batch(log.start))[0] == 9
     log.begin()
-    log.send(f"{topic_of('orders')}/0", told)
+    log.send(f"{topic_of('orders')}/0", payload)
     log.end(orders=1)
     log.show_all()
     with pytest.raises(StreamError, match="in shop.public.orders do not name their transaction"):
@@ -262,8 +262,8 @@ def test_one_that_comes_to_where_others_are(log: Log) -> None:
 
 def test_several_connectors(log: Log) -> None:
     log.commit(orders=1)
-    told = {"source": {"name": "other", "db": "d", "schema": "public", "table": "items"}}
-    log.send(f"{topic_of('items')}/0", told)
+    payload = {"source": {"name": "other", "db": "d", "schema": "public", "table": "items"}}
+    log.send(f"{topic_of('items')}/0", payload)
     log.show_all()
     with pytest.raises(StreamError, match="changes of several connectors, shop and other"):
         log.plan_batch(log.start)
@@ -287,8 +287,8 @@ def transaction_topic(topic: str) -> TransactionTopic:
     ],
 )
 def test_names_of_tables_and_topics(topic: str, collection: str, is_known: bool) -> None:
-    found = transaction_topic(topic)._topic_of(collection)
-    assert (found == topic) is is_known
+    actual = transaction_topic(topic)._topic_of(collection)
+    assert (actual == topic) is is_known
 
 
 def test_names_of_tables_beside_those_that_are_known() -> None:
@@ -300,7 +300,7 @@ def test_names_of_tables_beside_those_that_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "known"),
+    ("number", "expected"),
     [
         ("571:53195829", "571"),
         ("24bc7850-2c16-11e6-a073-0242ac110002:101", "24bc7850-2c16-11e6-a073-0242ac110002:101"),
@@ -310,5 +310,5 @@ def test_names_of_tables_beside_those_that_are_known() -> None:
         (None, None),
     ],
 )
-def test_ids(told: Any, known: str | None) -> None:
-    assert transaction_id(Transaction(told)) == known
+def test_ids(number: Any, expected: str | None) -> None:
+    assert transaction_id(Transaction(number)) == expected

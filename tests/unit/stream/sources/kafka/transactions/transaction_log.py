@@ -146,11 +146,11 @@ class Log:
         return {name: self.first.get(name, 0) for name in self.names}
 
     def batches(self, rows: int) -> list[dict[str, int]]:
-        found, lower = [], self.start
+        frontiers, lower = [], self.start
         while (upper := self.plan_batch(lower, rows)) != lower:
-            found.append(upper)
+            frontiers.append(upper)
             lower = upper
-        return found
+        return frontiers
 
     def at(self, frontier: dict[str, int], *tables: str) -> list[int]:
         return [frontier[f"{topic_of(table)}/0"] for table in tables or TABLES]
