@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 NO_HEADER = (
     "does not begin with a byte 0 and the four bytes of a schema id, as messages of a schema "
-    "registry do"
+    "registry do; ids in Kafka's headers are not read"
 )
 NO_REGISTRY = ". If no message of the topic does, set the source's `schema_file`"
 GLUE = "has the header of AWS Glue's schema registry, which is not supported"
