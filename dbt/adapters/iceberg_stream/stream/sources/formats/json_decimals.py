@@ -32,7 +32,7 @@ def has_decimals(columns: str) -> bool:
 
 
 def parseable_sql(text: str, columns: str) -> str:
-    """Return SQL of JSON; of text that is no JSON, if it has a number that Spark would not end.
+    """Return SQL of a JSON text that Spark can parse: of invalid JSON in place of huge numbers.
 
     Args:
         text: SQL of the JSON.
@@ -40,9 +40,9 @@ def parseable_sql(text: str, columns: str) -> str:
     """
     if not has_decimals(columns):
         return text
-    # Texts in the JSON may look like such a number, too.
+    # Strings in the JSON may look like such a number, too.
     numbers = f"regexp_replace(regexp_replace({text}, {ESCAPE}, ''), {TEXT}, '') rlike {HUGE}"
-    # Spark takes texts for decimals, too. What is no JSON is in the column of corrupt records.
+    # Spark also reads decimals from strings. Invalid JSON is in the column of corrupt records.
     if (texts := _decimals_as_texts(columns)) is not None:
         decimals = f"to_json(from_json({text}, {literal(texts)}, {CORRUPT}))"
         numbers = f"({numbers} or coalesce({decimals} rlike {HUGE}, true))"
