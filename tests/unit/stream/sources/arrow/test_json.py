@@ -27,6 +27,11 @@ def test_messages_become_rows() -> None:
     ]
 
 
+def test_a_string_may_be_json() -> None:
+    decoded = records(b'{"id": 1, "name": "{}"}', b'{"name": "[{\\"a\\": {\\"b\\": 1}}]"}')
+    assert decoded["called"].to_pylist() == ["{}", '[{"a": {"b": 1}}]']
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -38,6 +43,7 @@ def test_messages_become_rows() -> None:
         (b'{"id": 1',),
         (b'{"id": 1} {"id": 2}', b""),
         (b'{"id": 1} null {"id": 2}',),
+        (b'{"id": 1} "more"',),
         (b'{"id": 1', b"}", b'{"id": 2}{"id": 3}'),
         (b'{"name": "a', b'b"}'),
         (b'{"more": {"id": 1}', b'{"id": 2}}'),

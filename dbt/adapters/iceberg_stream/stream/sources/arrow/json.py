@@ -22,8 +22,9 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import (
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_values
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
-# The end of an object that is followed by anything but the rest of another object or list.
-MORE = r"\}\s*[^,}\]\s]"
+# The end of an object that is followed by anything but the rest of another object or list, or by
+# the end of a string with JSON in it. PyArrow refuses strings behind an object.
+MORE = r'\}\s*[^,}\]\s"]'
 
 
 def decode_messages(
