@@ -148,7 +148,7 @@ def _decoded(
 
 
 def _first(bodies: Sequence[bytes], node: Node) -> tuple[pa.Array, list[bytes]]:
-    """Return the converted values at the beginnings of bodies, and the bytes behind them."""
+    """Return the first value of each body, converted, and the bytes that follow it."""
     if isinstance(node, NullUnion):
         return _first_nullable(bodies, node)
     if isinstance(node, Struct):

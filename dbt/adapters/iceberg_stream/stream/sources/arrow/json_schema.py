@@ -140,7 +140,7 @@ def _number(node: Scalar) -> Scalar:
 
 
 def _scalars(array: pa.Array, node: Node) -> pa.Array:
-    """Return values without parts with the types that Spark gives them."""
+    """Return values that are not nested, with the types that Spark gives them."""
     assert isinstance(node, JsonScalar)
     kind = to_arrow_type(node.column)
     if node.read == BINARY and pa.types.is_string(array.type):
@@ -154,7 +154,7 @@ def _scalars(array: pa.Array, node: Node) -> pa.Array:
 
 
 def _octets(texts: pa.StringArray) -> pa.BinaryArray:
-    """Return the bytes of texts in base64."""
+    """Decode texts in base64."""
     encoded = texts.cast(pa.binary()).to_pylist()
     decoded = [None if own is None else base64.b64decode(own) for own in encoded]
     # Python's decoder accepts texts that Spark's refuses, such as some with too many `=`.

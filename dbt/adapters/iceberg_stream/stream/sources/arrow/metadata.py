@@ -33,7 +33,7 @@ Decode = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def read_metadata(messages: Sequence[Message], fields: Sequence[str]) -> dict[str, pa.Array]:
-    """Return fields of messages, by the names that their columns have in a batch.
+    """Return fields of messages, by the names of their columns in a batch.
 
     Args:
         messages: the messages.
@@ -90,7 +90,7 @@ class ArrowMetadata:
         return [name for name in dict.fromkeys(self._picked.values()) if name != OFFSET]
 
     def picking(self, pick: Pick) -> Pick:
-        """Return what picks columns of the records, and keeps those of the metadata for `adding`.
+        """Return a function that picks columns of the records; `adding` adds those of the metadata.
 
         Args:
             pick: picks columns of both.

@@ -32,7 +32,7 @@ def has_decimals(columns: str) -> bool:
 
 
 def parseable_sql(text: str, columns: str) -> str:
-    """Return SQL of a JSON text that Spark can parse: of invalid JSON in place of huge numbers.
+    """Return SQL of a JSON text, which is replaced by invalid JSON if it has a huge number.
 
     Args:
         text: SQL of the JSON.
@@ -50,7 +50,7 @@ def parseable_sql(text: str, columns: str) -> str:
 
 
 def _decimals_as_texts(columns: str) -> str | None:
-    """Return the type of the columns that have decimals, and only these; decimals are strings.
+    """Return a struct of the columns that have decimals, with strings in place of decimals.
 
     None if there are no decimals, or the columns cannot be parsed here.
     """
@@ -68,7 +68,7 @@ def _decimals_as_texts(columns: str) -> str | None:
 
 
 def _texts(kind: DataType) -> str | None:
-    """Return a type with strings for its decimals and nothing else; None if there are none."""
+    """Return a type with only its decimals, as strings; None if it has none."""
     from sqlglot import exp
 
     if kind.is_type("decimal"):
