@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test unit unit-minimal lint test-slow test-cluster
-.PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage docs docs-check report-check lock mutants bench stop clean
+.PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage engine-jar docs docs-check report-check lock mutants bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ coverage: $(VENV)/.dev-installed ## Lines and branches that tests reach (TESTS=t
 	$(BIN)/coverage run -m pytest $(TESTS) -m "not slow" --quiet --numprocesses $(WORKERS) --dist loadfile
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+engine-jar: $(VENV)/.dev-installed ## Build the engine's jar from its Java sources (needs a JDK 17)
+	$(BIN)/python -m tests.engine_jar
 
 docs: $(DOCS)/.installed ## Build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict

@@ -15,7 +15,9 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_namespace_packages(include=["dbt", "dbt.*"]),
-    package_data={"dbt.adapters.iceberg_stream": ["py.typed", "report/templates/*"]},
+    package_data={
+        "dbt.adapters.iceberg_stream": ["py.typed", "report/templates/*", "engines/jvm/*.jar"]
+    },
     include_package_data=True,
     install_requires=[
         "dbt-adapters>=1.24,<2.0",

@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.engines.jars import resolve_packages
 from dbt.adapters.iceberg_stream.engines.java import find_java
 from dbt.adapters.iceberg_stream.engines.launch import ICEBERG_EXTENSIONS
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
+from tests.servers.tcp_proxy import TcpProxy
 
 from .harness import BenchmarkError
 
@@ -273,7 +274,9 @@ class WarmPeer(Peer):
         server = status(self._engine)
         if server is None:
             raise BenchmarkError("The warm engine has gone.")
-        return super().environment() | {"SPARK_REMOTE": server.endpoint.url}
+        # dbt-spark connects by TCP only.
+        proxy = TcpProxy(server.socket)
+        return super().environment() | {"SPARK_REMOTE": f"sc://127.0.0.1:{proxy.port}"}
 
 
 def require_same_rows(contenders: list[Contender]) -> None:

@@ -45,22 +45,19 @@ class TestServerFaults:
         EmbeddedEngine(EngineSettings(home, keep_alive=600)).endpoint()
         server = status(home)
         assert server is not None
-        with tcp_proxy(server.port) as running:
+        with tcp_proxy(server.socket) as running:
             yield running
 
     @pytest.fixture(scope="class")
     def dbt_profile_data(
         self, unique_schema: str, home: Path, proxy: TcpProxy, catalog: RestCatalog
     ) -> dict[str, Any]:
-        server = status(home)
-        assert server is not None
         target = {
             "type": "iceberg_stream",
             "schema": unique_schema,
             "method": "connect",
             "host": "localhost",
             "port": proxy.port,
-            "server_token": server.token,
             "catalog_properties": {"uri": catalog.uri},
             "token": catalog.token("wanda"),
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import textwrap
@@ -22,7 +24,8 @@ from dbt.adapters.iceberg_stream.engines.embedded import (
     stop,
 )
 from dbt.adapters.iceberg_stream.engines.jars import cache_root
-from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineError, EngineSettings
 
 CLIENT = textwrap.dedent(
     """
@@ -32,7 +35,7 @@ CLIENT = textwrap.dedent(
     from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
     settings = EngineSettings(Path(sys.argv[1]), driver_memory="1g", keep_alive=float(sys.argv[2]))
     engine = EmbeddedEngine(settings)
-    print(engine.endpoint().port, flush=True)
+    print(engine.endpoint().socket, flush=True)
     time.sleep(120)
     """
 )
@@ -61,9 +64,9 @@ def client(home: Path, keep_alive: float, **variables: str) -> subprocess.Popen[
     )
 
 
-def port_of(process: subprocess.Popen[str]) -> int:
+def socket_of(process: subprocess.Popen[str]) -> Path:
     assert process.stdout is not None
-    return int(process.stdout.readline())
+    return Path(process.stdout.readline().strip())
 
 
 def engine(home: Path, **changes: Any) -> EmbeddedEngine:
@@ -84,14 +87,12 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
     assert condition()
 
 
-def answer(url: str, sql: str) -> Any:
-    from pyspark.sql.connect.session import SparkSession
-
-    spark = SparkSession.builder.remote(url).create()
+def answer(endpoint: Endpoint, sql: str) -> Any:
+    session = Session(endpoint, {})
     try:
-        return spark.sql(sql).collect()[0][0]
+        return session.query(sql).column(0)[0].as_py()
     finally:
-        spark.stop()
+        session.close()
 
 
 def leftovers(home: Path) -> list[str]:
@@ -107,16 +108,16 @@ def leftovers(home: Path) -> list[str]:
 def test_one_server_for_two_processes_at_once(home: Path) -> None:
     clients = [client(home, 60) for _ in range(2)]
     try:
-        ports = {port_of(process) for process in clients}
-        assert ports == {running(home).port}
+        sockets = {socket_of(process) for process in clients}
+        assert sockets == {running(home).socket}
         assert set(running(home).clients) == {process.pid for process in clients}
 
         began = time.monotonic()
         endpoint = engine(home).endpoint()
         assert time.monotonic() - began < 0.5
 
-        assert answer(endpoint.url, "select 1") == 1
-        zone = answer(endpoint.url, "select current_timezone()")
+        assert answer(endpoint, "select 1") == 1
+        zone = answer(endpoint, "select current_timezone()")
         assert zone == "UTC"
 
         with pytest.raises(EngineError, match="runs with other settings") as error:
@@ -132,16 +133,35 @@ def test_secrets_are_for_the_user_only(home: Path) -> None:
     server = running(home)
     assert (home / "server.json").stat().st_mode & 0o077 == 0
     assert next(home.glob("tmp/*")).stat().st_mode & 0o077 == 0
-    for process in (server.jvm, server.supervisor):
-        assert server.token not in " ".join(psutil.Process(process.pid).cmdline())
+    for folder in (home, server.socket.parent):
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_no_port_of_the_engine_answers_strangers(home: Path) -> None:
+    """What is open on loopback is Spark's RPC and its block manager, which want a secret."""
+    server = running(home)
+    processes = [psutil.Process(server.jvm.pid), *psutil.Process(server.jvm.pid).children(True)]
+    listening = [
+        c.laddr for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN
+    ]
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+    assert len(listening) == 2
+    for address in listening:
+        with socket.create_connection(("127.0.0.1", address.port), timeout=10) as stranger:
+            # A message of Spark's network protocol without the login: the frame's length, the type
+            # of an RPC, its id, the body's length, and a Java object.
+            stranger.sendall(struct.pack(">qbqi", 37, 3, 1, 16) + bytes.fromhex("aced0005") * 4)
+            stranger.settimeout(10)
+            reply = stranger.recv(1000)
+        assert b"Expected SaslMessage" in reply or reply == b"", reply
 
 
 def test_interrupt_of_a_client_leaves_the_server_warm(home: Path) -> None:
     process = client(home, 60)
-    port = port_of(process)
+    socket_path = socket_of(process)
     process.send_signal(signal.SIGINT)
     process.wait()
-    assert running(home).port == port
+    assert running(home).socket == socket_path
     assert os.getsid(running(home).jvm.pid) != os.getsid(0)
 
 
@@ -149,9 +169,9 @@ def test_other_settings_replace_an_idle_server(home: Path) -> None:
     before = running(home)
     other = engine(home, keep_alive=60.0, spark_conf=(("spark.sql.shuffle.partitions", "3"),))
     # The engines of this process have been dropped, so nobody else holds a lease.
-    url = other.endpoint().url
+    endpoint = other.endpoint()
     assert not before.jvm.alive()
-    assert answer(url, "select 1") == 1
+    assert answer(endpoint, "select 1") == 1
     other.release()
 
 
@@ -167,7 +187,7 @@ def test_killed_client_leaves_nothing(home: Path, tmp_path: Path) -> None:
     """Also: the stale record of the server before is replaced."""
     (tmp_path / "jars").symlink_to(cache_root() / "jars")
     process = client(home, 0, DBT_ICEBERG_STREAM_CACHE=str(tmp_path))
-    port_of(process)
+    socket_of(process)
     process.kill()
     process.wait()
     wait_until(lambda: not leftovers(home), 10)

@@ -10,6 +10,7 @@ import yaml
 
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, stop
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
+from tests.servers.tcp_proxy import tcp_proxy
 
 
 def debug(folder: Path, target: dict[str, object]) -> subprocess.CompletedProcess[str]:
@@ -24,19 +25,20 @@ def test_a_server_without_iceberg(tmp_path: Path) -> None:
     home = tmp_path / "spark"
     engine = EmbeddedEngine(EngineSettings(home, packages=(), keep_alive=60))
     server = engine.endpoint()
+    assert server.socket is not None
     try:
-        done = debug(
-            tmp_path,
-            {
-                "type": "iceberg_stream",
-                "schema": "s",
-                "method": "connect",
-                "host": "localhost",
-                "port": server.port,
-                "server_token": server.token,
-                "catalog_properties": {"uri": "http://localhost:1"},
-            },
-        )
+        with tcp_proxy(server.socket) as proxy:
+            done = debug(
+                tmp_path,
+                {
+                    "type": "iceberg_stream",
+                    "schema": "s",
+                    "method": "connect",
+                    "host": "localhost",
+                    "port": proxy.port,
+                    "catalog_properties": {"uri": "http://localhost:1"},
+                },
+            )
     finally:
         stop(home)
     assert done.returncode != 0

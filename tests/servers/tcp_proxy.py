@@ -6,15 +6,16 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 
 class TcpProxy:
-    """Forwards connections to a port of this machine, until it is cut or swallows what is sent.
+    """Forwards connections to a port or socket of this machine, until it is cut or swallows.
 
     `mend` lets new connections through.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int | Path) -> None:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -53,7 +54,7 @@ class TcpProxy:
                 client.close()
                 continue
             try:
-                server = socket.create_connection(("127.0.0.1", self._target))
+                server = self._connect()
             except OSError:
                 client.close()
                 continue
@@ -61,6 +62,13 @@ class TcpProxy:
             for source, sink in ((client, server), (server, client)):
                 pump = threading.Thread(target=self._pump, args=(source, sink), daemon=True)
                 pump.start()
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target))
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self._target))
+        return server
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -78,8 +86,8 @@ def _shut(end: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def tcp_proxy(target: int) -> Iterator[TcpProxy]:
-    """Run a proxy to a port of this machine."""
+def tcp_proxy(target: int | Path) -> Iterator[TcpProxy]:
+    """Run a proxy to a port or socket of this machine."""
     proxy = TcpProxy(target)
     try:
         yield proxy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import uuid
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql.connect.proto.base_pb2_grpc import (
 from pyspark.sql.connect.session import SparkSession
 
 from dbt.adapters.iceberg_stream.engines.client import open_session
+from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 
 
 def test_the_garbage_collector_takes_a_session_and_ends_nothing(
@@ -27,7 +29,7 @@ def test_the_garbage_collector_takes_a_session_and_ends_nothing(
     monkeypatch.setattr(
         ExecutePlanResponseReattachableIterator, "shutdown", lambda: ended.append(True)
     )
-    session = open_session("sc://localhost:1", {})
+    session = open_session(Endpoint("localhost", 1), str(uuid.uuid4()), {})
     SparkSession._default_session = SparkSession._active_session.session = None
     session.itself = session
     gone = weakref.ref(session), weakref.ref(session.client)
@@ -55,7 +57,8 @@ def test_an_execution_is_released_once_when_it_is_complete() -> None:
     port = server.add_insecure_port("localhost:0")
     server.start()
     try:
-        release = open_session(f"sc://localhost:{port}", {}).client._stub.ReleaseExecute
+        session = open_session(Endpoint("localhost", port), str(uuid.uuid4()), {})
+        release = session.client._stub.ReleaseExecute
         until = ReleaseExecuteRequest.ReleaseUntil(response_id="1")
         release(ReleaseExecuteRequest(release_until=until), metadata=[])
         release(ReleaseExecuteRequest(release_all=ReleaseExecuteRequest.ReleaseAll()), metadata=[])

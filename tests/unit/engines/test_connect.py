@@ -95,8 +95,3 @@ def test_nobody_there() -> None:
     with pytest.raises(EngineError, match="does not answer.*Check `host` and `port`"):
         ConnectEngine(Endpoint("localhost", port)).endpoint()
     assert time.monotonic() - begin < PROBE_SECONDS
-
-
-def test_the_url_holds_what_spark_needs() -> None:
-    assert Endpoint("h", 1).url == "sc://h:1/"
-    assert Endpoint("h", 1, "a;b", True).url == "sc://h:1/;use_ssl=true;token=a%3Bb"

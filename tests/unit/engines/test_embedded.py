@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,10 +24,14 @@ from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSett
 
 
 class Launches:
-    """Stands in for the start of a server: the port is ours, the processes are this test's."""
+    """Stands in for the start of a server: the socket is ours, the processes are this test's."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.count, self.listener = home, 0, socket.create_server(("127.0.0.1", 0))
+        self.home, self.count = home, 0
+        self.socket = Path(tempfile.mkdtemp()) / "server"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.socket))
+        self.listener.listen()
 
     def __call__(self, settings: EngineSettings) -> Launches:
         self.settings = settings
@@ -35,8 +40,7 @@ class Launches:
     def run(self) -> EngineStatus:
         self.count += 1
         time.sleep(0.05)
-        port = self.listener.getsockname()[1]
-        write_record(self.home, port=port, fingerprint=self.settings.fingerprint())
+        write_record(self.home, socket=str(self.socket), fingerprint=self.settings.fingerprint())
         server = EngineStatus.read(self.home)
         assert server is not None
         return server
@@ -61,8 +65,7 @@ def write_record(home: Path, **changes: Any) -> None:
     own = {"pid": os.getpid(), "created": psutil.Process().create_time()}
     record = {
         "ready": True,
-        "port": 1,
-        "token": "s3cret",
+        "socket": "/nowhere/server",
         "supervisor": own,
         "jvm": own,
         "started": 0.0,
@@ -72,6 +75,7 @@ def write_record(home: Path, **changes: Any) -> None:
         "spark": "4.1.1",
     }
     (home / "server.json").write_text(json.dumps(record | changes))
+    (home / "server.json").chmod(0o600)
 
 
 @pytest.fixture
@@ -122,12 +126,13 @@ def test_stale_record_is_replaced(
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
     own = {"pid": os.getpid(), "created": 1.0}
     write_record(tmp_path, **{"jvm": own} | stale)
-    assert engine(tmp_path).endpoint().port == launches.listener.getsockname()[1]
+    assert engine(tmp_path).endpoint().socket == launches.socket
     assert killed == []
 
 
 def test_damaged_record_is_replaced(tmp_path: Path, launches: Launches) -> None:
     (tmp_path / "server.json").write_text('{"port": 1')
+    (tmp_path / "server.json").chmod(0o600)
     engine(tmp_path).endpoint()
     assert launches.count == 1
 
@@ -197,6 +202,45 @@ def test_new_home_is_hidden_from_git(tmp_path: Path, launches: Launches) -> None
     assert (launches.home / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o666])
+def test_a_record_that_others_may_write_or_read_is_refused(tmp_path: Path, mode: int) -> None:
+    write_record(tmp_path)
+    (tmp_path / "server.json").chmod(mode)
+    for use in (status, stop):
+        with pytest.raises(EngineError, match="cannot be trusted: .* chmod 600"):
+            use(tmp_path)
+
+
+def test_a_record_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    (tmp_path / "server.json").rename(tmp_path / "another")
+    (tmp_path / "server.json").symlink_to(tmp_path / "another")
+    with pytest.raises(EngineError, match="is not a regular file"):
+        status(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path, launches: Launches) -> None:
+    engine(tmp_path).endpoint()
+    os.chown(tmp_path / "server.json", 12345, 12345)
+    with pytest.raises(EngineError, match="belongs to another user"):
+        status(tmp_path)
+    os.chown(tmp_path / "server.json", 0, 0)
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(EngineError, match="belongs to another user"):
+        engine(tmp_path).endpoint()
+    os.chown(tmp_path, 0, 0)
+    os.chown(launches.socket.parent, 12345, 12345)
+    with pytest.raises(EngineError, match="socket cannot be trusted"):
+        engine(tmp_path).endpoint()
+
+
+def test_a_home_of_an_older_version_becomes_private(tmp_path: Path, launches: Launches) -> None:
+    tmp_path.chmod(0o755)
+    engine(tmp_path).endpoint()
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
 def test_windows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.sys, "platform", "win32")
     with pytest.raises(EngineError, match="WSL"):
@@ -210,4 +254,3 @@ def test_cli(tmp_path: Path) -> None:
     write_record(tmp_path / HOME)
     output = run(main, ["status", "--project-dir", str(tmp_path)]).output
     assert "ready" in output and "4.1.1" in output
-    assert "s3cret" not in output

@@ -9,6 +9,7 @@ import pytest
 from dbt.adapters.iceberg_stream.engines.launch import (
     ICEBERG_EXTENSIONS,
     MAIN_CLASS,
+    STATEMENT_GUARD,
     argument_file,
     server_arguments,
     server_environment,
@@ -18,29 +19,31 @@ from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSett
 
 HOME = Path("/project/.iceberg_stream")
 SCRATCH = HOME / "tmp" / "1"
+SOCKETS = Path("/tmp/iceberg-stream-1")
 
 
 def arguments(**changes: object) -> list[str]:
     settings = EngineSettings(home=HOME, **changes)  # type: ignore[arg-type]
-    return server_arguments(settings, [Path("/a.jar"), Path("/b.jar")], 15002, SCRATCH)
+    return server_arguments(settings, [Path("/a.jar"), Path("/b.jar")], SOCKETS / "server", SCRATCH)
 
 
 def conf(*pairs: tuple[str, str]) -> dict[str, str]:
-    return spark_settings(EngineSettings(home=HOME, spark_conf=pairs), 15002, SCRATCH)
+    return spark_settings(EngineSettings(home=HOME, spark_conf=pairs), SOCKETS, SCRATCH)
 
 
 def test_command_line() -> None:
     line = arguments(driver_memory="3g")
     assert line[0] == "-Xmx3g"
-    assert line[-3:] == ["-cp", "/a.jar:/b.jar", MAIN_CLASS]
-    assert "-Dspark.connect.grpc.binding.port=15002" in line
+    assert line[-4:] == ["-cp", "/a.jar:/b.jar", MAIN_CLASS, "/tmp/iceberg-stream-1/server"]
     assert "--add-opens=java.base/java.nio=ALL-UNNAMED" in line
 
 
-def test_only_loopback() -> None:
-    settings = conf(("spark.connect.grpc.binding.address", "0.0.0.0"))
-    assert settings["spark.connect.grpc.binding.address"] == "127.0.0.1"
+def test_ports_are_on_loopback_and_ask_for_a_secret_that_no_setting_has() -> None:
+    settings = conf(("spark.authenticate", "false"), ("spark.python.unix.domain.socket.dir", "/x"))
     assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.authenticate"] == "true"
+    assert not [name for name in settings if "secret" in name]
+    assert settings["spark.python.unix.domain.socket.dir"] == str(SOCKETS)
 
 
 def test_users_settings_win() -> None:
@@ -48,10 +51,10 @@ def test_users_settings_win() -> None:
     assert "-Xmx5g" in arguments(spark_conf=(("spark.driver.memory", "5gb"),))
 
 
-def test_iceberg_stays_among_the_extensions() -> None:
-    assert conf()["spark.sql.extensions"] == ICEBERG_EXTENSIONS
+def test_iceberg_stays_among_the_extensions_and_the_guard_is_the_last_one() -> None:
+    assert conf()["spark.sql.extensions"] == f"{ICEBERG_EXTENSIONS},{STATEMENT_GUARD}"
     both = conf(("spark.sql.extensions", "org.x.Sedona"))["spark.sql.extensions"]
-    assert both == f"{ICEBERG_EXTENSIONS},org.x.Sedona"
+    assert both == f"{ICEBERG_EXTENSIONS},org.x.Sedona,{STATEMENT_GUARD}"
 
 
 def test_users_java_options_come_after_ours() -> None:
@@ -70,9 +73,8 @@ def test_misplaced_settings_are_refused() -> None:
 def test_environment() -> None:
     base = {"PATH": "/bin", "SPARK_HOME": "/s", "SPARK_REMOTE": "sc://x", "HADOOP_CONF_DIR": "/h"}
     base["DBT_ENV_SECRET_TOKEN"] = "hush"
-    assert server_environment("s3cret", base, ambient=True) == {
+    assert server_environment(base, ambient=True) == {
         "PATH": "/bin",
-        "SPARK_CONNECT_AUTHENTICATE_TOKEN": "s3cret",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
@@ -80,11 +82,11 @@ def test_environment() -> None:
 
 def test_cloud_credentials_of_the_environment_are_for_those_who_ask() -> None:
     base = {"AWS_SECRET_ACCESS_KEY": "hush", "GOOGLE_APPLICATION_CREDENTIALS": "/key"}
-    environment = server_environment("t", base)
+    environment = server_environment(base)
     assert not base.keys() & environment.keys()
     assert environment["AWS_EC2_METADATA_DISABLED"] == "true"
     assert environment["AWS_SHARED_CREDENTIALS_FILE"] == os.devnull
-    assert base.items() <= server_environment("t", base, ambient=True).items()
+    assert base.items() <= server_environment(base, ambient=True).items()
 
 
 def test_one_collector() -> None:

@@ -11,8 +11,16 @@ from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineSetting
 SETTINGS = EngineSettings(home=Path("/project/.iceberg_stream"))
 
 
-def test_url_names_localhost_and_token() -> None:
-    assert Endpoint("localhost", 15002, "s3cret").url == "sc://localhost:15002/;token=s3cret"
+def test_targets() -> None:
+    assert Endpoint(socket=Path("/run/x/server")).target == "unix:/run/x/server"
+    assert Endpoint("spark", 1).target == "spark:1"
+    assert Endpoint("::1", 1).target == "[::1]:1"
+
+
+def test_localhost_is_ipv4_because_another_user_may_listen_on_the_same_port_of_ipv6() -> None:
+    assert Endpoint("localhost", 15002, "s3cret").target == "127.0.0.1:15002"
+    # A certificate proves who listens.
+    assert Endpoint("localhost", 15002, tls=True).target == "localhost:15002"
 
 
 def test_secrets_stay_out_of_reprs() -> None:

@@ -55,7 +55,7 @@ def status(
     click.echo(
         f"The engine is {'ready' if engine.ready else 'starting'}.\n"
         f"  up for    {time.time() - engine.started:.0f} s\n"
-        f"  port      {engine.port}\n"
+        f"  socket    {engine.socket}\n"
         f"  process   {engine.jvm.pid}\n"
         f"  versions  Spark {engine.spark}, Java {engine.java}\n"
         f"  settings  {engine.settings}\n"

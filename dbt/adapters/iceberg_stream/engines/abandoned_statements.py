@@ -43,7 +43,7 @@ class SessionRecord:
             session_id: the session's id.
         """
         with open(self._path, "a") as file:
-            file.write(f"{_address(endpoint)} {session_id}\n")
+            file.write(f"{endpoint.target} {session_id}\n")
 
     def lost_server(self) -> None:
         """Keep the file after the connection to the server was lost during a statement."""
@@ -87,8 +87,8 @@ def _end(path: Path, endpoint: Endpoint) -> tuple[bool, int]:
     """Return whether sessions on other servers remain, and how many statements were canceled."""
     has_others, ended = False, 0
     for line in path.read_text().splitlines():
-        address, _, session_id = line.partition(" ")
-        if address != _address(endpoint):
+        address, _, session_id = line.rpartition(" ")
+        if address != endpoint.target:
             has_others = True
             continue
         try:
@@ -108,7 +108,3 @@ def _remove(path: Path, lock: FileLock) -> None:
     path.unlink(missing_ok=True)
     path.with_suffix(".lock").unlink(missing_ok=True)
     lock.release()
-
-
-def _address(endpoint: Endpoint) -> str:
-    return f"{endpoint.host}:{endpoint.port}"

@@ -7,9 +7,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql.connect.client import DefaultChannelBuilder
+import grpc
+from pyspark.sql.connect.client import ChannelBuilder
 from pyspark.sql.connect.proto import ReleaseExecuteRequest, ReleaseExecuteResponse
 from pyspark.sql.connect.session import SparkSession
+
+from dbt.adapters.iceberg_stream.engines.channel import open_channel
+from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 
 
 class ClientSession(SparkSession):
@@ -23,15 +27,33 @@ class ClientSession(SparkSession):
         """Do nothing; see the class."""
 
 
-def open_session(url: str, channel_options: dict[str, int]) -> SparkSession:
+class _Channel(ChannelBuilder):
+    """Opens the channel of an endpoint; Spark's own builder knows no sockets."""
+
+    def __init__(self, endpoint: Endpoint, session_id: str, options: dict[str, int]) -> None:
+        super().__init__(params={ChannelBuilder.PARAM_SESSION_ID: session_id})
+        self._endpoint = endpoint
+        self._options = options
+
+    @property
+    def host(self) -> str:
+        return self._endpoint.host
+
+    def toChannel(self) -> grpc.Channel:  # noqa: N802 - Spark's name
+        return open_channel(self._endpoint, self._options)
+
+
+def open_session(
+    endpoint: Endpoint, session_id: str, channel_options: dict[str, int]
+) -> SparkSession:
     """Open a session, without connecting to the server yet.
 
     Args:
-        url: Spark's connection string.
+        endpoint: the server.
+        session_id: the session's id, a UUID.
         channel_options: options of the gRPC channel.
     """
-    channel = DefaultChannelBuilder(url, list(channel_options.items()))
-    session = ClientSession(connection=channel)
+    session = ClientSession(connection=_Channel(endpoint, session_id, channel_options))
     stub = session.client._stub
     stub.ReleaseExecute = _at_the_end_only(stub.ReleaseExecute)
     # At exit it would try for minutes to reach the server; and it keeps the client alive.

@@ -9,7 +9,6 @@ import threading
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineError
 
 PROBE_SECONDS = 5.0
-LOCAL = "localhost"
 # The opening of an HTTP/2 connection with empty settings (RFC 9113, section 3.4).
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 HTTP2_SETTINGS = 4
@@ -56,7 +55,7 @@ class ConnectEngine:
         where = f"{self._endpoint.host}:{self._endpoint.port}"
         try:
             with socket.create_connection(
-                (self._endpoint.host, self._endpoint.port), timeout=PROBE_SECONDS
+                self._endpoint.address, timeout=PROBE_SECONDS
             ) as connection:
                 if self._endpoint.tls:
                     self._require_tls(connection, where)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from dbt.adapters.iceberg_stream.engines.java import Java
+from dbt.adapters.iceberg_stream.engines.private_files import require_trusted
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 
 logger = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
 
 # The statements of a typical dbt run, whose classes go into an AppCDS archive.
 TRAINING = """
-import os, sys
+import sys, uuid
+from pathlib import Path
 import pyarrow
-from pyspark.sql.connect.session import SparkSession
-port, folder = sys.argv[1:]
-token = os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
-spark = SparkSession.builder.remote(f"sc://localhost:{port}/;token={token}").create()
+from dbt.adapters.iceberg_stream.engines.client import open_session
+from dbt.adapters.iceberg_stream.engines.settings import Endpoint
+socket, folder = sys.argv[1:]
+spark = open_session(Endpoint(socket=Path(socket)), str(uuid.uuid4()), {})
 catalog = "spark.sql.catalog.t"
 spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
 spark.conf.set(f"{catalog}.type", "jdbc")
@@ -87,6 +89,11 @@ def spark_jars() -> list[Path]:
     return jars
 
 
+def own_jar() -> Path:
+    """Return the jar of this package: its server, and what checks the statements of callers."""
+    return Path(__file__).with_name("jvm") / "iceberg-stream-engine.jar"
+
+
 def resolve_packages(packages: tuple[str, ...], java: Java, repository: str | None) -> list[Path]:
     """Return the jars of Maven packages and their dependencies, except those of Spark.
 
@@ -110,7 +117,21 @@ def resolve_packages(packages: tuple[str, ...], java: Java, repository: str | No
     folder = cache_root() / "jars" / hashlib.sha256(content.encode()).hexdigest()[:16]
     if not folder.is_dir():
         _fetch_locked(packages, java, repository or MAVEN_CENTRAL, bundled, folder)
-    return sorted(folder.glob("*.jar"))
+    jars = sorted(folder.glob("*.jar"))
+    _require_trusted(folder, *jars)
+    return jars
+
+
+def _require_trusted(*paths: Path) -> None:
+    """Require that no other user can have put code into the cache."""
+    try:
+        for path in paths:
+            require_trusted(path)
+    except PermissionError as error:
+        raise EngineError(
+            f"The cache of Spark's jars cannot be trusted: {error}. Remove it, or set "
+            "DBT_ICEBERG_STREAM_CACHE to a folder of your own."
+        ) from error
 
 
 def _fetch_locked(
@@ -290,4 +311,6 @@ def class_archive(java: Java, class_path: list[Path]) -> Archive:
         facts.append(f"{jar}:{stat.st_size}:{stat.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
     path = cache_root() / "cds" / f"{digest[:16]}.jsa"
+    if path.exists():
+        _require_trusted(path.parent, path)
     return Archive(path, base=None if java.has_archive else path.with_suffix(".base"))

@@ -9,9 +9,9 @@ import re
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,6 +21,7 @@ from typing import Any
 from dbt.adapters.iceberg_stream.engines.jars import (
     TRAINING,
     class_archive,
+    own_jar,
     resolve_packages,
     spark_jars,
 )
@@ -33,11 +34,16 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineStatus,
 )
 
-MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+MAIN_CLASS = "icebergstream.SocketServer"
+# The longest path of a Unix domain socket on macOS; on Linux, 107 bytes.
+LONGEST_SOCKET = 103
+STATEMENT_GUARD = "icebergstream.StatementGuard"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
 CRASH_LOG = "server.crash.log"
+# In the scratch folder, the symbolic link to the folder of the sockets.
+SOCKETS = "sockets"
 
 # The packages that spark-submit opens for Spark (JavaModuleOptions). spark-submit itself is not
 # used because it also adds jdk.incubator.vector, which a slim Java does not have.
@@ -110,13 +116,15 @@ logger.utils.name = org.apache.spark.util.Utils
 logger.utils.level = error
 logger.conf.name = org.apache.spark.SparkConf
 logger.conf.level = error
+logger.socket.name = io.netty.bootstrap.ServerBootstrap
+logger.socket.level = error
 """
 
 
 def server_arguments(
     settings: EngineSettings,
     class_path: Iterable[Path],
-    port: int,
+    socket: Path,
     scratch: Path,
     archive: Iterable[str] = (),
 ) -> list[str]:
@@ -125,14 +133,14 @@ def server_arguments(
     Args:
         settings: the engine's settings.
         class_path: the jars.
-        port: of the server.
+        socket: path of the server's socket.
         scratch: folder of temporary files.
         archive: JVM options that use or create an AppCDS archive.
 
     Raises:
         EngineError: a setting is invalid.
     """
-    conf = spark_settings(settings, port, scratch)
+    conf = spark_settings(settings, socket.parent, scratch)
     heap = conf.pop("spark.driver.memory").lower().removesuffix("b")
     if not re.fullmatch(r"\d+[kmgt]", heap):
         raise EngineError(f"`driver_memory` must be a size such as 2g or 1500m; got {heap!r}.")
@@ -151,15 +159,16 @@ def server_arguments(
         "-cp",
         os.pathsep.join(str(jar) for jar in class_path),
         MAIN_CLASS,
+        str(socket),
     ]
 
 
-def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[str, str]:
+def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> dict[str, str]:
     """Return the server's settings: defaults, overridden by the user's, then required ones.
 
     Args:
         settings: the engine's settings.
-        port: of the server.
+        sockets: folder of the server's sockets.
         scratch: folder of temporary files.
 
     Raises:
@@ -180,6 +189,8 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.eventLog.enabled": "false",
         "spark.redaction.regex": SECRET,
         "spark.local.dir": str(scratch),
+        # A task that runs out of memory fails, and does not end the engine for all its users.
+        "spark.executor.killOnFatalError.depth": "0",
         "spark.sql.warehouse.dir": (settings.home / "spark-warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
@@ -192,21 +203,23 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
     extensions = user.get("spark.sql.extensions", "")
     if ICEBERG_EXTENSIONS not in extensions:
         extensions = f"{ICEBERG_EXTENSIONS},{extensions}".rstrip(",")
+    # The last one has the last word on what the parsers of the others return.
+    extensions = f"{extensions},{STATEMENT_GUARD}"
     required = {
         "spark.sql.extensions": extensions,
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
+        # The driver's two ports on the loopback address take Java objects, and give out broadcast
+        # tokens. Spark makes up the secret itself, and keeps it where no session can read it.
+        "spark.authenticate": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(sockets),
     }
     return defaults | user | required
 
 
-def server_environment(
-    token: str, base: Mapping[str, str], ambient: bool = False
-) -> dict[str, str]:
+def server_environment(base: Mapping[str, str], ambient: bool = False) -> dict[str, str]:
     """Return the server's environment: the user's, without secrets and Spark's variables.
 
     Args:
-        token: the server's token.
         base: the user's environment.
         ambient: keep cloud credentials.
     """
@@ -217,7 +230,6 @@ def server_environment(
         inherited
         | ({} if ambient else NO_CLOUD_CREDENTIALS)
         | {
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
@@ -248,6 +260,7 @@ class Launch:
         self._settings = settings
         self._java = find_java(settings.java_home)
         self._class_path = [
+            own_jar(),
             *spark_jars(),
             *resolve_packages(settings.packages, self._java, settings.maven_repository),
         ]
@@ -278,6 +291,7 @@ class Launch:
         scratch = self._settings.home / "tmp" / secrets.token_hex(4)
         scratch.mkdir(parents=True, mode=0o700)
         (scratch / "log4j2.properties").write_text(LOG4J)
+        (scratch / SOCKETS).symlink_to(_sockets_folder())
         archive_options = self._archive.use_options() if archived else []
         orders = self._orders(scratch) | self._command(scratch, "server", archive_options)
         # Creating the archive takes a while after the end; with 0 no process may remain.
@@ -294,11 +308,11 @@ class Launch:
         return None
 
     def _command(self, scratch: Path, name: str, archive: list[str]) -> dict[str, Any]:
-        port = _free_port()
+        socket = (scratch / SOCKETS).readlink() / name
         file = scratch / f"{name}.args"
-        arguments = server_arguments(self._settings, self._class_path, port, scratch, archive)
+        arguments = server_arguments(self._settings, self._class_path, socket, scratch, archive)
         file.write_text(argument_file(arguments))
-        return {"command": [str(self._java.executable), f"@{file}"], "port": port}
+        return {"command": [str(self._java.executable), f"@{file}"], "socket": str(socket)}
 
     def _training(self, scratch: Path) -> dict[str, Any]:
         draft = scratch / "classes.jsa"
@@ -307,26 +321,23 @@ class Launch:
         dump = [str(self._java.executable), "-Xshare:dump"]
         return command | {
             "base": [*dump, f"-XX:SharedArchiveFile={base}"] if base else None,
-            "client": [sys.executable, "-c", TRAINING, str(command["port"]), str(scratch)],
+            "client": [sys.executable, "-c", TRAINING, command["socket"], str(scratch)],
             "draft": str(draft),
             "archive": str(self._archive.path),
         }
 
     def _orders(self, scratch: Path) -> dict[str, Any]:
-        token = secrets.token_urlsafe(24)
         spark = next((j.stem for j in self._class_path if j.stem.startswith("spark-core")), "")
         return {
-            "environment": server_environment(
-                token, os.environ, self._settings.ambient_credentials
-            ),
+            "environment": server_environment(os.environ, self._settings.ambient_credentials),
             # So relative paths in SQL are the same for every client of the project.
             "directory": str(self._settings.home.parent),
             "scratch": str(scratch),
+            "sockets": str((scratch / SOCKETS).readlink()),
             "keep_alive": self._settings.keep_alive,
             "start_timeout": self._settings.start_timeout,
             "training": None,
             "record": {
-                "token": token,
                 "started": time.time(),
                 "fingerprint": self._settings.fingerprint(),
                 "settings": self._settings.summary(),
@@ -364,11 +375,16 @@ def _sweep(folder: Path) -> None:
         except (OSError, ValueError):
             owner = 0
         if not owner or not psutil.pid_exists(owner):
+            with contextlib.suppress(OSError):
+                shutil.rmtree((scratch / SOCKETS).readlink(), ignore_errors=True)
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _sockets_folder() -> Path:
+    """Create a folder for the user alone; the engine's home may be too deep for a socket."""
+    folder = tempfile.mkdtemp(prefix="iceberg-stream-")
+    # The longest name is one of Spark's, for a Python worker: a dot, a UUID and `.sock`.
+    if len(os.fsencode(folder)) + 43 > LONGEST_SOCKET:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="iceberg-stream-", dir="/tmp")
+    return Path(folder)

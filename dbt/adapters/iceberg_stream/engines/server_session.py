@@ -331,7 +331,7 @@ def _open(endpoint: Endpoint, session_id: str) -> SparkSession:
 
     from dbt.adapters.iceberg_stream.engines.client import open_session
 
-    spark = open_session(f"{endpoint.url};session_id={session_id}", KEEPALIVE)
+    spark = open_session(endpoint, session_id, KEEPALIVE)
     spark.client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)])
     return spark
 

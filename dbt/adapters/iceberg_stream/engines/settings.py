@@ -12,9 +12,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.engines.private_files import (
+    create_private_folder,
+    read_private,
+    require_private_folder,
+)
 
 # The last three are Spark's Kafka source and what reads Avro. Version 4.1.1 of the source depends
 # on the token provider 4.1.1, which was never published. It must be on the class path of the
@@ -39,39 +43,63 @@ SECRET = (
 )
 
 
+LOCAL = "localhost"
+LOOPBACK = "127.0.0.1"
+
+
 class EngineError(Exception):
     """The engine cannot run: what is wrong, where, and what to do."""
 
 
 def prepare_home(home: Path) -> None:
-    """Create the folder of the engine's state, which git ignores."""
-    if not home.is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / ".gitignore").write_text("*\n")
+    """Create the folder of the engine's state, which git ignores and other users cannot enter.
+
+    Raises:
+        OSError: it cannot be created, or belongs to another user.
+    """
+    create_private_folder(home)
+    ignored = home / ".gitignore"
+    if not ignored.exists():
+        ignored.write_text("*\n")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of a Spark Connect server.
+    """The address of a Spark Connect server: a host and a port, or a Unix domain socket.
 
     Attributes:
-        host: its host.
+        host: its host; empty for a socket.
         port: its port.
         token: its token, if it has one.
         tls: whether it uses TLS.
+        socket: path of its socket.
     """
 
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
     token: str | None = field(default=None, repr=False)
     tls: bool = False
+    socket: Path | None = None
 
     @property
-    def url(self) -> str:
-        """Spark's connection string, token included."""
-        token = f";token={quote(self.token, safe='')}" if self.token else ""
-        tls = ";use_ssl=true" if self.tls else ""
-        return f"sc://{self.host}:{self.port}/{tls}{token}"
+    def target(self) -> str:
+        """Its address, in gRPC's form."""
+        if self.socket is not None:
+            return f"unix:{self.socket}"
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port to connect to."""
+        # Clients try ::1 first, where any user of the machine may listen on the same port. With
+        # TLS the certificate proves who listens, and it has the name.
+        return LOOPBACK if self.host == LOCAL and not self.tls else self.host, self.port
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, so that nothing crosses the network."""
+        return self.socket is not None or self.host == LOCAL
 
 
 @dataclass(frozen=True)
@@ -161,8 +189,7 @@ class EngineStatus:
 
     home: Path
     ready: bool
-    port: int
-    token: str = field(repr=False)
+    socket: Path
     supervisor: Process
     jvm: Process
     started: float
@@ -173,11 +200,20 @@ class EngineStatus:
 
     @classmethod
     def read(cls, home: Path) -> EngineStatus | None:
-        """Read the record of a home's server; None if there is no valid one."""
+        """Read the record of a home's server; None if there is no valid one.
+
+        Raises:
+            EngineError: other users may have written the record.
+        """
         try:
-            record: dict[str, Any] = json.loads((home / "server.json").read_text())
+            record: dict[str, Any] = json.loads(read_private(home / "server.json"))
             record |= {name: Process(**record[name]) for name in ("supervisor", "jvm")}
-            return cls(home=home, **record)
+            return cls(home=home, **record | {"socket": Path(record["socket"])})
+        except PermissionError as error:
+            raise EngineError(
+                f"The engine's folder {home} cannot be trusted: {error}. Remove the file, or set "
+                "another `engine_home`."
+            ) from error
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             # Missing, damaged, or of another version: the server cannot be used.
             return None
@@ -187,18 +223,30 @@ class EngineStatus:
         return self.supervisor.alive() and self.jvm.alive()
 
     def answers(self) -> bool:
-        """Return whether the server accepts connections."""
+        """Return whether the server accepts connections.
+
+        Raises:
+            EngineError: other users may have made its socket.
+        """
         if not (self.ready and self.alive()):
             return False
-        with socket.socket() as probe:
+        try:
+            require_private_folder(self.socket.parent)
+        except FileNotFoundError:
+            return False
+        except PermissionError as error:
+            raise EngineError(
+                f"The engine's socket cannot be trusted: {error}. Stop the engine with "
+                "`iceberg-stream stop`."
+            ) from error
+        with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex(str(self.socket)) == 0
 
     @property
     def endpoint(self) -> Endpoint:
         """The server's address."""
-        # Without TLS, Spark's client sends a token to the host name `localhost` only.
-        return Endpoint("localhost", self.port, self.token)
+        return Endpoint(socket=self.socket)
 
     @property
     def clients(self) -> tuple[int, ...]:

@@ -37,16 +37,14 @@ from pyspark.sql.connect.proto import (
 from pyspark.sql.connect.proto.base_pb2_grpc import SparkConnectServiceStub
 
 from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.engines.channel import open_channel
 from dbt.adapters.iceberg_stream.engines.execution import Execution, retried, send
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LOCAL = "localhost"
 CLIENT_TYPE = f"dbt-iceberg-stream/{version}"
-# As Spark's client.
-MOST_MESSAGE_BYTES = 128 * 1024 * 1024
 # Requests that no server has answered. Spark has no class for them.
 NO_ANSWER = (
     grpc.StatusCode.UNAVAILABLE,
@@ -95,7 +93,7 @@ class SqlClient:
         self.retries = 0
         self.progress_handlers: list[ProgressHandler] = []
         self.answered_at = -math.inf
-        self._channel = _channel(endpoint, channel_options)
+        self._channel = open_channel(endpoint, channel_options)
         self._stub = SparkConnectServiceStub(self._channel)
         self._on_error = on_error
         # Like Spark's client: the server keeps a session for each pair of user and id.
@@ -313,22 +311,3 @@ def _interrupt_request(operation_id: str | None) -> InterruptRequest:
     return InterruptRequest(
         interrupt_type=InterruptRequest.INTERRUPT_TYPE_OPERATION_ID, operation_id=operation_id
     )
-
-
-def _channel(endpoint: Endpoint, channel_options: Mapping[str, int]) -> grpc.Channel:
-    """Return a channel as Spark's client opens it."""
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    target = f"{host}:{endpoint.port}"
-    options = [
-        ("grpc.max_send_message_length", MOST_MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", MOST_MESSAGE_BYTES),
-        *channel_options.items(),
-    ]
-    if not endpoint.tls and not endpoint.token:
-        return grpc.insecure_channel(target, options)
-    is_local = not endpoint.tls and endpoint.host == LOCAL
-    credentials = grpc.local_channel_credentials() if is_local else grpc.ssl_channel_credentials()
-    if endpoint.token:
-        token = grpc.access_token_call_credentials(endpoint.token)
-        credentials = grpc.composite_channel_credentials(credentials, token)
-    return grpc.secure_channel(target, credentials, options)

@@ -87,7 +87,7 @@ class Jvm:
     """A Spark Connect server that must not outlive this process."""
 
     def __init__(self, orders: dict[str, Any], common: dict[str, Any], log: int | None) -> None:
-        self.port: int = orders["port"]
+        self.socket: str = orders["socket"]
         self._process = subprocess.Popen(
             orders["command"],
             env=common["environment"],
@@ -108,18 +108,10 @@ class Jvm:
         return self._process.poll()
 
     def listening(self) -> bool:
-        """Return whether this JVM listens on the port: no other process may get the token."""
-        with socket.socket() as probe:
+        """Return whether the server listens; only this user can enter its socket's folder."""
+        with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", self.port)):
-                return False
-        try:
-            connections = psutil.Process(self.pid).net_connections("tcp")
-        except psutil.Error:
-            return False
-        return any(
-            c.status == psutil.CONN_LISTEN and c.laddr.port == self.port for c in connections
-        )
+            return probe.connect_ex(self.socket) == 0
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         """Terminate the process; kill it after the timeout, in seconds."""
@@ -162,6 +154,7 @@ class Supervisor:
                 self._train(self._orders["training"])
             return code
         finally:
+            shutil.rmtree(self._orders["sockets"], ignore_errors=True)
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -195,7 +188,7 @@ class Supervisor:
     def _record(self, jvm: Jvm, ready: bool) -> None:
         record = self._orders["record"] | {
             "ready": ready,
-            "port": jvm.port,
+            "socket": jvm.socket,
             "supervisor": _identity(os.getpid()),
             "jvm": _identity(jvm.pid),
         }
