@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
     project_dir,
     target,
 )
+from dbt.adapters.iceberg_stream.flight.limits import MB, Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -24,6 +25,27 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     "--tls-cert", type=click.Path(exists=True, path_type=Path), help="Certificate chain (PEM)."
 )
 @click.option("--tls-key", type=click.Path(exists=True, path_type=Path), help="Private key (PEM).")
+@click.option(
+    "--max-statements",
+    type=click.IntRange(1),
+    default=Limits.statements,
+    show_default=True,
+    help="Statements that a caller may run at a time.",
+)
+@click.option(
+    "--max-seconds",
+    type=click.IntRange(1),
+    default=Limits.seconds,
+    show_default=True,
+    help="Seconds that a statement may take.",
+)
+@click.option(
+    "--max-result-mb",
+    type=click.IntRange(1),
+    default=Limits.result_bytes // MB,
+    show_default=True,
+    help="Size of a statement's rows.",
+)
 @click.option("--insecure", is_flag=True, help="Accept tokens of other machines without TLS.")
 @project_dir
 @profiles_dir
@@ -33,6 +55,9 @@ def serve(
     port: int,
     tls_cert: Path | None,
     tls_key: Path | None,
+    max_statements: int,
+    max_seconds: int,
+    max_result_mb: int,
     insecure: bool,
     project_dir: Path,
     profiles_dir: Path | None,
@@ -52,7 +77,8 @@ def serve(
     pair = (tls_cert.read_bytes(), tls_key.read_bytes()) if tls_cert and tls_key else None
     with plain_errors():
         credentials = load_credentials(project_dir, profiles_dir, target)
-        with open_server(credentials, project_dir, host, port, pair) as server:
+        limits = Limits(max_statements, max_seconds, max_result_mb * MB)
+        with open_server(credentials, project_dir, host, port, pair, limits) as server:
             scheme = "grpc+tls" if pair else "grpc"
             click.echo(f"Serving {credentials.database} at {scheme}://{host}:{server.port}")
             if server.token_file is not None:

@@ -190,14 +190,20 @@ class StatementError(Exception):
     Attributes:
         condition: Spark's error condition.
         engine_gone: whether the connection to Spark is lost.
+        not_committed: whether the table shows that the statement was not committed.
     """
 
     def __init__(
-        self, message: str, condition: str | None = None, engine_gone: bool = False
+        self,
+        message: str,
+        condition: str | None = None,
+        engine_gone: bool = False,
+        not_committed: bool = False,
     ) -> None:
         super().__init__(message)
         self.condition = condition
         self.engine_gone = engine_gone
+        self.not_committed = not_committed
 
     def add(self, text: str) -> None:
         """Append a line to the message."""
@@ -255,6 +261,8 @@ def explain() -> Iterator[None]:
             raise _engine_gone(str(error)) from error
         raise StatementError(describe(str(error)), error.getCondition()) from error
     except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNKNOWN:  # the server's, which Spark has no class for
+            raise StatementError(describe(_details(error))) from error
         raise _engine_gone(_details(error)) from error
     except ValueError as error:
         if CLOSED_CHANNEL not in str(error):

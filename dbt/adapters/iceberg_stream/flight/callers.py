@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.flight.limits import Slots
 from dbt.adapters.iceberg_stream.sessions.cursor import Handle
 
 # The most callers whose sessions are kept, and for how many idle seconds.
@@ -25,12 +26,14 @@ class Caller:
     Attributes:
         catalog: the catalog, with the caller's token.
         open_handle: opens a session.
+        slots: the statements that it may run at a time.
         used: time of the last call, by the monotonic clock.
         calls: number of running calls.
     """
 
     catalog: IcebergCatalog
     open_handle: Callable[[], Handle]
+    slots: Slots
     used: float = 0.0
     calls: int = 0
     _idle: list[Handle] = field(default_factory=list)
@@ -46,7 +49,7 @@ class Caller:
         try:
             yield handle
         finally:
-            if handle.reusable:
+            if handle.reusable and handle.session.lives():
                 with self._guard:
                     self._idle.append(handle)
             else:

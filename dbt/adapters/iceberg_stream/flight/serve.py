@@ -22,9 +22,12 @@ from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.engines.settings import prepare_home
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.flight.callers import Caller, same_token
+from dbt.adapters.iceberg_stream.flight.limits import Limits, Slots
 from dbt.adapters.iceberg_stream.flight.server import FlightSqlServer
-from dbt.adapters.iceberg_stream.flight.statements import SESSION_SETTINGS
+from dbt.adapters.iceberg_stream.flight.statements import guard_settings, require_guard
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import (
     make_catalog,
@@ -70,6 +73,7 @@ def open_server(
     host: str,
     port: int,
     certificate: tuple[bytes, bytes] | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[OpenServer]:
     """Open a server; the engine starts with the first statement that needs it.
 
@@ -79,6 +83,7 @@ def open_server(
         host: address on which to listen.
         port: 0 for a free port.
         certificate: certificate chain and private key (PEM), for TLS.
+        limits: of each caller; None for the default ones.
 
     Raises:
         OSError: the address is in use, or the token cannot be written.
@@ -88,12 +93,15 @@ def open_server(
     server_token, token_file = None, None
     if not _uses_caller_token(credentials.catalog_settings()):
         server_token, token_file = _server_token(credentials.engine_path(project_root))
-    authenticator = _Authenticator(credentials, project_root, engine, server_token)
+    limits = limits or Limits()
+    authenticator = _Authenticator(credentials, project_root, engine, server_token, limits)
     scheme = "grpc+tls" if certificate else "grpc"
     server = FlightSqlServer(
         f"{scheme}://{host}:{port}",
         authenticator.authenticate,
+        engine,
         credentials.schema,
+        limits,
         [certificate] if certificate else None,
         _IngestLog().log,
     )
@@ -113,12 +121,14 @@ class _Authenticator:
         project_root: folder of the dbt project.
         engine: Spark's engine.
         server_token: the token that all callers must have; None if the catalog checks the tokens.
+        limits: of each caller.
     """
 
     credentials: IcebergStreamCredentials
     project_root: Path
     engine: Engine
     server_token: str | None
+    limits: Limits
 
     def authenticate(self, token: str) -> Caller:
         """Create the caller of a token.
@@ -133,7 +143,7 @@ class _Authenticator:
             if not same_token(token, self.server_token):
                 raise CatalogError("This server does not accept the token.")
             catalog = make_catalog(self.credentials.own_catalog(), self.project_root)
-            return Caller(catalog, lambda: self._handle(catalog, None))
+            return Caller(catalog, lambda: self._handle(catalog, None), Slots(self.limits))
         identity = Identity(LiteralToken(token))
         catalog = make_catalog(self.credentials.own_catalog(), self.project_root, identity)
         try:
@@ -142,11 +152,16 @@ class _Authenticator:
             # A user who may not list namespaces may still write.
             if "refused to" not in str(error):
                 raise
-        return Caller(catalog, lambda: self._handle(catalog, identity))
+        return Caller(catalog, lambda: self._handle(catalog, identity), Slots(self.limits))
 
     def _handle(self, catalog: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
         session = Session(self.engine.endpoint(), self._settings(token))
+        try:
+            require_guard(session)
+        except StatementError:
+            session.close()
+            raise
         renewal, name = None, catalog.name
         if identity and token:
             renewal = Renewal(
@@ -166,7 +181,7 @@ class _Authenticator:
         profile = self.credentials.own_catalog()
         tokens = {profile.name: token} if token else {}
         settings = session_settings([profile], self.project_root, tokens)
-        return settings | SESSION_SETTINGS
+        return settings | guard_settings(profile.name)
 
 
 def _uses_caller_token(catalog: CatalogSettings | None) -> bool:
@@ -197,7 +212,7 @@ def _server_token(home: Path) -> tuple[str, Path | None]:
     configured = os.environ.get(TOKEN_VARIABLE)
     if configured:
         return configured, None
-    home.mkdir(parents=True, exist_ok=True)
+    prepare_home(home)
     token, path = secrets.token_urlsafe(24), home / "flight_token"
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:

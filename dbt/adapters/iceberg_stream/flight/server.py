@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.flight import messages as messages
 from dbt.adapters.iceberg_stream.flight.callers import Caller, Callers
 from dbt.adapters.iceberg_stream.flight.catalog import answer, schema_of
-from dbt.adapters.iceberg_stream.flight.spark_text import NotAllowed
-from dbt.adapters.iceberg_stream.flight.statements import Allowed, check_statement
-from dbt.adapters.iceberg_stream.sessions.cursor import Cursor
+from dbt.adapters.iceberg_stream.flight.limits import Limits
+from dbt.adapters.iceberg_stream.flight.statements import (
+    NOT_A_QUERY,
+    NOT_ALLOWED,
+    ONLY_A_QUERY,
+)
+from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
@@ -33,6 +40,9 @@ METADATA_COMMANDS = {
     "CommandGetTables",
     "CommandGetTableTypes",
 }
+Result = TypeVar("Result")
+
+logger = AdapterLogger("Iceberg_Stream")
 
 
 class TokenReader(flight.ServerMiddlewareFactory):
@@ -64,7 +74,9 @@ class FlightSqlServer(flight.FlightServerBase):
     Args:
         location: `grpc://host:port` or `grpc+tls://host:port`.
         make_caller: creates the caller of a token.
+        engine: runs the callers' statements.
         default_schema: schema of tables that a client names without one.
+        limits: of each caller.
         certificates: pairs of certificate chain and private key (PEM), for TLS.
         on_progress: is called with the table's name and the rows so far of each ingest.
     """
@@ -73,11 +85,16 @@ class FlightSqlServer(flight.FlightServerBase):
         self,
         location: str,
         make_caller: Callable[[str], Caller],
+        engine: Engine,
         default_schema: str,
+        limits: Limits,
         certificates: list[tuple[bytes, bytes]] | None = None,
         on_progress: Callable[[str, int], None] | None = None,
     ) -> None:
         self._callers = Callers(make_caller)
+        self._engine = engine
+        self._limits = limits
+        self._repeating = threading.Lock()
         self._default_schema = default_schema
         self._on_progress = on_progress
         super().__init__(
@@ -92,15 +109,17 @@ class FlightSqlServer(flight.FlightServerBase):
             with self._callers.calling(token) as caller:
                 yield caller
         except (CatalogError, StatementError, IdentityError) as error:
-            raise _refusal(str(error)) from error
-        except NotAllowed as error:
-            raise flight.FlightUnauthorizedError(
-                f"The server refused the statement. {error}"
-            ) from error
+            # `from None`: Flight would send the traceback, with paths of this machine.
+            raise _refusal(error) from None
         except (ColumnError, ValueError) as error:
-            raise flight.FlightServerError(str(error)) from error
+            raise flight.FlightServerError(str(error)) from None
         except (DbtRuntimeError, EngineError, OSError) as error:
-            raise flight.FlightInternalError(str(error)) from error
+            raise flight.FlightInternalError(str(error)) from None
+        except (AttributeError, KeyError, LookupError, TypeError) as error:
+            logger.exception(f"A call of the Flight SQL server failed: {error}")
+            raise flight.FlightInternalError(
+                "The call failed by an error of this server. Its log has the details."
+            ) from None
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         """Return the schema and the ticket of a statement or metadata command."""
@@ -109,10 +128,9 @@ class FlightSqlServer(flight.FlightServerBase):
             if name in METADATA_COMMANDS:
                 ticket, schema = descriptor.command, schema_of(name, command)
             else:
-                statement = check_statement(_sql(name, command), caller.catalog)
-                handle = statement.sql.encode()
-                ticket = messages.pack("TicketStatementQuery", statement_handle=handle)
-                schema = self._schema(caller, statement)
+                sql = _sql(name, command)
+                ticket = messages.pack("TicketStatementQuery", statement_handle=sql.encode())
+                schema = self._schema(caller, sql)
             endpoint = flight.FlightEndpoint(ticket, [])
             return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
 
@@ -122,25 +140,30 @@ class FlightSqlServer(flight.FlightServerBase):
             name, command = messages.unpack(ticket.ticket)
             if name in METADATA_COMMANDS:
                 return flight.RecordBatchStream(answer(name, command, caller.catalog))
-            # A client may forge a ticket, so its statement is checked again.
-            statement = check_statement(command.statement_handle.decode(), caller.catalog)
-            if not statement.is_query:
-                return flight.RecordBatchStream(self._run(caller, statement)[1])
-        return self._stream(context, statement.sql)
+            if name != "TicketStatementQuery":
+                raise ValueError(f"A ticket for {name} is not one of this server.")
+            sql = command.statement_handle.decode()
+            try:
+                return self._stream(context, sql)
+            except StatementError as error:
+                if error.condition != NOT_A_QUERY:
+                    raise
+            return flight.RecordBatchStream(self._run(caller, sql)[1])
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Create or close a prepared statement."""
         with self._caller(context) as caller:
-            _, request = messages.unpack(action.body.to_pybytes())
             if action.type == "ClosePreparedStatement":
                 return iter(())
             if action.type != "CreatePreparedStatement":
                 raise ValueError(f"This server does not support the action {action.type}.")
-            statement = check_statement(request.query, caller.catalog)
+            name, request = messages.unpack(action.body.to_pybytes())
+            if name != "ActionCreatePreparedStatementRequest":
+                raise ValueError(f"{name} does not create a prepared statement.")
             prepared = messages.pack(
                 "ActionCreatePreparedStatementResult",
-                prepared_statement_handle=statement.sql.encode(),
-                dataset_schema=self._schema(caller, statement).serialize().to_pybytes(),
+                prepared_statement_handle=request.query.encode(),
+                dataset_schema=self._schema(caller, request.query).serialize().to_pybytes(),
             )
             return iter((prepared,))
 
@@ -151,8 +174,7 @@ class FlightSqlServer(flight.FlightServerBase):
             if name == "CommandStatementIngest":
                 rows = self._ingest(context, caller, command, reader)
             else:
-                statement = check_statement(_sql(name, command), caller.catalog)
-                rows = self._run(caller, statement)[0]
+                rows = self._run(caller, _sql(name, command))[0]
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
 
@@ -188,36 +210,88 @@ class FlightSqlServer(flight.FlightServerBase):
         caller.refresh(f"{quote(caller.catalog.name)}.{quote(name[0])}.{quote(name[1])}")
         return result.rows
 
-    def _schema(self, caller: Caller, statement: Allowed) -> pa.Schema:
-        """Return the schema of a query's rows, without running it."""
-        if not statement.is_query:
-            return pa.schema([])
-        with caller.handle() as handle:
-            return handle.session.arrow_schema(statement.sql)
+    def _schema(self, caller: Caller, sql: str) -> pa.Schema:
+        """Return the schema of a query's rows, without running it; no columns for others."""
 
-    def _run(self, caller: Caller, statement: Allowed) -> tuple[int, pa.Table]:
+        def find() -> pa.Schema:
+            with self._session(caller) as handle:
+                return handle.session.arrow_schema(sql + ONLY_A_QUERY)
+
+        try:
+            return self._repeated(find)
+        except StatementError as error:
+            if error.condition != NOT_A_QUERY:
+                raise
+            return pa.schema([])
+
+    def _run(self, caller: Caller, sql: str) -> tuple[int, pa.Table]:
         """Run a statement that is not a query; return the number of changed rows, and no rows."""
-        with caller.handle() as handle:
-            cursor = Cursor(handle)
-            cursor.execute(statement.sql)
-            return cursor.response().rows_affected or 0, pa.schema([]).empty_table()
+
+        def run() -> int:
+            with self._session(caller) as handle:
+                cursor = Cursor(handle)
+                cursor.execute(sql)
+                return cursor.response().rows_affected or 0
+
+        return self._repeated(run, writes=True), pa.schema([]).empty_table()
+
+    def _repeated(self, run: Callable[[], Result], writes: bool = False) -> Result:
+        """Run a statement, and once more if the engine has ended and nothing was committed.
+
+        It may have been another caller's statement that has ended the engine. Statements are
+        repeated one after the other, so that the one to blame ends its own repetition only.
+        """
+        engine = self._engine.endpoint()
+        try:
+            return run()
+        except StatementError as error:
+            if not error.engine_gone or (writes and not error.not_committed):
+                raise
+            # A server that is running may still execute the statement.
+            if self._engine.endpoint() == engine:
+                raise
+        with self._repeating:
+            return run()
+
+    @contextmanager
+    def _session(self, caller: Caller) -> Iterator[Handle]:
+        """Provide a session for one statement, within the caller's limits."""
+        with (
+            caller.slots.taken(),
+            caller.handle() as handle,
+            self._limits.time_limit(handle.session),
+        ):
+            yield handle
 
     def _stream(self, context: Any, sql: str) -> flight.GeneratorStream:
-        """Stream rows as fast as the client reads them."""
+        """Stream rows as fast as the client reads them.
 
-        def batches(first: Iterator[Any]) -> Iterator[Any]:
+        Raises:
+            StatementError: the statement is not a query, or fails before its first row.
+        """
+        rows, schema = self._repeated(lambda: self._started(context, sql))
+
+        def batches() -> Iterator[Any]:
             with self._caller(context):
-                yield from first
+                yield from rows
 
-        rows = batches(self._rows(context, sql))
-        schema = next(rows)
-        return flight.GeneratorStream(schema, rows)
+        return flight.GeneratorStream(schema, batches())
+
+    def _started(self, context: Any, sql: str) -> tuple[Iterator[Any], pa.Schema]:
+        """Return the rows of a query that has begun to return them, and their schema."""
+        rows = self._rows(context, sql)
+        return rows, next(rows)
 
     def _rows(self, context: Any, sql: str) -> Iterator[Any]:
         token = context.get_middleware(MIDDLEWARE).value
-        with self._callers.calling(token) as caller, caller.handle() as handle:
+        size = 0
+        with self._callers.calling(token) as caller, self._session(caller) as handle:
             handle.refresh_token()
-            yield from handle.session.stream(sql)
+            for rows in handle.session.stream(sql + ONLY_A_QUERY):
+                if isinstance(rows, pa.RecordBatch):
+                    size += rows.nbytes
+                    self._limits.require_size(size)
+                yield rows
 
 
 def _batches(reader: Any, at_end: Callable[[], None]) -> Iterator[pa.RecordBatch]:
@@ -245,7 +319,10 @@ def _mode(command: Any) -> Mode:
     return Mode.CREATE
 
 
-def _refusal(text: str) -> Exception:
+def _refusal(error: Exception) -> Exception:
+    text = str(error)
+    if isinstance(error, StatementError) and error.condition == NOT_ALLOWED:
+        return flight.FlightUnauthorizedError(f"The server refused the statement. {text}")
     if "does not accept the token" in text or "expired" in text:
         return flight.FlightUnauthenticatedError(text)
     if "refused" in text:

@@ -46,6 +46,7 @@ def resolve(error: StatementError, find: Callable[[], Outcome | None], write_id:
             "it may still execute the statement: the next command of this project cancels it. "
             "Then run the model again.",
             engine_gone=True,
+            not_committed=True,
         ) from error
     raise StatementError(
         f"{cause}\nThe table has no snapshot of this write so far: nothing of it is visible. If "
