@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.flight.messages import pack
 from tests.servers.rest_catalog import RestCatalog
 
@@ -175,6 +177,77 @@ def test_statements_stay_within_the_catalog(served: Served, tmp_path: Path) -> N
     )
     with flight.connect(served.uri) as client, pytest.raises(flight.FlightUnauthorizedError):
         client.do_get(flight.Ticket(ticket), flight.FlightCallOptions(headers=[header])).read_all()
+
+
+def test_a_statement_that_needs_too_much_memory(local: Served) -> None:
+    """It fails alone: another caller's query on the same engine goes on."""
+    with local.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("select id from range(3000000)")
+        reader = cursor.fetch_record_batch()
+        assert reader.read_next_batch().num_rows
+        for sql in (
+            "select repeat('x', 2000000000) as a",
+            "select max(length(array_join(array_repeat(repeat('x', 1000000), 9000), ','))) from "
+            "range(100)",
+        ):
+            with pytest.raises(adbc_driver_manager.Error, match="(?i)memory|heap"):
+                rows(local, sql)
+        assert sum(batch.num_rows for batch in reader) > 2_000_000
+    assert rows(local, "select 1") == [(1,)]
+
+
+def test_an_engine_that_ends(tmp_path: Path) -> None:
+    """Queries that wait for their first rows, and new ones, run on the next engine."""
+    profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(tmp_path / "engine")}
+    with serve(tmp_path / "p", profile, "--max-statements", "2") as (uri, _):
+        log = (tmp_path / "p" / "serve.log").read_text()
+        token = Path(re.search(r"accepts is in (.+)", log)[1]).read_text()
+        served = Served(uri, token, tmp_path, None)
+        rows(served, "create namespace s")
+        ingest(served, "kept", "create")
+        engine = status(tmp_path / "engine")
+        timer = threading.Timer(2, os.kill, (engine.jvm.pid, signal.SIGKILL))
+        timer.start()
+        slow = "select count(*) from range(3000) a, range(3000) b where a.id % 7 = b.id % 5"
+        assert rows(served, slow)[0][0] > 0
+        timer.join()
+        assert not engine.alive()
+        rows(served, "insert into s.kept values (3, 'c')")
+        assert rows(served, "select count(*) from s.kept") == [(3,)]
+        with contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(served.connect()) for _ in range(3)]
+            readers = []
+            for stream in streams[:2]:
+                cursor = stack.enter_context(stream.cursor())
+                readers.append(cursor.execute("select id from range(3000000)"))
+                readers[-1].fetchone()
+            with (
+                pytest.raises(adbc_driver_manager.Error, match="2 statements of this caller"),
+                streams[2].cursor() as cursor,
+            ):
+                cursor.execute("select 1").fetchall()
+    stop(tmp_path / "engine")
+
+
+def test_messages_that_are_not_of_flight_sql_show_no_traceback(served: Served) -> None:
+    header = (b"authorization", f"Bearer {served.token}".encode())
+    options = flight.FlightCallOptions(headers=[header], timeout=30)
+    tickets = [
+        pack("CommandStatementIngest", table="x"),
+        pack("CommandStatementQuery", query="select 1"),
+        pack("CommandGetTables") + b"\xff",
+        pack("TicketStatementQuery", statement_handle=b"\xff\xfe"),
+        b"\x00\x01",
+        b"",
+    ]
+    with flight.connect(served.uri) as client:
+        for ticket in tickets:
+            with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
+                client.do_get(flight.Ticket(ticket), options).read_all()
+            assert "Traceback" not in str(error.value) and ".py" not in str(error.value)
+            with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
+                list(client.do_action(flight.Action("CreatePreparedStatement", ticket), options))
+            assert "Traceback" not in str(error.value) and ".py" not in str(error.value)
 
 
 def test_a_statement_is_run_once(local: Served) -> None:

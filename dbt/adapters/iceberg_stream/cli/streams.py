@@ -65,6 +65,12 @@ RESTARTS, STABLE_SECONDS = 5, 300.0
     help="Port of the page, /health and /metrics; 0 uses a free port.",
 )
 @click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    help="Name by which clients reach the port; repeatable. Addresses are allowed.",
+)
+@click.option(
     "--page/--no-page",
     "has_page",
     default=True,
@@ -80,6 +86,7 @@ def run(
     full_refresh: bool,
     host: str,
     port: int,
+    allowed_hosts: tuple[str, ...],
     has_page: bool,
     project_dir: Path,
     profiles_dir: Path | None,
@@ -104,7 +111,7 @@ def run(
         plain_errors(),
         _report(service, project_dir, profiles_dir, target) if has_page else nullcontext() as page,
         serving(service),
-        endpoint(service, host, port, page) as listening,
+        endpoint(service, host, port, page, allowed_hosts) as listening,
     ):
         models = _listed([*selection, *project])
         if not models:

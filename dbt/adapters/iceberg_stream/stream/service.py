@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from dbt_common.exceptions import DbtRuntimeError
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
+from dbt.adapters.iceberg_stream.stream.http_server import BoundedServer, is_allowed_host
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 
 PREFIX = "iceberg_stream"
@@ -128,7 +130,11 @@ def serving(service: Service) -> Iterator[Service]:
 
 @contextmanager
 def endpoint(
-    service: Service, host: str, port: int, page: Callable[[], str] | None = None
+    service: Service,
+    host: str,
+    port: int,
+    page: Callable[[], str] | None = None,
+    names: Iterable[str] = (),
 ) -> Iterator[int]:
     """Serve `/health`, `/metrics` and a page over HTTP; the context's value is the port.
 
@@ -137,16 +143,21 @@ def endpoint(
         host: the address to listen on.
         port: the port to listen on; 0 for any free one.
         page: returns the HTML to serve at `/`; may raise DbtRuntimeError and OSError.
+        names: by which clients may ask for it, besides addresses and `localhost`.
 
     Raises:
         OSError: the address is in use.
     """
     registry = CollectorRegistry()
     registry.register(service)
+    allowed = {host, socket.gethostname(), *names}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path == "/metrics":
+            if not is_allowed_host(self.headers.get("Host"), allowed):
+                body = b"This name is not one of the server's: see --allowed-host.\n"
+                self._answer(421, body, "text/plain")
+            elif self.path == "/metrics":
                 self._answer(200, generate_latest(registry), "text/plain; version=0.0.4")
             elif self.path == "/health":
                 states = {name: status.state for name, status in service.streams.items()}
@@ -177,7 +188,7 @@ def endpoint(
             """Log nothing: monitoring sends requests all the time."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = BoundedServer((host, port), Handler)
     except OSError as error:
         raise OSError(
             f"Health and metrics cannot be served at http://{host}:{port}: {error.strerror}. Set "
