@@ -14,7 +14,7 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "RELEASING.md": "releasing.md",
-    "SECURITY.md": "security.md",
+    "SECURITY.md": "report_vulnerabilities.md",
     "CHANGELOG.md": "changelog.md",
 }
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
