@@ -29,7 +29,9 @@ from cryptography.x509.oid import NameOID
 
 from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.flight.messages import pack
+from tests.servers.ports import free_port
 from tests.servers.rest_catalog import RestCatalog
+from tests.servers.spark_cluster import TOKEN, connect_server
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 
@@ -227,6 +229,23 @@ def test_an_engine_that_ends(tmp_path: Path) -> None:
             ):
                 cursor.execute("select 1").fetchall()
     stop(tmp_path / "engine")
+
+
+def test_a_cluster_with_the_guard(catalog: RestCatalog, tmp_path: Path) -> None:
+    port = free_port()
+    profile = {
+        "method": "connect", "host": "localhost", "port": port, "server_token": TOKEN,
+        "catalog_properties": {"uri": catalog.uri},
+    }  # fmt: skip
+    with connect_server(tmp_path / "spark", port), serve(tmp_path / "p", profile) as (uri, _):
+        served = Served(uri, catalog.token("wanda"), tmp_path, None)
+        rows(served, "create namespace if not exists c")
+        rows(served, "create or replace table c.t as select 1 as id")
+        assert rows(served, "select id from c.t") == [(1,)]
+        with pytest.raises(
+            adbc_driver_manager.Error, match="does not allow the function `reflect`"
+        ):
+            rows(served, "select reflect('java.lang.System', 'getenv', 'HOME')")
 
 
 def test_messages_that_are_not_of_flight_sql_show_no_traceback(served: Served) -> None:

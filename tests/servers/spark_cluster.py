@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbt.adapters.iceberg_stream.engines.jars import resolve_packages, spark_jars
+from dbt.adapters.iceberg_stream.engines.jars import own_jar, resolve_packages, spark_jars
 from dbt.adapters.iceberg_stream.engines.java import find_java
-from dbt.adapters.iceberg_stream.engines.launch import ICEBERG_EXTENSIONS
+from dbt.adapters.iceberg_stream.engines.launch import ICEBERG_EXTENSIONS, STATEMENT_GUARD
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
 from tests.servers.ports import free_port, wait_for
 
@@ -69,9 +69,9 @@ def connect_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _connect_options(master: str, port: int) -> list[str]:
-    jars = resolve_packages(DEFAULT_PACKAGES, find_java(), None)
+    jars = [own_jar(), *resolve_packages(DEFAULT_PACKAGES, find_java(), None)]
     settings = {
-        "spark.sql.extensions": ICEBERG_EXTENSIONS,
+        "spark.sql.extensions": f"{ICEBERG_EXTENSIONS},{STATEMENT_GUARD}",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": "127.0.0.1",
