@@ -17,6 +17,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatal
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata, stage_empty
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
 from dbt.adapters.iceberg_stream.tables.commit.manifests import iter_manifests, read_manifest_list
@@ -167,8 +168,7 @@ def stage_table(
     origin = published or _new_table(catalog, name, properties)
     location = next_location(origin)
     metadata = _clone(origin.metadata, location, build, published)
-    with origin.io.new_output(location).create() as stream:
-        stream.write(json.dumps(metadata).encode())
+    write_new(origin.io, location, json.dumps(metadata).encode())
     try:
         catalog.register(staged_name(name, build), location)
     except CommitConflict:

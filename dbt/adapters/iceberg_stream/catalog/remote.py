@@ -47,6 +47,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.probes import rows_unchanged
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import (
     LoadedTable,
     TableCommit,
@@ -248,8 +249,7 @@ class RemoteBackend:
     def stage_version(self, namespace: str, name: str, origin: LoadedTable) -> LoadedTable:
         """Create a table with the metadata of another one: a transaction cannot create tables."""
         location = next_location(origin)
-        with origin.io.new_output(location).create() as stream:
-            stream.write(json.dumps(origin.metadata).encode())
+        write_new(origin.io, location, json.dumps(origin.metadata).encode())
         self.register(namespace, name, location)
         table = self.load(namespace, name)
         assert table is not None, "it was just created"

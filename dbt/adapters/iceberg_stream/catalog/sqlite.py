@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
+from dbt.adapters.iceberg_stream.catalog.locations import file_uri
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 BUSY_SECONDS = 30
+FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.LocationFileIO"
 
 # The tables of Iceberg's JDBC catalog, schema version V1, as both clients create them.
 SCHEMA = """
@@ -104,11 +106,6 @@ def catalog_file(warehouse: Path) -> Path:
     return warehouse / "catalog.db"
 
 
-def _uri(warehouse: Path) -> str:
-    # Neither client decodes percent signs, so a path with spaces is not encoded.
-    return f"file://{warehouse}"
-
-
 def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
     """Return the Spark settings of the catalog.
 
@@ -123,9 +120,10 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         f"{prefix}.type": "jdbc",
-        f"{prefix}.uri": f"jdbc:sqlite:{catalog_file(warehouse)}?{timeout}",
+        # SQLite decodes it, and the driver would take a `?` in a path for its end.
+        f"{prefix}.uri": f"jdbc:sqlite:{catalog_file(warehouse).as_uri()}?{timeout}",
         f"{prefix}.jdbc.schema-version": "V1",
-        f"{prefix}.warehouse": _uri(warehouse),
+        f"{prefix}.warehouse": file_uri(warehouse),
         f"{prefix}.cache-enabled": "false",
         "spark.sql.defaultCatalog": name,
         **{f"{prefix}.table-default.{key}": value for key, value in TABLE_DEFAULTS.items()},
@@ -140,21 +138,19 @@ def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
         warehouse: the folder of the catalog and its tables.
     """
     from pyiceberg.catalog.sql import SqlCatalog
-    from sqlalchemy import event
+    from sqlalchemy import QueuePool, create_engine
 
-    catalog = SqlCatalog(
-        name,
-        uri=f"sqlite:///{catalog_file(warehouse)}",
-        warehouse=_uri(warehouse),
-        init_catalog_tables="false",
-    )
-    event.listen(catalog.engine, "connect", _wait_for_other_writers)
-    catalog.engine.dispose()
+    def connect() -> sqlite3.Connection:
+        # A pool lets threads share connections.
+        return sqlite3.connect(
+            catalog_file(warehouse), timeout=BUSY_SECONDS, check_same_thread=False
+        )
+
+    properties = {"py-io-impl": FILE_IO, "init_catalog_tables": "false"}
+    catalog = SqlCatalog(name, uri="sqlite://", warehouse=file_uri(warehouse), **properties)
+    # Not by a URI, in which a path must be encoded, but how depends on SQLAlchemy's version.
+    catalog.engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
     return catalog
-
-
-def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> None:
-    connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
 
 
 class SqliteBackend:
@@ -244,8 +240,7 @@ class SqliteBackend:
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         """Load the current version of a table; None if it does not exist."""
-        from pyiceberg.io import load_file_io
-
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
         while location := self._location(namespace, name):
@@ -257,7 +252,7 @@ class SqliteBackend:
                 continue
             if "current-version-id" in metadata:
                 return None
-            return LoadedTable((namespace, name), metadata, location, load_file_io({}, location))
+            return LoadedTable((namespace, name), metadata, location, LocationFileIO())
         return None
 
     def stage(
@@ -269,20 +264,20 @@ class SqliteBackend:
         properties: Mapping[str, str],
     ) -> LoadedTable:
         """Stage a new table, which its first commit creates."""
-        from pyiceberg.io import load_file_io
         from pyiceberg.table.metadata import new_table_metadata
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 
-        location = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        location = f"{file_uri(self._path.parent)}/{namespace}/{name}"
         table_metadata = new_table_metadata(
             schema, spec, UNSORTED_SORT_ORDER, location, dict(properties)
         )
         metadata = dict(as_json(table_metadata))
         if metadata["format-version"] >= 3:
             metadata.setdefault("next-row-id", 0)
-        return LoadedTable((namespace, name), metadata, "", load_file_io({}, location))
+        return LoadedTable((namespace, name), metadata, "", LocationFileIO())
 
     def commit(
         self,
@@ -347,20 +342,20 @@ class SqliteBackend:
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import new_view, view_location
 
         old = self._location(namespace, name)
         current = self._read(old) if old else None
-        folder = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        folder = f"{file_uri(self._path.parent)}/{namespace}/{name}"
         metadata = new_view(version, current, folder)
         location = view_location(metadata)
-        path = Path(location.removeprefix("file://"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps(metadata))
+        write_new(LocationFileIO(), location, orjson.dumps(metadata))
         self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
 
     def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
         """Set properties of a view; a change of its definition at the same time wins."""
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import view_location
 
         old = self._location(namespace, name)
@@ -372,7 +367,7 @@ class SqliteBackend:
         all_properties = {**(metadata.get("properties") or {}), **properties}
         location = view_location(metadata)
         text = orjson.dumps({**metadata, "properties": all_properties})
-        Path(location.removeprefix("file://")).write_bytes(text)
+        write_new(LocationFileIO(), location, text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
             raise CatalogError(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
@@ -417,13 +412,12 @@ class SqliteBackend:
 
 def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
     """Write the table's metadata after a commit; return their location and themselves."""
+    from dbt.adapters.iceberg_stream.catalog.storage import write_new
     from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
 
     base = commit.base
     new, metadata = next_location(base), updated(base.metadata, base.location, commit.updates)
-    # The name is unique, so there is no need to check whether the file exists.
-    with base.io.new_output(new).create(overwrite=True) as stream:
-        stream.write(orjson.dumps(metadata))
+    write_new(base.io, new, orjson.dumps(metadata))
     return new, metadata
 
 

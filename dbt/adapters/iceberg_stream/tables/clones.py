@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.added_files import added_files, metadata_files
@@ -159,8 +160,7 @@ def _register(
     folder = new.metadata["location"].rstrip("/")
     location = f"{folder}/metadata/00000-{uuid.uuid4()}.metadata.json"
     undo.callback(remove_quietly, new.io, location)
-    with new.io.new_output(location).create() as stream:
-        stream.write(json.dumps(_clone_metadata(origin, folder, tag)).encode())
+    write_new(new.io, location, json.dumps(_clone_metadata(origin, folder, tag)).encode())
     catalog.register(name, location)
     undo.callback(catalog.unregister, name)
     clone = catalog.load(name)
