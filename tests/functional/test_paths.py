@@ -91,7 +91,7 @@ class TestFolders:
         run(project, "create table {schema}.turns (id bigint) using iceberg")
         for number in range(3):
             run(project, f"insert into {{schema}}.turns select {number}")
-            run(project, f"insert into {{schema}}.turns select max(id) + 10 from {{schema}}.turns")
+            run(project, "insert into {schema}.turns select max(id) + 10 from {schema}.turns")
         run(project, "delete from {schema}.turns where id = 0")
         assert rows(project, "select count(*) from {schema}.turns") == [(5,)]
         assert len(table(project, "turns").scan().to_arrow()) == 5

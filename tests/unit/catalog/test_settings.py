@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyiceberg.io import load_file_io
 
 from dbt.adapters.iceberg_stream.catalog.settings import (
-    DELEGATION,
     AMBIENT_FILE_IO,
+    DELEGATION,
     FILE_IO,
     CatalogSettings,
     secret_properties,
