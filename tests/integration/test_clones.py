@@ -26,7 +26,6 @@ from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.orphans import (
     find_orphans,
     remove_orphans,
-    without_clones,
 )
 from dbt.adapters.iceberg_stream.maintenance.retention import expirable_snapshots
 from dbt.adapters.iceberg_stream.maintenance.steps.clones import unused_tags
@@ -93,8 +92,7 @@ def assert_sound(lake: IcebergCatalog, *names: Name) -> None:
         table = load(lake, name)
         assert list(check_table(table, data=True).findings) == []
         now = datetime.now(timezone.utc) + timedelta(hours=1)
-        others = [load(lake, ("s", other)) for other, _ in lake.relations("s")]
-        assert without_clones(table, find_orphans(table, now), others) == []
+        assert find_orphans(table, now, [lake]) == []
 
 
 def set_property(lake: IcebergCatalog, name: Name, key: str, value: str) -> None:
@@ -133,8 +131,7 @@ def test_the_original_is_dropped_and_created_again(lake: IcebergCatalog) -> None
     assert ids(lake, CLONE) == [1, 2, 3]
     write(lake, ORIGINAL, [7])
     new, now = load(lake, ORIGINAL), datetime.now(timezone.utc) + timedelta(hours=1)
-    others = [new, load(lake, CLONE)]
-    orphans = without_clones(new, find_orphans(new, now), others)
+    orphans = find_orphans(new, now, [lake])
     # Of the dropped table: its metadata, and the snapshot that the clone does not have.
     assert not [orphan for orphan in orphans if orphan.path.endswith(".parquet")]
     remove_orphans(new, orphans)
@@ -170,11 +167,11 @@ def test_others_that_drop_a_clone_leave_its_files(lake: IcebergCatalog) -> None:
     # `maintain` removes the tag a day later.
     assert tag_names(lake) == ["s.orders_dev"]
     tag = clone_tags(load(lake, ORIGINAL).metadata)[0]
-    assert unused_tags(lake, load(lake, ORIGINAL).metadata) == []
+    assert unused_tags([lake], load(lake, ORIGINAL).metadata) == []
     old = str(replace(tag, created=tag.created - timedelta(days=2)))
     metadata = dict(load(lake, ORIGINAL).metadata)
     metadata["refs"] = {old: metadata["refs"][str(tag)], "main": metadata["refs"]["main"]}
-    assert unused_tags(lake, metadata) == [old]
+    assert unused_tags([lake], metadata) == [old]
     update = RemoveSnapshotRefUpdate.model_validate({"ref-name": str(tag)})
     lake.commit(load(lake, ORIGINAL), (), (update,))
 
@@ -191,7 +188,7 @@ def test_the_tag_keeps_the_snapshot(lake: IcebergCatalog) -> None:
     # The tag of a clone that exists is needed, however old it is.
     (tag,) = clone_tags(metadata)
     old = str(replace(tag, created=tag.created - timedelta(days=400)))
-    assert unused_tags(lake, {**metadata, "refs": {old: {}}}) == []
+    assert unused_tags([lake], {**metadata, "refs": {old: {}}}) == []
 
 
 def test_a_table_without_rows(lake: IcebergCatalog) -> None:

@@ -31,7 +31,7 @@ from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
@@ -227,7 +227,7 @@ class Histories(RuleBasedStateMachine):
             self.discard_pending()
             base = self.lake.load(NAME)
             assert base is not None
-            assert find_orphans(base, LATER) == []
+            assert unreferenced_files(base, LATER) == []
             self.lake.close()
             self.folder.cleanup()
 

@@ -35,7 +35,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
@@ -199,7 +199,7 @@ class Versions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "sink"):
-            assert find_orphans(self.load(), LATER) == []
+            assert unreferenced_files(self.load(), LATER) == []
             self.lake.close()
             self.folder.cleanup()
 

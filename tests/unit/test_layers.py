@@ -88,6 +88,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "stream.sources.kafka": ({"*"}, {"transactions"}, {"kept_messages"}, {"message_batch"}),
     "tables": (
         {"clones", "compaction"},
+        {"references"},
         {"deletes"},
         {"ingest", "merge"},
         {"commit"},

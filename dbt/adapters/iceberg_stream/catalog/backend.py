@@ -65,6 +65,12 @@ class CatalogBackend(Protocol):
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
 
+    def all_relations(self) -> list[tuple[tuple[str, str], str]]:
+        """List names and kinds of all namespaces, those within other namespaces among them."""
+
+    def neighbors(self) -> list[tuple[str, CatalogBackend]]:
+        """Return names and backends of the other catalogs in the same database and folder."""
+
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither.
 

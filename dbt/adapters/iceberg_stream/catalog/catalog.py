@@ -100,6 +100,17 @@ class IcebergCatalog:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._backend.relations(namespace)
 
+    def all_relations(self) -> list[tuple[Name, str]]:
+        """List names and kinds of all namespaces, those within other namespaces among them.
+
+        A namespace that cannot be listed is an error: who removes files must know all tables.
+        """
+        return self._backend.all_relations()
+
+    def neighbors(self) -> list[IcebergCatalog]:
+        """Return the other catalogs that share this one's database and folder."""
+        return [IcebergCatalog(*neighbor) for neighbor in self._backend.neighbors()]
+
     def metadata(self, name: Name, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view, as JSON.
 

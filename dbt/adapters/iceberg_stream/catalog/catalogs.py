@@ -80,6 +80,18 @@ class Catalogs:
                 self._opened[actual] = self._openers[actual]()
             return self._opened[actual]
 
+    def all_from(self, first: IcebergCatalog) -> list[IcebergCatalog]:
+        """Return all catalogs whose tables may share files with those of one catalog.
+
+        Args:
+            first: that catalog, which comes first.
+        """
+        others = [self.get(name) for name in self.names]
+        catalogs = [first, *(other for other in others if other is not first)]
+        known = {catalog.name for catalog in catalogs}
+        neighbors = [n for catalog in catalogs for n in catalog.neighbors() if n.name not in known]
+        return [*catalogs, *neighbors]
+
     def is_own(self, name: str | None) -> bool:
         """Return whether a name means the profile's own catalog, as no name does."""
         return not name or name.lower() == self._own.lower()

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from filelock import FileLock
 
-from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER, TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.catalog.backend import (
+    COMMITS_TOGETHER,
+    TABLE_DEFAULTS,
+    CatalogBackend,
+)
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
@@ -68,6 +72,13 @@ from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace
 order by table_name
 """
+ALL_RELATIONS = """
+select table_namespace, table_name, case iceberg_type when 'VIEW' then 'view' else 'table' end
+from iceberg_tables
+where catalog_name = :catalog
+order by table_namespace, table_name
+"""
+CATALOGS = "select distinct catalog_name from iceberg_tables"
 LOCATION = """
 select metadata_location from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
@@ -226,6 +237,15 @@ class SqliteBackend:
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._rows(RELATIONS, namespace=namespace)
+
+    def all_relations(self) -> list[tuple[tuple[str, str], str]]:
+        """List names and kinds of all namespaces."""
+        return [((namespace, name), kind) for namespace, name, kind in self._rows(ALL_RELATIONS)]
+
+    def neighbors(self) -> list[tuple[str, CatalogBackend]]:
+        """Return the catalogs of other names in the same file: a profile may have renamed it."""
+        names = [name for (name,) in self._rows(CATALOGS) if name != self._name]
+        return [(name, SqliteBackend(name, self._path.parent)) for name in names]
 
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""

@@ -42,14 +42,8 @@ from dbt.adapters.iceberg_stream.tables.commit.added_files import added_files, m
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.references import FOLDERS
 
-# Properties with folders for new files: those of a clone go to its own folder.
-FOLDERS = (
-    "write.data.path",
-    "write.folder-storage.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-)
 STREAM = f"{PREFIX}sink."
 # Other writers may commit to the original meanwhile.
 ATTEMPTS = 5
@@ -175,6 +169,7 @@ def _clone_metadata(origin: LoadedTable, folder: str, tag: CloneTag) -> dict[str
     properties = {
         name: value
         for name, value in (metadata.get("properties") or {}).items()
+        # Its new files go to its own folder.
         if not name.startswith(PREFIX) and name not in FOLDERS
     }
     properties |= {
@@ -238,7 +233,7 @@ def drop_table(catalog: IcebergCatalog, name: Name) -> None:
 
 
 def _remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str) -> None:
-    """Remove a tag of the original, if possible; otherwise leave it to `expire_snapshots`."""
+    """Remove a tag of the original, if possible; otherwise say how."""
     try:
         for attempt in _attempts():
             with attempt:
@@ -252,8 +247,8 @@ def _remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str
     except (CatalogError, OSError) as error:
         logger.warning(
             f"The tag `{tag}` of {'.'.join(origin)} is no longer needed, but cannot be removed "
-            f"({reason(error)}). `iceberg-stream maintain {'.'.join(origin)} --only "
-            "expire_snapshots` removes it."
+            f"({reason(error)}). It keeps a snapshot with its files. Remove it: alter table "
+            f"{'.'.join(origin)} drop tag `{tag}`"
         )
 
 
