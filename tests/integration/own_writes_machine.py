@@ -197,7 +197,7 @@ class OwnWrites(RuleBasedStateMachine):
         assert not left, left
 
     def teardown(self) -> None:
-        self.place.lake.drop((NAMESPACE, self.name))
+        self.place.lake.purge((NAMESPACE, self.name))
 
     def _read(self, loaded: LoadedTable, truth: Counter[tuple[Any, ...]]) -> None:
         equality = any(f.content == EQUALITY for f in live_deletes(loaded.io, loaded.metadata))

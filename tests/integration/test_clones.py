@@ -30,7 +30,8 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import (
 from dbt.adapters.iceberg_stream.maintenance.retention import expirable_snapshots
 from dbt.adapters.iceberg_stream.maintenance.steps.clones import unused_tags
 from dbt.adapters.iceberg_stream.tables import clones
-from dbt.adapters.iceberg_stream.tables.clones import NotClonable, clone_table, drop_table
+from dbt.adapters.iceberg_stream.tables.clones import NotClonable, clone_table
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from tests.servers.rest_catalog import RestCatalog
 
@@ -161,7 +162,7 @@ def test_others_that_drop_a_clone_leave_its_files(lake: IcebergCatalog) -> None:
     clone_table(lake, ORIGINAL, CLONE)
     write(lake, CLONE, [4])
     clone = load(lake, CLONE)
-    lake.drop(CLONE)
+    lake.unregister(CLONE)
     assert [path for path in files(clone) if path.suffix == ".parquet"]
     assert ids(lake, ORIGINAL) == [1, 2, 3]
     # `maintain` removes the tag a day later.
@@ -273,7 +274,7 @@ def test_a_user_who_may_not_write_the_original(catalog: RestCatalog) -> None:
     with pytest.raises(NotClonable, match="a tag must keep its snapshot, and cannot be set"):
         clone_table(rest_lake(catalog, "rita", "reader"), ORIGINAL, CLONE)
     assert owner.metadata(CLONE) is None and tag_names(owner) == []
-    owner.drop(ORIGINAL)
+    drop_table(owner, ORIGINAL)
 
 
 @pytest.mark.parametrize(
@@ -286,3 +287,24 @@ def test_other_tags(text: str) -> None:
 def test_the_name_of_a_tag() -> None:
     tag = CloneTag.create(("a.b", "c/d"))
     assert CloneTag.parse(str(tag)) == tag
+
+
+def test_a_dropped_table_leaves_files_of_others(lake: IcebergCatalog) -> None:
+    """Added files, and those of a registered copy; a server would purge them."""
+    for name in ("adding", "copied"):
+        write(lake, ("s", name), [7])
+    shared = [Path(file) for file in _data_files(lake, ORIGINAL)]
+    lake.table(("s", "adding")).add_files([str(file) for file in shared])
+    lake.register(("s", "copy"), load(lake, ("s", "copied")).location)
+    copied = files(load(lake, ("s", "copied")))
+    for name in ("adding", "copy"):
+        drop_table(lake, ("s", name))
+    assert ids(lake, ORIGINAL) == [1, 2, 3] and ids(lake, ("s", "copied")) == [7]
+    assert_sound(lake, ORIGINAL, ("s", "copied"))
+    drop_table(lake, ("s", "copied"))
+    assert not [path for path in copied if path.exists()]
+
+
+def _data_files(lake: IcebergCatalog, name: Name) -> list[str]:
+    tasks = lake.table(name).scan().plan_files()
+    return [task.file.file_path.removeprefix("file://") for task in tasks]

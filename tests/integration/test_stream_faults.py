@@ -40,7 +40,7 @@ def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """A new table, in the place of one that another test had."""
     lake = open_catalog(place)
     lake.create_namespace("s")
-    lake.drop(NAME)
+    lake.purge(NAME)
     make_table(lake)
     yield lake
     lake.close()

@@ -87,6 +87,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     ),
     "stream.sources.kafka": ({"*"}, {"transactions"}, {"kept_messages"}, {"message_batch"}),
     "tables": (
+        {"drop"},
         {"clones", "compaction"},
         {"references"},
         {"deletes"},

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.locations import (
 )
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
 from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.unit.local_tables import insert, load, make_table, rows
 
 STRANGE = "a b#c?d%2Fé'"
@@ -49,7 +50,7 @@ def test_a_warehouse_with_any_name(tmp_path: Path, name: str) -> None:
         assert list(warehouse.glob("s/v/metadata/*.metadata.json"))
         lake.close()
     lake = open_catalog(warehouse)
-    lake.drop(("s", "t"))
+    drop_table(lake, ("s", "t"))
     assert not [path for path in warehouse.glob("s/t/**/*") if path.is_file()]
     lake.close()
     assert set(tmp_path.iterdir()) - before == {tmp_path / name.split("/")[0]}

@@ -13,9 +13,8 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
-from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
+from dbt.adapters.iceberg_stream.builds.publish import PARALLEL, is_unfilled
 from dbt.adapters.iceberg_stream.builds.staged import (
-    BUILD,
     LAST_RUN,
     StagedTable,
     discard_table,
@@ -198,7 +197,7 @@ def discard(catalog: IcebergCatalog, build: Build) -> None:
     def drop(relation: tuple[Name, str]) -> None:
         name, kind = relation
         if kind == "view":
-            catalog.drop(staged_name(name, build.name))
+            catalog.unregister(staged_name(name, build.name))
         elif (staged := tables.get(name)) is not None:
             _drop_unfilled(catalog, staged)
             discard_table(catalog, staged)
@@ -214,8 +213,23 @@ def _drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
     published = catalog.load(staged.name)
     if published is None:
         return
-    if (published.metadata.get("properties") or {}).get(BUILD) == staged.build:
+    if is_unfilled(published, staged.build):
         catalog.unregister(staged.name)
+
+
+def discard_in(catalog: IcebergCatalog, namespace: str) -> None:
+    """Discard the builds that have relations in a namespace, with those in others.
+
+    Args:
+        catalog: the catalog.
+        namespace: the namespace.
+
+    Raises:
+        CatalogError: the catalog refuses.
+    """
+    for build in list_builds(catalog):
+        if any(name[0] == namespace for name in build.relations):
+            discard(catalog, build)
 
 
 def discard_abandoned(
@@ -223,16 +237,20 @@ def discard_abandoned(
 ) -> list[str]:
     """Discard the builds whose relations have not changed for some time.
 
+    A build is discarded whole: with its relations in other namespaces.
+
     Args:
         catalog: the catalog.
-        namespaces: where to look.
+        namespaces: only builds that have relations in one of these.
         age: how long.
 
     Returns:
         The names of the discarded builds.
     """
-    abandoned = []
-    for build in list_builds(catalog, namespaces):
+    abandoned, chosen = [], set(namespaces)
+    for build in list_builds(catalog):
+        if chosen.isdisjoint(name[0] for name in build.relations):
+            continue
         if datetime.now(timezone.utc) - load_status(catalog, build).last_change > age:
             discard(catalog, build)
             abandoned.append(build.name)

@@ -31,6 +31,7 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     versions,
 )
 from dbt.adapters.iceberg_stream.builds.updates import (
+    COLLECTIONS,
     STAGED_SNAPSHOT,
     own_properties,
     requirements,
@@ -46,7 +47,6 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
-from dbt.adapters.iceberg_stream.tables.clones import drop_table
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
@@ -54,6 +54,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
+from dbt.adapters.iceberg_stream.tables.drop import plan_drops
 
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
@@ -126,11 +127,9 @@ def publish(
     staged = _load_all(catalog, build, names)
     _check_built(build, staged)
     replaced_views = [name for name in names if kinds.get(name) == "view"]
-    plan, now = _commit(catalog, build, staged, replaced_views)
+    plan, now = _commit(catalog, build, staged, _ReplacedViews(catalog, build, replaced_views))
     for name in views:
         try:
-            if kinds.get(name) == "table":
-                drop_table(catalog, name)
             _publish_view(catalog, build, name)
         except CatalogError as error:
             raise BuildError(
@@ -168,9 +167,22 @@ def _commit(
     catalog: IcebergCatalog,
     build: str,
     tables: Sequence[StagedTable],
-    replaced_views: Sequence[Name],
+    views: _ReplacedViews,
 ) -> tuple[_Plan, int]:
     """Commit all tables at once, again if another writer is faster or the answer is lost."""
+    try:
+        return _commit_attempts(catalog, build, tables, views)
+    except (CatalogError, OSError):
+        views.restore()
+        raise
+
+
+def _commit_attempts(
+    catalog: IcebergCatalog,
+    build: str,
+    tables: Sequence[StagedTable],
+    views: _ReplacedViews,
+) -> tuple[_Plan, int]:
     for attempt in Retrying(
         retry=retry_if_exception_type((CommitConflict, CommitStateUnknown)),
         stop=stop_after_attempt(ATTEMPTS),
@@ -182,8 +194,7 @@ def _commit(
             try:
                 if plan.conflicts:
                     raise BuildConflict(build, plan.conflicts)
-                for name in replaced_views:
-                    catalog.drop(name)
+                views.drop(staged.name for staged in plan.new)
                 plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
                 if plan.commits:
                     catalog.commit_all(plan.commits)
@@ -192,6 +203,52 @@ def _commit(
                     committer.discard()
                 raise
     return plan, now
+
+
+class _ReplacedViews:
+    """The views in whose places a build has tables.
+
+    No catalog replaces a view by a table in one step, so each is dropped just before the commit
+    that creates its table, and restored if that fails.
+    """
+
+    def __init__(self, catalog: IcebergCatalog, build: str, names: Iterable[Name]) -> None:
+        self._catalog = catalog
+        self._build = build
+        self._views = {
+            name: metadata
+            for name in names
+            if (metadata := catalog.metadata(name)) is not None and "versions" in metadata
+        }
+        self._dropped: set[Name] = set()
+
+    def drop(self, names: Iterable[Name]) -> None:
+        """Drop those of some names that are still the views that they were."""
+        for name in self._views.keys() & set(names):
+            current = self._catalog.metadata(name)
+            if current is not None and current.get("view-uuid") == self._views[name]["view-uuid"]:
+                self._catalog.unregister(name)
+                self._dropped.add(name)
+
+    def restore(self) -> None:
+        """Create the dropped views again, unless a table was published in their places."""
+        for name in self._dropped:
+            table = self._catalog.load(name)
+            if table is not None and is_unfilled(table, self._build):
+                self._catalog.unregister(name)
+                table = None
+            if table is None and self._catalog.metadata(name) is None:
+                self._catalog.put_view(name, self._views[name])
+
+
+def is_unfilled(table: LoadedTable, build: str) -> bool:
+    """Return whether an interrupted `publish` has created a table, but not filled it.
+
+    Args:
+        table: the published table.
+        build: name of the build.
+    """
+    return (table.metadata.get("properties") or {}).get(BUILD) == build
 
 
 def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) -> tuple[_Plan, int]:
@@ -220,7 +277,7 @@ def _plan_table(
         return
     if staged.is_new:
         # Marked with the build: an interrupted attempt has created the table without rows.
-        if published is None or (published.metadata.get("properties") or {}).get(BUILD) == build:
+        if published is None or is_unfilled(published, build):
             plan.new.append(staged)
             plan.snapshots[name] = current or 0
         else:
@@ -271,13 +328,18 @@ def _published_snapshot(metadata: Metadata, staged: StagedTable) -> int | None:
 
 
 def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
-    """Return the published table's metadata, with the properties it had when it was staged.
+    """Return the published table's metadata, with what it had when it was staged.
 
-    Changes that other writers have made to properties, tags and branches stay.
+    What other writers have changed since stays: properties, tags, branches, and what they removed,
+    such as expired snapshots, whose files are gone.
     """
     first, now = staged.first_metadata, published.metadata.get("properties") or {}
     properties = {k: v for k, v in (first.get("properties") or {}).items() if k in now}
-    return {**published.metadata, "properties": properties, "refs": first.get("refs") or {}}
+    items = {
+        key: [*(first.get(key) or []), *(published.metadata.get(key) or [])] for key in COLLECTIONS
+    }
+    refs = first.get("refs") or {}
+    return {**published.metadata, **items, "properties": properties, "refs": refs}
 
 
 def _is_unchanged(staged: StagedTable) -> bool:
@@ -367,10 +429,25 @@ def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
     new = with_query(metadata, with_published_names(view_query(metadata), build))
     properties = {k: v for k, v in (new.get("properties") or {}).items() if k != LAST_RUN}
     new = {**new, "properties": properties}
-    published = catalog.metadata(name)
-    if published is None or not same_view(new, published):
-        catalog.put_view(name, new)
-    catalog.drop(staged)
+    if (table := catalog.load(name)) is not None:
+        _replace_table(catalog, table, new)
+    else:
+        published = catalog.metadata(name)
+        if published is None or not same_view(new, published):
+            catalog.put_view(name, new)
+    catalog.unregister(staged)
+
+
+def _replace_table(catalog: IcebergCatalog, table: LoadedTable, view: Metadata) -> None:
+    """Replace a table by a view; the table is back if the view is refused."""
+    (drop,) = plan_drops(catalog, [table.name])
+    catalog.unregister(table.name)
+    try:
+        catalog.put_view(table.name, view)
+    except (CatalogError, OSError):
+        catalog.register(table.name, table.location)
+        raise
+    drop.remove_files(catalog)
 
 
 def _clean_up(catalog: IcebergCatalog, tables: Sequence[StagedTable], plan: _Plan) -> None:

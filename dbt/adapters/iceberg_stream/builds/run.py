@@ -142,7 +142,7 @@ class BuildRun:
         from dbt.adapters.iceberg_stream.builds.staged import stage_table
 
         if existing == VIEW:
-            catalog.drop(staged_name(name, self.name))
+            catalog.unregister(staged_name(name, self.name))
         return stage_table(catalog, name, self.name, properties, self.settings.continues)
 
     def _stage_view(

@@ -329,8 +329,13 @@ class RemoteBackend:
 
         self.ask(f"change properties of the view {namespace}.{name}", change)
 
-    def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view and its files, if it exists."""
+    @property
+    def purges(self) -> bool:
+        """Whether the catalog has a server that removes files."""
+        return self._settings.type == "rest"
+
+    def purge(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists, and have a server remove its files."""
 
         def drop(catalog: Catalog) -> None:
             try:

@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.locations import file_uri
+from dbt.adapters.iceberg_stream.catalog.locations import comparable, file_uri
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ where catalog_name = :catalog
 order by table_namespace, table_name
 """
 CATALOGS = "select distinct catalog_name from iceberg_tables"
+LOCATIONS = """
+select catalog_name, table_namespace, table_name, metadata_location from iceberg_tables
+"""
 LOCATION = """
 select metadata_location from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
@@ -104,11 +107,6 @@ returning 1
 UNREGISTER = """
 delete from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
-"""
-DROP_VIEW = """
-delete from iceberg_tables
-where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
-    and iceberg_type = 'VIEW'
 """
 
 
@@ -157,8 +155,15 @@ def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
             catalog_file(warehouse), timeout=BUSY_SECONDS, check_same_thread=False
         )
 
+    class Client(SqlCatalog):
+        """Keeps old metadata files: only `SqliteBackend` knows whether another table has them."""
+
+        @staticmethod
+        def _delete_old_metadata(io: object, base: object, metadata: object) -> None:
+            pass
+
     properties = {"py-io-impl": FILE_IO, "init_catalog_tables": "false"}
-    catalog = SqlCatalog(name, uri="sqlite://", warehouse=file_uri(warehouse), **properties)
+    catalog = Client(name, uri="sqlite://", warehouse=file_uri(warehouse), **properties)
     # Not by a URI, in which a path must be encoded, but how depends on SQLAlchemy's version.
     catalog.engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
     return catalog
@@ -329,7 +334,7 @@ class SqliteBackend:
             )
         self._last_written = {new: metadata for _, new, metadata in new_metadata}
         for base, _, metadata in new_metadata:
-            _delete_old_metadata(base, metadata)
+            self._delete_old_metadata(base, metadata)
 
     def _swap(self, tables: Sequence[tuple[LoadedTable, str]]) -> tuple[str, str] | None:
         """Point the tables to new metadata; return the first table that has changed, if any."""
@@ -403,14 +408,48 @@ class SqliteBackend:
         except NoSuchNamespaceError:
             return
 
-    def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view and its files, if it exists."""
-        from pyiceberg.exceptions import NoSuchTableError
+    @property
+    def purges(self) -> bool:
+        """Return False: there is no server."""
+        return False
 
-        try:
-            self.catalog.purge_table((namespace, name))
-        except NoSuchTableError:
-            self._rows(DROP_VIEW, namespace=namespace, name=name)
+    def purge(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists; its files stay."""
+        self.unregister(namespace, name)
+
+    def _delete_old_metadata(self, base: LoadedTable, metadata: Metadata) -> None:
+        """Remove metadata files that left the metadata log, if the table's properties say so."""
+        properties = metadata.get("properties") or {}
+        if str(properties.get(DELETE_OLD_METADATA, "false")).lower() != "true":
+            return
+        kept = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
+        log = [entry["metadata-file"] for entry in base.metadata.get("metadata-log") or []]
+        old = [location for location in log if location not in kept]
+        used = self._used_by_others(old, base.name) if old else set()
+        for location in old:
+            if comparable(location) not in used:
+                # `iceberg-stream orphans` finds what cannot be removed now.
+                with suppress(OSError):
+                    base.io.delete(location)
+
+    def _used_by_others(self, locations: Sequence[str], name: tuple[str, str]) -> set[str]:
+        """Return the metadata files of other tables in the same folders, such as a copy's."""
+        # Two levels tell the folders of tables apart well, whatever the spelling of the rest.
+        folders = {"/".join(location.rsplit("/", 3)[1:-1]) for location in locations}
+        used: set[str] = set()
+        for catalog, *other, location in self._rows(LOCATIONS):
+            is_own = catalog == self._name and tuple(other) == name
+            if is_own or not any(f"{folder}/" in location for folder in folders):
+                continue
+            # What cannot be read does not tell what it needs: keep all.
+            try:
+                metadata = read_metadata(location)
+            except (OSError, ValueError):
+                return {comparable(location) for location in locations}
+            log = [entry["metadata-file"] for entry in metadata.get("metadata-log") or []]
+            texts = [*log, location, *(metadata.get("properties") or {}).values()]
+            used.update(comparable(text) for text in texts)
+        return used
 
     def _read(self, location: str) -> Metadata:
         cached = self._last_written.get(location)
@@ -439,16 +478,3 @@ def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
     new, metadata = next_location(base), updated(base.metadata, base.location, commit.updates)
     write_new(base.io, new, orjson.dumps(metadata))
     return new, metadata
-
-
-def _delete_old_metadata(base: LoadedTable, metadata: Metadata) -> None:
-    """Remove metadata files that left the metadata log, if the table's properties say so."""
-    properties = metadata.get("properties") or {}
-    if str(properties.get(DELETE_OLD_METADATA, "false")).lower() != "true":
-        return
-    current_files = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
-    for entry in base.metadata.get("metadata-log") or []:
-        if entry["metadata-file"] not in current_files:
-            # `remove_orphan_files` removes what cannot be removed now.
-            with suppress(OSError):
-                base.io.delete(entry["metadata-file"])

@@ -80,9 +80,8 @@ def find_orphans(
     files = unreferenced_files(table, before)
     if not files:
         return []
-    home = table.metadata["location"]
     locations = [orphan.location for orphan in files]
-    left = set(without_referenced(locations, catalogs, table.name, home))
+    left = set(without_referenced(locations, catalogs, table))
     return [orphan for orphan in files if orphan.location in left]
 
 
@@ -202,7 +201,7 @@ def delete_removed(
     if not files:
         return 0, 0
     locations = [file.location for file in files]
-    left = set(without_referenced(locations, catalogs, table.name))
+    left = set(without_referenced(locations, catalogs))
     folder, moved, deleted = _Folder.of(table), 0, 0
     for file in files:
         if file.location in left:

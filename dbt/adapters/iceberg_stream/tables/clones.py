@@ -38,7 +38,6 @@ from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.reason import reason
-from dbt.adapters.iceberg_stream.tables.commit.added_files import added_files, metadata_files
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
@@ -96,7 +95,7 @@ def _clone_once(catalog: IcebergCatalog, origin: Name, name: Name, tag: CloneTag
         raise CatalogError(f"{'.'.join(name)} already exists.")
     with ExitStack() as undo:
         if snapshot is not None:
-            undo.callback(_remove_tag, catalog, origin, published.metadata["table-uuid"], str(tag))
+            undo.callback(remove_tag, catalog, origin, published.metadata["table-uuid"], str(tag))
             _add_tag(catalog, published, snapshot["snapshot-id"], str(tag))
         try:
             clone = _register(catalog, published, name, tag, undo)
@@ -202,37 +201,7 @@ def _clone_metadata(origin: LoadedTable, folder: str, tag: CloneTag) -> dict[str
     return result
 
 
-def drop_table(catalog: IcebergCatalog, name: Name) -> None:
-    """Drop a table or view, if it exists; of a clone, remove only the files that it has added.
-
-    Args:
-        catalog: the catalog.
-        name: namespace and identifier.
-
-    Raises:
-        CatalogError: the catalog refuses; no file is removed.
-    """
-    metadata = catalog.metadata(name)
-    clone = catalog.load(name) if metadata is not None and is_clone(metadata) else None
-    if clone is None:
-        catalog.drop(name)
-        return
-    properties = clone.metadata["properties"]
-    base = {int(properties[SNAPSHOT])} if SNAPSHOT in properties else set()
-    try:
-        files = [file for kind in added_files(clone, base) for file in kind]
-    except OSError as error:
-        logger.warning(f"The files of {'.'.join(name)} stay: they cannot be listed ({error}).")
-        files = []
-    catalog.unregister(name)
-    for path in (*files, *metadata_files(clone)):
-        remove_quietly(clone.io, path)
-    if TAG in properties:
-        namespace, _, identifier = properties[ORIGIN].rpartition(".")
-        _remove_tag(catalog, (namespace, identifier), properties[ORIGIN_UUID], properties[TAG])
-
-
-def _remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str) -> None:
+def remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str) -> None:
     """Remove a tag of the original, if possible; otherwise say how."""
     try:
         for attempt in _attempts():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pyiceberg.io import FileIO
@@ -20,6 +23,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 
 # Properties with folders for new files.
 FOLDERS = (
@@ -29,15 +33,30 @@ FOLDERS = (
     "write.object-storage.path",
 )
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*|/.*", re.DOTALL)
+# Relations that are read at the same time.
+PARALLEL = 8
 # What reading metadata raises: refusals, errors of the storage, damaged files.
-_UNREADABLE = (
+UNREADABLE = (
     *(CatalogError, OSError, ValueError, KeyError),
     *(IndexError, TypeError, EOFError, AssertionError),
 )
 
 
 def references(table: LoadedTable) -> Iterator[str]:
-    """Iterate over the locations of all files that a table's metadata reference.
+    """Iterate over the locations of all files that a table's metadata may reference.
+
+    Args:
+        table: the table, with all snapshots.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    yield from _locations((table.metadata.get("properties") or {}).values())
+    yield from own_references(table)
+
+
+def own_references(table: LoadedTable) -> Iterator[str]:
+    """Iterate over the locations of the files of a table: `references` without those of others.
 
     Args:
         table: the table, with all snapshots.
@@ -52,20 +71,20 @@ def references(table: LoadedTable) -> Iterator[str]:
     for kind in ("statistics", "partition-statistics"):
         for statistics in metadata.get(kind) or []:
             yield statistics["statistics-path"]
-    for value in (metadata.get("properties") or {}).values():
-        yield from _locations(value)
+    properties = metadata.get("properties") or {}
+    # Another property may name any file, such as a document about the table.
+    yield from _locations(value for name, value in properties.items() if name.startswith(PREFIX))
     yield from _of_snapshots(table.io, metadata)
 
 
-def _locations(value: str) -> Iterator[str]:
-    """Yield the locations in a property: of a key index, of deleted keys, of a staged build."""
-    if _LOCATION.fullmatch(value):
-        yield value
-    elif value.startswith(("[", "{")):
-        try:
-            yield from _in_json(json.loads(value))
-        except ValueError:
-            return
+def _locations(values: Iterable[str]) -> Iterator[str]:
+    """Yield the locations in properties: of a key index, of deleted keys, of a staged build."""
+    for value in values:
+        if _LOCATION.fullmatch(value):
+            yield value
+        elif value.startswith(("[", "{")):
+            with suppress(ValueError):
+                yield from _in_json(json.loads(value))
 
 
 def _in_json(value: Any) -> Iterator[str]:
@@ -108,19 +127,18 @@ def folders(metadata: Metadata) -> list[str]:
 def without_referenced(
     files: Iterable[str],
     catalogs: Sequence[IcebergCatalog],
-    owner: Name,
-    home: str | None = None,
-    dropped: bool = False,
+    owner: LoadedTable | None = None,
+    dropped: Collection[Name] = (),
 ) -> list[str]:
     """Return those of some files that no table and no view references.
 
     Args:
         files: locations.
-        catalogs: where their tables and views are looked for; `owner` is in the first one.
-        owner: namespace and identifier of the table that may have written them.
-        home: its folder. Folders of others within it are theirs with all files, because a write
-            that still runs is not referenced yet.
-        dropped: whether the references of `owner` do not count.
+        catalogs: whose tables and views may reference them.
+        owner: a table of the first catalog in whose folder they are. The folders of others within
+            that folder are theirs with all files, because a write that still runs is not
+            referenced yet.
+        dropped: tables of the first catalog whose references do not count.
 
     Raises:
         CatalogError: a namespace cannot be listed, or a relation cannot be read, so it may
@@ -132,10 +150,13 @@ def without_referenced(
     # So those that have changed meanwhile are read again.
     for _ in range(2):
         for number, catalog in enumerate(catalogs):
-            for name, kind in _list(catalog) if left else []:
-                is_owner = number == 0 and name == owner
-                if not (is_owner and dropped):
-                    _subtract(left, catalog, name, kind, read, None if is_owner else home)
+            relations = _list(catalog) if left else []
+            if number == 0:
+                relations = [relation for relation in relations if relation[0] not in dropped]
+            is_first = number == 0 and owner is not None
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                subtract = partial(_subtract, left, catalog, read, owner, is_first)
+                list(pool.map(subtract, relations))
     return list(left.values())
 
 
@@ -152,12 +173,15 @@ def _list(catalog: IcebergCatalog) -> list[tuple[Name, str]]:
 def _subtract(
     left: dict[str, str],
     catalog: IcebergCatalog,
-    name: Name,
-    kind: str,
     read: dict[tuple[str, Name], str],
-    home: str | None,
+    owner: LoadedTable | None,
+    is_first: bool,
+    relation: tuple[Name, str],
 ) -> None:
     """Remove what a relation references from a dictionary of locations."""
+    if not left:
+        return
+    name, kind = relation
     key = catalog.name, name
     try:
         table = catalog.load(name) if kind == "table" else None
@@ -166,13 +190,13 @@ def _subtract(
             raise CatalogError("The catalog lists it, but does not know it.")
         if metadata is None or (table is not None and read.get(key) == table.location):
             return
-        if home is not None:
-            _subtract_folders(left, metadata, comparable(home))
+        if owner is not None and not (is_first and name == owner.name):
+            _subtract_folders(left, metadata, comparable(owner.metadata["location"]))
         for location in () if table is None else references(table):
             for spelling in comparables(location):
                 left.pop(spelling, None)
         read[key] = "" if table is None else table.location
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CatalogError(
             f"{'.'.join(name)} cannot be read, and may have files that would be removed. Nothing "
             f"was removed. Run `iceberg-stream check {'.'.join(name)}`; if it has lost its files, "
@@ -183,5 +207,6 @@ def _subtract(
 def _subtract_folders(left: dict[str, str], metadata: Metadata, home: str) -> None:
     for folder in folders(metadata):
         if (inner := comparable(folder)) != home and is_within(inner, home):
-            for location in [location for location in left if is_within(location, inner)]:
-                del left[location]
+            # Other threads remove some, too.
+            for location in [location for location in list(left) if is_within(location, inner)]:
+                left.pop(location, None)
