@@ -39,6 +39,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "builds": (
         {"run", "versions"},
         {"build"},
+        {"leftovers"},
         {"publish"},
         {"updates"},
         {"staged"},

@@ -19,6 +19,8 @@ AnyName = TypeVar("AnyName", bound=tuple[str, ...])
 MARK = "__dbt_build_"
 _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 LONGEST_NAME = 40
+# As `iceberg_stream__make_staged_relation` names a relation that will replace another one.
+_REPLACEMENT = re.compile(r"(.+)__dbt_staged_[0-9a-f]{12}", re.DOTALL)
 
 
 def check_build_name(build: str) -> str:
@@ -53,6 +55,18 @@ def split_staged(identifier: str) -> tuple[str, str] | None:
     """
     published, mark, build = identifier.rpartition(MARK)
     return (published, build) if mark and published and _NAME.fullmatch(build) else None
+
+
+def replaced_name(identifier: str) -> str | None:
+    """Return the identifier of the relation that a new one is to replace; None for others.
+
+    See `leftovers.py`.
+
+    Args:
+        identifier: of a relation.
+    """
+    match = _REPLACEMENT.fullmatch(identifier)
+    return None if match is None else match[1]
 
 
 def without_build(name: AnyName) -> AnyName:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertCreate
+from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -25,6 +26,7 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     PUBLISHED_UUID,
     StagedTable,
     added_files,
+    latest_run,
     load_staged,
     metadata_files,
     remove_files,
@@ -125,17 +127,22 @@ def publish(
         for identifier, kind in catalog.relations(namespace)
     }
     staged = _load_all(catalog, build, names)
+    staged_views = {name: catalog.metadata(staged_name(name, build)) for name in views}
+    _check_whole(build, relations, staged, staged_views)
     _check_built(build, staged)
     replaced_views = [name for name in names if kinds.get(name) == "view"]
     plan, now = _commit(catalog, build, staged, _ReplacedViews(catalog, build, replaced_views))
-    for name in views:
-        try:
+    name = None
+    try:
+        staged = _forget_relations(catalog, staged, staged_views, build)
+        for name in views:
             _publish_view(catalog, build, name)
-        except CatalogError as error:
-            raise BuildError(
-                f"The tables of the build `{build}` are published, but not the view "
-                f"{'.'.join(name)}: {error}\nRun `iceberg-stream publish {build}` for the rest."
-            ) from error
+    except CatalogError as error:
+        rest = f", but not the view {'.'.join(name)}" if name else ""
+        raise BuildError(
+            f"The tables of the build `{build}` are published{rest}: {error}\n"
+            f"Run `iceberg-stream publish {build}` for the rest."
+        ) from error
     _clean_up(catalog, staged, plan)
     seconds = time.monotonic() - start
     return Publication(build, plan.snapshots, views, plan.unchanged, now, seconds)
@@ -145,6 +152,53 @@ def _load_all(catalog: IcebergCatalog, build: str, names: Sequence[Name]) -> lis
     with ThreadPoolExecutor(PARALLEL) as pool:
         loaded = pool.map(lambda name: load_staged(catalog, name, build), names)
         return [staged for staged in loaded if staged is not None]
+
+
+def _check_whole(
+    build: str,
+    relations: Iterable[tuple[Name, str]],
+    tables: Iterable[StagedTable],
+    views: Mapping[Name, Metadata | None],
+) -> None:
+    """Check that all relations of a build are staged, as far as its last command recorded them."""
+    staged = {table.name for table in tables} | {n for n, view in views.items() if view is not None}
+    metadata = [*(table.metadata for table in tables), *filter(None, views.values())]
+    recorded = {(name[0], name[1]) for name in latest_run(metadata).get("relations") or []}
+    if missing := sorted((recorded | {name for name, _ in relations}) - staged):
+        raise BuildError(
+            f"The build `{build}` is not whole: {', '.join(map('.'.join, missing))} is staged no "
+            "more, because somebody dropped it or interrupted `iceberg-stream discard`. Nothing "
+            "was published. Run the models again in this build, or discard it."
+        )
+
+
+def _forget_relations(
+    catalog: IcebergCatalog,
+    tables: Sequence[StagedTable],
+    views: Mapping[Name, Metadata | None],
+    build: str,
+) -> list[StagedTable]:
+    """Remove the list of relations from the record: they are published, and dropped one by one.
+
+    Returns:
+        The staged tables now.
+    """
+    result = []
+    for staged in tables:
+        changed = None
+        if (run := _without_relations(staged.metadata)) is not None:
+            catalog.commit(staged.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
+            changed = load_staged(catalog, staged.name, build)
+        result.append(changed or staged)
+    for name, metadata in views.items():
+        if metadata is not None and (run := _without_relations(metadata)) is not None:
+            catalog.set_view_properties(staged_name(name, build), {LAST_RUN: run})
+    return result
+
+
+def _without_relations(metadata: Metadata) -> str | None:
+    run = json.loads((metadata.get("properties") or {}).get(LAST_RUN, "{}"))
+    return json.dumps(run) if run.pop("relations", None) else None
 
 
 def _check_built(build: str, tables: Sequence[StagedTable]) -> None:

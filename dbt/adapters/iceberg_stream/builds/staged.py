@@ -7,7 +7,7 @@ Spark cannot `create or replace` on a branch. A staged table can change in every
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -109,6 +109,17 @@ class StagedTable:
         base_ids = {s["snapshot-id"] for s in base.get("snapshots") or []}
         snapshots = self.metadata.get("snapshots") or []
         return [s for s in snapshots if s["snapshot-id"] not in base_ids]
+
+
+def latest_run(relations: Iterable[Metadata]) -> Mapping[str, Any]:
+    """Return the record of the last command of a build; empty if there is none.
+
+    Args:
+        relations: metadata of staged tables and views.
+    """
+    properties = [metadata.get("properties") or {} for metadata in relations]
+    runs: list[dict[str, Any]] = [json.loads(p[LAST_RUN]) for p in properties if LAST_RUN in p]
+    return max(runs, key=lambda run: run["at"], default={})
 
 
 def versions(metadata: Metadata) -> tuple[Any, ...]:
