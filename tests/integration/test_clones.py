@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.tables import clones
 from dbt.adapters.iceberg_stream.tables.clones import NotClonable, clone_table
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.lost_files import assert_nothing_lost
 from tests.servers.rest_catalog import RestCatalog
 
 ORIGINAL, CLONE = ("s", "orders"), ("s", "orders_dev")
@@ -89,6 +90,7 @@ def files(table: LoadedTable) -> list[Path]:
 
 
 def assert_sound(lake: IcebergCatalog, *names: Name) -> None:
+    assert_nothing_lost(lake, ["s"])
     for name in names:
         table = load(lake, name)
         assert list(check_table(table, data=True).findings) == []

@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
 from tests.integration.streams import NAME, Change, make_table
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
 CHANGES = st.lists(
@@ -66,6 +67,7 @@ class Histories(RuleBasedStateMachine):
     @initialize(rows=st.lists(KEYS, max_size=5))
     def create(self, rows: list[int | None]) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
         backend.create_namespace("s")
         self.lake = IcebergCatalog("lake", backend)
@@ -228,6 +230,8 @@ class Histories(RuleBasedStateMachine):
             base = self.lake.load(NAME)
             assert base is not None
             assert unreferenced_files(base, LATER) == []
+            assert_nothing_lost(self.lake)
+            self.foreign.assert_unchanged()
             self.lake.close()
             self.folder.cleanup()
 

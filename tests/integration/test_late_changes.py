@@ -51,6 +51,7 @@ from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from tests.integration.streams import NAME
 from tests.integration.tables import LATER, duckdb_rows, write
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -115,6 +116,7 @@ class LateChanges(RuleBasedStateMachine):
     @initialize(rows=st.lists(KEYS, max_size=3, unique=True))
     def create(self, rows: list[int | None]) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
         backend.create_namespace("s")
         self.lake = IcebergCatalog("lake", backend)
@@ -237,6 +239,8 @@ class LateChanges(RuleBasedStateMachine):
         if hasattr(self, "sink"):
             self.sink.discard([batch for _, batch, _ in self.pending])
             assert unreferenced_files(self.load(), LATER) == []
+            assert_nothing_lost(self.lake)
+            self.foreign.assert_unchanged()
             self.lake.close()
             self.folder.cleanup()
 

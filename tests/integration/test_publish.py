@@ -41,6 +41,7 @@ from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.tables.references import references
 from tests.integration.mart_readers import assert_one_time, read_while_publishing
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
 BUILD = "pr-1"
@@ -76,6 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
 @pytest.fixture(params=["sqlite", "rest"])
 def lake(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[IcebergCatalog]:
     """A catalog with an empty namespace `s`."""
+    foreign = ForeignFiles.create(tmp_path / "warehouse")
     if request.param == "sqlite":
         backend: Any = SqliteBackend("lake", tmp_path / "warehouse")
     else:
@@ -86,6 +88,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[IcebergCatal
     lake = IcebergCatalog("lake", backend)
     yield lake
     drop_all(lake)
+    foreign.assert_unchanged()
 
 
 def drop_all(lake: IcebergCatalog) -> None:
@@ -174,6 +177,7 @@ def publish_all(lake: IcebergCatalog) -> Publication:
 def assert_clean(lake: IcebergCatalog, names: Sequence[str] = NAMES) -> None:
     """Nothing of a build is left, and the tables are sound."""
     assert list_builds(lake) == []
+    assert_nothing_lost(lake, ["s"])
     for name in names:
         table = lake.load(("s", name))
         assert table is not None

@@ -35,6 +35,7 @@ from tests.integration.stream_writer import frontier
 from tests.integration.streams import SINK, Change, Truth, make_table, open_sink
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_connection
+from tests.lost_files import missing_files
 
 SECONDS, SLOW_SECONDS = 100, 1800
 KEYS, BATCH = 5_000, 400
@@ -273,6 +274,7 @@ def soak(lake: IcebergCatalog, spark: Session, seconds: float) -> None:
     assert stream.commits > 20
     findings = check_table(used.load(), data=True).findings
     assert [finding for finding in findings if finding.severity != "note"] == []
+    assert missing_files(used.load()) == []
     require_flat(used.shapes, seconds)
     if not stream.conflicts:
         # Iceberg's SQL catalog leaves the metadata file of a commit that conflicts.

@@ -59,6 +59,7 @@ from tests.integration.version_model import (
     first_changes,
     may_change,
 )
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -89,6 +90,7 @@ class Versions(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
         backend.create_namespace("s")
         self.lake = IcebergCatalog("lake", backend)
@@ -200,6 +202,8 @@ class Versions(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "sink"):
             assert unreferenced_files(self.load(), LATER) == []
+            assert_nothing_lost(self.lake)
+            self.foreign.assert_unchanged()
             self.lake.close()
             self.folder.cleanup()
 

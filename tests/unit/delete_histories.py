@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_dele
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.tables import LATER
+from tests.lost_files import missing_files
 from tests.unit.local_tables import NAME, commit, evolve, load, make_table, rows, write
 
 Key = tuple[Any, ...]
@@ -137,6 +138,7 @@ class History:
         expected = sorted((n, *map(exact, row)) for n, (row, _) in self.live.items())
         assert sorted(tuple(map(exact, row)) for row in rows(self.lake, self.name)) == expected
         assert not unreferenced_files(base, LATER)
+        assert not missing_files(base)
 
     def _forget(self, gone: Callable[[Key, bool], bool]) -> None:
         self.live = {n: item for n, item in self.live.items() if not gone(*item)}
