@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.locations import (
     file_uri,
     is_within,
     local_path,
+    spark_path,
     split_location,
 )
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
@@ -123,6 +124,10 @@ def test_split() -> None:
     assert split_location("s3a://b/k#1?x") == ("s3a", "b", "b/k#1?x")
     assert split_location("hdfs://n:8020/a#") == ("hdfs", "n:8020", "/a#")
     assert local_path("s3://b/k") is None and local_path("file:/a") == Path("/a")
+
+
+def test_globs_of_spark_are_escaped() -> None:
+    assert spark_path("file:///a b[x]{y}*?\\#") == "file:///a b\\[x\\]\\{y\\}\\*\\?\\\\#"
 
 
 @pytest.mark.parametrize(

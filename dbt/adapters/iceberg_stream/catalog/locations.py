@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
+_GLOB = re.compile(r"([][{}*?\\])")
 # Several names of one storage.
 _SAME_STORAGE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 # Their authority is a server, not a part of the path.
@@ -56,6 +57,15 @@ def split_location(location: str) -> tuple[str, str, str]:
     if scheme == "file":
         return scheme, "", "/" + path.lstrip("/")
     return scheme, authority, path if scheme in _SERVERS else f"{authority}{path}"
+
+
+def spark_path(location: str) -> str:
+    """Return a location for Spark's readers of files, which take globs.
+
+    Args:
+        location: of a file or folder.
+    """
+    return _GLOB.sub(r"\\\1", location)
 
 
 def comparable(location: str) -> str:
