@@ -145,6 +145,13 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     assert "1 orphans, 1,234 bytes" in orphans("s.t", "--older-than", "0")
     assert "1 removed" in orphans("s.t", "--older-than", "0", "--remove")
     assert not lost.exists()
+    assert "--remove and --restore exclude each other" in orphans("s.t", "--remove", "--restore")
+    assert "1 restored." in orphans("s.t", "--restore")
+    assert lost.stat().st_size == 1234
+    orphans("s.t", "--older-than", "0", "--remove")
+    deleted = orphans("s.t", "--older-than", "0", "--remove", "--keep-removed", "0")
+    assert "0 removed. 1 removed earlier were deleted." in deleted
+    assert "0 restored." in orphans("s.t", "--restore") and not lost.exists()
     assert rows(lake, "t") == [(-1, 0)]
     assert "There is no table s.none in the catalog `lake`" in orphans("s.none")
     assert "must have the form schema.name" in orphans("none")

@@ -311,9 +311,9 @@ class IcebergStreamAdapter(
             return
         name = table_name(relation)
         try:
-            from dbt.adapters.iceberg_stream.tables.drop import drop_table
+            from dbt.adapters.iceberg_stream.builds.leftovers import drop_unfinished
 
-            drop_table(self.catalog_of(relation), name)
+            drop_unfinished(self.catalog_of(relation), name)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
 

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dbt.adapters.iceberg_stream.builds.leftovers import clear_leftovers, list_leftovers
+from dbt.adapters.iceberg_stream.builds.leftovers import (
+    clear_leftovers,
+    drop_unfinished,
+    list_leftovers,
+)
 from dbt.adapters.iceberg_stream.builds.names import replaced_name
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from tests.unit.catalog.test_locations import VIEW
@@ -59,6 +63,26 @@ def test_those_before_the_drop_are_dropped(lake: IcebergCatalog) -> None:
     assert [leftover.is_missing for leftover in clear_leftovers(lake, NAME)] == [False]
     assert lake.relations("s") == [("t", "table")]
     assert (lake.metadata(NAME) or {})["table-uuid"] == uuid
+
+
+def test_a_new_table_may_be_incomplete(lake: IcebergCatalog) -> None:
+    """Such as one whose rows go to a branch."""
+    make_old(lake, ("s", "t__dbt_new_0123456789ab"), 2)
+    clear_leftovers(lake, NAME)
+    assert lake.relations("s") == []
+
+
+@pytest.mark.parametrize("mark", ["staged", "new"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_after_a_failure(lake: IcebergCatalog, mark: str, exists: bool) -> None:
+    """The answer to the drop of the old version may be lost: the new one is the only one then."""
+    staged = ("s", f"t__dbt_{mark}_0123456789ab")
+    make_table(lake, name=staged)
+    if exists:
+        make_table(lake)
+    stays = mark == "staged" and not exists
+    assert drop_unfinished(lake, staged) is not stays
+    assert ((staged[1], "table") in lake.relations("s")) is stays
 
 
 def test_a_view(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from dbt.adapters.iceberg_stream.builds.names import replaced_name
+from dbt.adapters.iceberg_stream.builds.names import is_replacement, replaced_name
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.views import last_change_ms
@@ -28,7 +28,8 @@ class Leftover:
         name: its name.
         kind: `table` or `view`.
         replaced: name of the relation that it was to replace.
-        is_missing: whether there is no relation of that name.
+        is_missing: whether it replaces a relation that does not exist any more, so that it is the
+            only version.
         last_change: when it was last changed (UTC).
     """
 
@@ -60,7 +61,7 @@ def list_leftovers(catalog: IcebergCatalog, namespaces: Iterable[str]) -> list[L
                 continue
             change = datetime.fromtimestamp(last_change_ms(metadata) / 1000, tz=timezone.utc)
             if datetime.now(timezone.utc) - change > MIN_AGE:
-                missing = replaced not in relations
+                missing = is_replacement(identifier) and replaced not in relations
                 leftovers.append(Leftover(name, kind, (namespace, replaced), missing, change))
     return leftovers
 
@@ -84,6 +85,27 @@ def clear_leftovers(catalog: IcebergCatalog, name: Name) -> list[Leftover]:
         if place or not leftover.is_missing or not _rename(catalog, leftover):
             drop_table(catalog, leftover.name)
     return by_age
+
+
+def drop_unfinished(catalog: IcebergCatalog, name: Name) -> bool:
+    """Drop the new version of a relation after a failure, unless it is the only version.
+
+    Args:
+        catalog: the catalog.
+        name: of the new version.
+
+    Returns:
+        Whether it was dropped.
+
+    Raises:
+        CatalogError: the catalog refuses.
+    """
+    replaced = replaced_name(name[1]) or name[1]
+    # The old version may have been dropped without an answer.
+    if is_replacement(name[1]) and catalog.metadata((name[0], replaced)) is None:
+        return False
+    drop_table(catalog, name)
+    return True
 
 
 def _rename(catalog: IcebergCatalog, leftover: Leftover) -> bool:

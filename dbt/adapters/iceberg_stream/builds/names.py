@@ -19,8 +19,9 @@ AnyName = TypeVar("AnyName", bound=tuple[str, ...])
 MARK = "__dbt_build_"
 _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 LONGEST_NAME = 40
-# As `iceberg_stream__make_staged_relation` names a relation that will replace another one.
-_REPLACEMENT = re.compile(r"(.+)__dbt_staged_[0-9a-f]{12}", re.DOTALL)
+# As `iceberg_stream__make_staged_relation` names a relation that will replace another one, which
+# is complete as soon as that one is dropped, or that will be a new one.
+_REPLACEMENT = re.compile(r"(.+)__dbt_(staged|new)_[0-9a-f]{12}", re.DOTALL)
 
 
 def check_build_name(build: str) -> str:
@@ -58,7 +59,7 @@ def split_staged(identifier: str) -> tuple[str, str] | None:
 
 
 def replaced_name(identifier: str) -> str | None:
-    """Return the identifier of the relation that a new one is to replace; None for others.
+    """Return the identifier that a relation gets when it is ready; None for other relations.
 
     See `leftovers.py`.
 
@@ -67,6 +68,16 @@ def replaced_name(identifier: str) -> str | None:
     """
     match = _REPLACEMENT.fullmatch(identifier)
     return None if match is None else match[1]
+
+
+def is_replacement(identifier: str) -> bool:
+    """Return whether a relation replaces another one, rather than being a new one.
+
+    Args:
+        identifier: of the relation.
+    """
+    match = _REPLACEMENT.fullmatch(identifier)
+    return match is not None and match[2] == "staged"
 
 
 def without_build(name: AnyName) -> AnyName:

@@ -45,7 +45,7 @@ def builds(as_json: bool, project_dir: Path, profiles_dir: Path | None, target: 
     for leftover in leftovers:
         replaced, missing = ".".join(leftover.replaced), leftover.is_missing
         click.echo(
-            f"{'.'.join(leftover.name)}  left by a run that was killed while it replaced "
+            f"{'.'.join(leftover.name)}  left by a run that was killed while it built "
             f"{replaced}{', which does not exist now' if missing else ''}. The next run of its "
             f"model {'gives it this name' if missing else 'drops it'}."
         )

@@ -31,9 +31,9 @@
       else 'changes from ' ~ existing.type ~ ' to ' ~ relation.type -%}
   {{ log(relation.render() ~ ' ' ~ change
          ~ ': readers find nothing for the moment between drop and rename', info=True) }}
-  {#- From here on it is the only version, which must stay whatever fails. -#}
-  {% do adapter.forget_staged() %}
   {% do adapter.drop_relation(existing) %}
+  {#- From here on the new one is the only version, which must stay whatever fails. -#}
+  {% do adapter.forget_staged() %}
   {% do adapter.cache_added(staged) %}
   {% do adapter.rename_relation(staged, relation) %}
 {% endmacro %}
