@@ -280,7 +280,7 @@ class IcebergStreamAdapter(
         if split_staged(name[1]) is None:
             from dbt.adapters.iceberg_stream.tables.drop import drop_table
 
-            drop_table(catalog, name, self.connections.resources.catalogs.all_from(catalog))
+            drop_table(catalog, name, self.connections.resources.catalogs)
         else:
             # It shares files with the published one.
             catalog.unregister(name)

@@ -10,6 +10,8 @@ import pytest
 from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.drop import drop_table, drop_tables
@@ -193,3 +195,24 @@ def test_views(lake: IcebergCatalog) -> None:
     drop_tables(lake, [("s", "v"), ("s", "none")])
     assert lake.relations("s") == [("t", "table")]
     assert rows(lake) == [(1, "a")]
+
+
+def test_a_table_of_another_catalog(lake: IcebergCatalog, tmp_path: Path) -> None:
+    shared = write(lake, ROW)
+    commit(lake, append(*shared, properties={}))
+    other = make_catalog(tmp_path / "other")
+    make_table(other, name=OTHER)
+    commit(other, append(*shared, properties={}), name=OTHER)
+    drop_table(lake, NAME, Catalogs("lake", {"lake": lambda: lake, "other": lambda: other}))
+    assert rows(other, OTHER) == [(1, "a")]
+    other.close()
+
+
+def test_another_catalog_that_cannot_be_opened(lake: IcebergCatalog) -> None:
+    def refuse() -> IcebergCatalog:
+        raise CatalogError("The catalog is damaged")
+
+    folder = home(lake)
+    before = files(folder)
+    drop_table(lake, NAME, Catalogs("lake", {"lake": lambda: lake, "other": refuse}))
+    assert files(folder) == before and lake.relations("s") == []

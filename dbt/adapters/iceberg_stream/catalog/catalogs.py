@@ -88,9 +88,7 @@ class Catalogs:
         """
         others = [self.get(name) for name in self.names]
         catalogs = [first, *(other for other in others if other is not first)]
-        known = {catalog.name for catalog in catalogs}
-        neighbors = [n for catalog in catalogs for n in catalog.neighbors() if n.name not in known]
-        return [*catalogs, *neighbors]
+        return [*catalogs, *(near for catalog in catalogs for near in catalog.neighbors())]
 
     def is_own(self, name: str | None) -> bool:
         """Return whether a name means the profile's own catalog, as no name does."""

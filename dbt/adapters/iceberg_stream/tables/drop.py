@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from dbt.adapters.events.logging import AdapterLogger
+from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
 from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     ORIGIN,
     ORIGIN_UUID,
@@ -17,7 +18,6 @@ from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     clone_tags,
     is_clone,
 )
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import comparable, is_within
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -35,9 +35,7 @@ from dbt.adapters.iceberg_stream.tables.references import (
 logger = AdapterLogger("Iceberg_Stream")
 
 
-def drop_table(
-    catalog: IcebergCatalog, name: Name, catalogs: Sequence[IcebergCatalog] | None = None
-) -> None:
+def drop_table(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None) -> None:
     """Drop a table or view, if it exists; see `drop_tables`.
 
     Args:
@@ -54,7 +52,7 @@ def drop_table(
 def drop_tables(
     catalog: IcebergCatalog,
     names: Collection[Name],
-    catalogs: Sequence[IcebergCatalog] | None = None,
+    catalogs: Catalogs | None = None,
 ) -> None:
     """Drop tables and views, if they exist.
 
@@ -64,8 +62,8 @@ def drop_tables(
     Args:
         catalog: the catalog.
         names: namespaces and identifiers.
-        catalogs: whose other tables may reference the files; `catalog`, which comes first, and
-            its neighbors by default.
+        catalogs: those of the profile, whose other tables may reference the files; only `catalog`
+            by default.
 
     Raises:
         CatalogError: the catalog refuses; no file of the relation is removed.
@@ -86,13 +84,13 @@ def drop_contents(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs) -
         CatalogError: the catalog refuses.
     """
     names = [(namespace, name) for name, _ in catalog.relations(namespace)]
-    drop_tables(catalog, names, catalogs.all_from(catalog))
+    drop_tables(catalog, names, catalogs)
 
 
 def plan_drops(
     catalog: IcebergCatalog,
     names: Iterable[Name],
-    catalogs: Sequence[IcebergCatalog] | None = None,
+    catalogs: Catalogs | None = None,
 ) -> list[Drop]:
     """Decide which files go with tables and views; see `drop_tables`.
 
@@ -108,10 +106,10 @@ def plan_drops(
     files = [file for drop in drops for file in drop.files]
     if files:
         dropped = {drop.name for drop in drops}
-        all_catalogs = catalogs or [catalog, *catalog.neighbors()]
         try:
-            left = set(without_referenced(files, all_catalogs, dropped=dropped))
-        except CatalogError as error:
+            others = (catalogs or one_catalog(catalog)).all_from(catalog)
+            left = set(without_referenced(files, others, dropped=dropped))
+        except DbtRuntimeError as error:
             logger.warning(f"The files of what is dropped stay: {reason(error)}")
             left = set()
         for drop in drops:
