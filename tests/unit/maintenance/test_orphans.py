@@ -90,6 +90,22 @@ def test_a_table_within_the_folder(lake: IcebergCatalog, prefix: str, suffix: st
     assert orphans(lake) == {lost}, "a write to the other table may still run"
 
 
+@pytest.mark.parametrize("spelling", ["file:{}/", "{}", "file:///{}//", "file://{}/../t"])
+def test_spellings_of_the_own_folder(lake: IcebergCatalog, spelling: str) -> None:
+    folder = home(lake)
+    update = SetLocationUpdate(location=spelling.format(folder))
+    lake.commit(load(lake), (), (update,))
+    insert(lake, ROW)
+    assert orphans(lake) == set()
+    lost = folder / "data" / "lost.parquet"
+    lost.write_text("x")
+    found = find_orphans(load(lake), LATER, [lake])
+    assert [Path(orphan.path) for orphan in found] == [lost]
+    assert remove_orphans(load(lake), found) == 1 and orphans(lake) == set()
+    assert restore_removed(load(lake)) == (1, []) and lost.exists()
+    assert rows(lake) == [(1, "a")] * 2
+
+
 def test_folders_that_another_table_writes_to(lake: IcebergCatalog) -> None:
     folder = home(lake)
     paths = {
