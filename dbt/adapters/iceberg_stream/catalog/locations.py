@@ -1,8 +1,12 @@
 """Locations of files: paths of this machine as URIs, URIs as paths, and their comparison.
 
-Iceberg's Java library and PyArrow take the text after the scheme and the authority as the path:
-`%20` is three characters of it, and `#` and `?` are characters like others. So locations are
-neither encoded nor decoded. Python's `urlparse`, which PyIceberg uses, would cut them at `#`.
+Hadoop's file systems, which Iceberg's Java library uses for local files, and PyArrow take the text
+after the scheme and the authority as the path: `%20` is three characters of it, and `#` and `?` are
+characters like others. So locations are neither encoded nor decoded. Python's `urlparse`, which
+PyIceberg uses, would cut them at `#` and `?`.
+
+Iceberg's clients of object stores cut them, too, so that all files of a table in `orders#1` would
+be one object, `orders`. Nothing is written to such a location (`is_cut_by_others`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from urllib.parse import unquote
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 _GLOB = re.compile(r"([][{}*?\\])")
+_CUT = re.compile(r"[#?].*", re.DOTALL)
 # Several names of one storage.
 _SAME_STORAGE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 # Their authority is a server, not a part of the path.
@@ -59,6 +64,15 @@ def split_location(location: str) -> tuple[str, str, str]:
     return scheme, authority, path if scheme in _SERVERS else f"{authority}{path}"
 
 
+def is_cut_by_others(location: str) -> bool:
+    """Return whether Iceberg's clients of object stores take a location for a shorter one.
+
+    Args:
+        location: of a file or folder.
+    """
+    return split_location(location)[0] not in _SERVERS and _CUT.search(location) is not None
+
+
 def spark_path(location: str) -> str:
     """Return a location for Spark's readers of files, which take globs.
 
@@ -88,12 +102,13 @@ def comparable(location: str) -> str:
 
 
 def comparables(location: str) -> set[str]:
-    """Return what a location may mean: some programs encode or decode it as a URI.
+    """Return what a location may mean: some programs decode it as a URI, or cut it as one.
 
     Args:
         location: of a file or folder.
     """
-    return {comparable(location), comparable(unquote(location))}
+    meanings = {location, unquote(location), _CUT.sub("", location)}
+    return {comparable(meaning) for meaning in meanings}
 
 
 def is_within(location: str, folder: str) -> bool:

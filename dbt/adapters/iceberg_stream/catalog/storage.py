@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from dbt.adapters.iceberg_stream.catalog.locations import local_path, split_location
+from dbt.adapters.iceberg_stream.catalog.locations import (
+    is_cut_by_others,
+    local_path,
+    split_location,
+)
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
 ACCESS_KEY_ID = "s3.access-key-id"
@@ -30,6 +34,23 @@ class LocationFileIO(PyArrowFileIO):
             properties: not used.
         """
         return split_location(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """Return a file to write.
+
+        Args:
+            location: of the file.
+
+        Raises:
+            OSError: other programs would take the location for another one.
+        """
+        if is_cut_by_others(location):
+            raise OSError(
+                f"The location {location} has a `#` or `?`, at which Iceberg's clients of object "
+                "stores cut it: all files of the table would be one object. Rename the table, or "
+                "choose another folder."
+            )
+        return super().new_output(location)
 
 
 class CatalogFileIO(LocationFileIO):
