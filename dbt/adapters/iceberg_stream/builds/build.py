@@ -17,9 +17,9 @@ from dbt.adapters.iceberg_stream.builds.publish import PARALLEL, is_unfilled
 from dbt.adapters.iceberg_stream.builds.staged import (
     LAST_RUN,
     StagedTable,
-    discard_table,
     latest_run,
     load_staged,
+    plan_discards,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -192,6 +192,7 @@ def discard(catalog: IcebergCatalog, build: Build) -> None:
     """
     tables = {staged.name: staged for staged in build_tables(catalog, build)}
     recorded = {name for name, staged in tables.items() if LAST_RUN in staged.properties}
+    drops = dict(zip(tables, plan_discards(catalog, list(tables.values())), strict=True))
 
     def drop(relation: tuple[Name, str]) -> None:
         name, kind = relation
@@ -199,7 +200,7 @@ def discard(catalog: IcebergCatalog, build: Build) -> None:
             catalog.unregister(staged_name(name, build.name))
         elif (staged := tables.get(name)) is not None:
             _drop_unfilled(catalog, staged)
-            discard_table(catalog, staged)
+            drops[name].run(catalog)
 
     items = build.relations.items()
     with ThreadPoolExecutor(PARALLEL) as pool:

@@ -7,7 +7,7 @@ Spark cannot `create or replace` on a branch. A staged table can change in every
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,9 +20,9 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
-from dbt.adapters.iceberg_stream.tables.commit.manifests import iter_manifests, read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.drop import Drop, plan_shared
 
 BUILD = f"{PREFIX}build"
 # Metadata files: the published table's when it was staged, and the staged table's first one.
@@ -85,6 +85,13 @@ class StagedTable:
         with self.table.io.new_input(self.properties[FIRST_METADATA]).open() as stream:
             metadata: Metadata = json.loads(stream.read())
         return metadata
+
+    @property
+    def first_snapshots(self) -> set[int] | None:
+        """Ids of the snapshots that it began with; None if it is recreated."""
+        if self.is_recreated:
+            return None
+        return {snapshot["snapshot-id"] for snapshot in self.first_metadata.get("snapshots") or []}
 
     def was_staged_from(self, published: LoadedTable | None) -> bool:
         """Return whether the published table is the one that was staged, unchanged.
@@ -230,16 +237,27 @@ def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
         Manifest lists and manifests; data and delete files in the table's folder. Files from
         elsewhere, such as those of `add_files`, belong to somebody else.
     """
-    if staged.is_recreated:
-        return [], []
-    base = {s["snapshot-id"] for s in staged.first_metadata.get("snapshots") or []}
-    return added.added_files(staged.table, base)
+    base = staged.first_snapshots
+    return ([], []) if base is None else added.added_files(staged.table, base)
+
+
+def plan_discards(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[Drop]:
+    """Decide which files go with staged tables: those that no other table has.
+
+    An interrupted `publish` may have published some of them.
+
+    Args:
+        catalog: the catalog.
+        tables: the tables.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    return plan_shared(catalog, [(staged.table, staged.first_snapshots) for staged in tables])
 
 
 def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
     """Drop a staged table with the files that only it has.
-
-    An interrupted `publish` may have published some of them.
 
     Args:
         catalog: the catalog.
@@ -248,27 +266,8 @@ def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
     Raises:
         CatalogError: the catalog refuses; no file is removed.
     """
-    manifests, data = added_files(staged)
-    files = [*data, *manifests]
-    published = catalog.load(staged.name)
-    if files and published is not None and not staged.was_staged_from(published):
-        used = _used_files(published)
-        files = [file for file in files if file not in used]
-    catalog.unregister(staged_name(staged.name, staged.build))
-    remove_files(staged, [*files, *metadata_files(staged)])
-
-
-def _used_files(table: LoadedTable) -> set[str]:
-    """Return the data files, manifests and manifest lists of all snapshots of a table."""
-    used: set[str] = set()
-    for snapshot in table.metadata.get("snapshots") or []:
-        used.add(snapshot["manifest-list"])
-        manifests = read_manifest_list(table.io, snapshot["manifest-list"])
-        unread = [manifest for manifest in manifests if manifest.manifest_path not in used]
-        used.update(manifest.manifest_path for manifest in unread)
-        for _, entries in iter_manifests(table.io, unread):
-            used.update(entry.data_file.file_path for entry in entries)
-    return used
+    for drop in plan_discards(catalog, [staged]):
+        drop.run(catalog)
 
 
 def remove_files(staged: StagedTable, paths: list[str]) -> None:

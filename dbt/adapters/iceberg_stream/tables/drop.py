@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dbt.adapters.events.logging import AdapterLogger
@@ -103,18 +103,49 @@ def plan_drops(
         CatalogError: the catalog refuses.
     """
     drops = [drop for name in names if (drop := _plan(catalog, name)) is not None]
-    files = [file for drop in drops for file in drop.files]
-    if files:
-        dropped = {drop.name for drop in drops}
-        try:
-            others = (catalogs or one_catalog(catalog)).all_from(catalog)
-            left = set(without_referenced(files, others, dropped=dropped))
-        except DbtRuntimeError as error:
-            logger.warning(f"The files of what is dropped stay: {reason(error)}")
-            left = set()
-        for drop in drops:
-            drop.keep_all_but(left)
+    _keep_referenced(catalog, drops, catalogs)
     return drops
+
+
+def plan_shared(
+    catalog: IcebergCatalog, tables: Iterable[tuple[LoadedTable, Collection[int] | None]]
+) -> list[Drop]:
+    """Decide which files go with tables that began with files of another one, such as staged ones.
+
+    Args:
+        catalog: the catalog.
+        tables: the tables, each with the ids of the snapshots that it began with; without ids, only
+            its metadata files go with it.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    drops = [Drop(table.name, table, _added(table, base)) for table, base in tables]
+    _keep_referenced(catalog, drops, None)
+    return drops
+
+
+def _keep_referenced(
+    catalog: IcebergCatalog, drops: Sequence[Drop], catalogs: Catalogs | None
+) -> None:
+    """Keep the files that relations reference that are not dropped."""
+    files = [file for drop in drops for file in drop.files]
+    if not files:
+        return
+    try:
+        others = (catalogs or one_catalog(catalog)).all_from(catalog)
+        dropped = {drop.name for drop in drops}
+        left = set(without_referenced(files, others, dropped=dropped))
+    except DbtRuntimeError as error:
+        logger.warning(f"The files of what is dropped stay: {reason(error)}")
+        left = set()
+    for drop in drops:
+        drop.keep_all_but(left)
+
+
+def _added(table: LoadedTable, base: Collection[int] | None) -> list[str]:
+    manifests, data = ([], []) if base is None else added_files(table, base)
+    return [*data, *manifests, *metadata_files(table)]
 
 
 @dataclass
@@ -196,9 +227,7 @@ def _plan(catalog: IcebergCatalog, name: Name) -> Drop | None:
     try:
         if is_clone(table.metadata):
             base = {int(properties[SNAPSHOT])} if SNAPSHOT in properties else set()
-            manifests, data = added_files(table, base)
-            files = [*data, *manifests, *metadata_files(table)]
-            return Drop(name, table, files, clone=properties)
+            return Drop(name, table, _added(table, base), clone=properties)
         if str(properties.get(GC_ENABLED, "true")).lower() == "false":
             # Such as the published version of a staged table.
             return Drop(name)
