@@ -36,6 +36,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
@@ -397,6 +398,30 @@ def test_a_view_stays_if_the_commit_is_refused(
     assert metadata is not None and view_query(metadata) == "select 1 as id"
     publish_all(lake)
     assert read(lake, "created") == [(8,)]
+
+
+def test_a_view_stays_if_a_later_attempt_finds_a_conflict(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "replaced", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "replaced"), BUILD, {})
+    write(lake, staged("replaced"), [7], Mode.REPLACE)
+    build = view_and_build(lake)
+    commit_all = lake._backend.commit_all
+    appended: list[str] = []
+
+    def append_then_commit(commits: Any) -> None:
+        if not appended:
+            appended.append("replaced")
+            write(lake, "replaced", [9], Mode.APPEND)
+            raise CommitConflict("lost")
+        commit_all(commits)
+
+    monkeypatch.setattr(lake._backend, "commit_all", append_then_commit)
+    monkeypatch.setattr(SqliteBackend, "commit", lambda self, *c: commit_all([TableCommit(*c)]))
+    with pytest.raises(BuildConflict, match=r"s\.replaced has the new snapshot"):
+        publish(lake, BUILD, build.relations.items())
+    assert dict(lake.relations("s"))["created"] == "view"
 
 
 def test_a_view_that_another_writer_replaced_stays(

@@ -6,8 +6,10 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
@@ -49,6 +51,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
@@ -57,6 +60,8 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     read_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.drop import plan_drops
+
+logger = AdapterLogger("Iceberg_Stream")
 
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
@@ -224,11 +229,11 @@ def _commit(
     views: _ReplacedViews,
 ) -> tuple[_Plan, int]:
     """Commit all tables at once, again if another writer is faster or the answer is lost."""
-    try:
-        return _commit_attempts(catalog, build, tables, views)
-    except (CatalogError, OSError):
-        views.restore()
-        raise
+    with ExitStack() as undo:
+        undo.callback(views.restore)
+        result = _commit_attempts(catalog, build, tables, views)
+        undo.pop_all()
+    return result
 
 
 def _commit_attempts(
@@ -287,12 +292,22 @@ class _ReplacedViews:
     def restore(self) -> None:
         """Create the dropped views again, unless a table was published in their places."""
         for name in self._dropped:
-            table = self._catalog.load(name)
-            if table is not None and is_unfilled(table, self._build):
-                self._catalog.unregister(name)
-                table = None
-            if table is None and self._catalog.metadata(name) is None:
-                self._catalog.put_view(name, self._views[name])
+            try:
+                self._restore(name)
+            except (CatalogError, OSError) as error:
+                logger.warning(
+                    f"The view {'.'.join(name)} was dropped for a table that is not published, and "
+                    f"cannot be restored: {reason(error)}\n"
+                    f"Run `iceberg-stream publish {self._build}` again, or build the view."
+                )
+
+    def _restore(self, name: Name) -> None:
+        table = self._catalog.load(name)
+        if table is not None and is_unfilled(table, self._build):
+            self._catalog.unregister(name)
+            table = None
+        if table is None and self._catalog.metadata(name) is None:
+            self._catalog.put_view(name, self._views[name])
 
 
 def is_unfilled(table: LoadedTable, build: str) -> bool:
